@@ -139,7 +139,9 @@ class Environment:
         # The real interpreter by its versioned name: when the system moves to another Python, this link dangles
         # and the environment is made anew, instead of silently losing its packages.
         interpreter = os.path.realpath(sys.executable)
-        self._run([interpreter, "-I", "-m", "venv", str(self.path)], f"making an environment in {self.path}", lock_handle)
+        self._run(
+            [interpreter, "-I", "-m", "venv", str(self.path)], f"making an environment in {self.path}", lock_handle
+        )
         self._stamps.mkdir()
         self._busy.unlink()
 
