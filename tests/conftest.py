@@ -32,8 +32,9 @@ OWN_PACKAGES = (
 # Page-cache writes, sendfile and small file operations happen on the broker's loop by design (LOG-32). A lock that
 # another thread holds for a microsecond is not a blocked loop, and whether one is met depends on luck.
 BLOCKING_ALLOWED = ("os.", "io.", "threading.")
-# The loop gives up before pytest-timeout does, so that it can still be closed and say where it was.
-LOOP_SHARE_OF_LIMIT = 0.9
+# The loop gives up before pytest-timeout does, so that it can still be closed and the failure be reported.
+MARGIN_SHARE = 0.1
+MARGIN_SECONDS = 1.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,6 +71,10 @@ def time_limit(item: pytest.Item) -> float | None:
     return float(value) if value else None
 
 
+def loop_margin(limit: float) -> float:
+    return max(limit * MARGIN_SHARE, min(MARGIN_SECONDS, limit / 2))
+
+
 def run_on_loop(test: Callable[..., Awaitable[None]], limit: float | None, arguments: dict[str, Any]) -> None:
     """Runs the test to its end on a new loop and closes the loop; what went wrong behind its back is raised."""
     unseen: list[dict[str, Any]] = []
@@ -77,7 +82,7 @@ def run_on_loop(test: Callable[..., Awaitable[None]], limit: float | None, argum
     async def limited() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
         try:
-            async with asyncio.timeout(None if limit is None else limit * LOOP_SHARE_OF_LIMIT) as deadline:
+            async with asyncio.timeout(None if limit is None else limit - loop_margin(limit)) as deadline:
                 await test(**arguments)
         except TimeoutError:
             if deadline.expired():
