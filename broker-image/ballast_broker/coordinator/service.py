@@ -233,9 +233,7 @@ class GroupCoordinator:
     async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
         if not partitions:
             return ErrorCode.NONE
-        error = await self._store.append(
-            shard.partition, [(records.offset_key(group_id, p), None) for p in partitions]
-        )
+        error = await self._store.append(shard.partition, [(records.offset_key(group_id, p), None) for p in partitions])
         if error is ErrorCode.NONE:
             for partition in partitions:
                 shard.apply(group_id, partition, None)
@@ -326,9 +324,7 @@ class GroupCoordinator:
                 if not effect.ticket.future.done():
                     effect.ticket.future.set_result(effect.result)
 
-    async def _save(
-        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember
-    ) -> None:
+    async def _save(self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember) -> None:
         assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
         entry = (records.group_key(group.group_id), records.group_value(group, assignments))
         error = await self._store.append(shard.partition, [entry])
