@@ -7,9 +7,6 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_wire.messages import message
 
-KEY = 42
-VERSIONS = range(0, 3)
-
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DeleteGroupsResponse")

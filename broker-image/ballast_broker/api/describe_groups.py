@@ -9,8 +9,6 @@ from ballast_broker.coordinator.group import Group, GroupState
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-KEY = 15
-VERSIONS = range(0, 7)
 FIRST_VERSION_THAT_SAYS_NOT_FOUND = 6
 NO_OPERATIONS_ASKED = -(2**31)
 GROUP_OPERATIONS = 0b1_0100_1000  # READ, DELETE, DESCRIBE: bit by operation code

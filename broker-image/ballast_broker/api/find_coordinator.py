@@ -10,8 +10,6 @@ from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
-KEY = 10
-VERSIONS = range(0, 7)
 FIRST_VERSION_WITH_MANY_KEYS = 4
 GROUP = 0
 Found = tuple[ErrorCode, str | None, int, str, int]  # error, its sentence, node, host, port

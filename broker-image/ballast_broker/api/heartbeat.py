@@ -7,9 +7,6 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_wire.messages import message
 
-KEY = 12
-VERSIONS = range(0, 5)
-
 
 async def handle(request: Any, context: RequestContext) -> Any:
     error = context.broker.groups.heartbeat(

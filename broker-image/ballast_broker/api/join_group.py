@@ -10,8 +10,6 @@ from ballast_broker.coordinator.group import Protocol
 from ballast_broker.coordinator.rebalance import JoinAsk
 from ballast_wire.messages import message
 
-KEY = 11
-VERSIONS = range(0, 10)
 FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
 FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS = 9
 FIRST_VERSION_WITH_NO_PROTOCOL = 7

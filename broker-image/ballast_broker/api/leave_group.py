@@ -8,8 +8,6 @@ from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-KEY = 13
-VERSIONS = range(0, 6)
 FIRST_VERSION_WITH_MANY_MEMBERS = 3
 
 

@@ -9,9 +9,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
-KEY = 47
-VERSIONS = range(0, 1)
-
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("OffsetDeleteResponse")

@@ -9,8 +9,6 @@ from ballast_broker.coordinator.rebalance import SyncAsk
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
-KEY = 14
-VERSIONS = range(0, 6)
 FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5
 
 
