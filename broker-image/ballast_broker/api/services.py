@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock
     from ballast_broker.storage.manager import LogManager
+    from ballast_broker.traffic import Traffic
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class BrokerServices:
     logs: LogManager
     controller: ControllerClient
     groups: GroupCoordinator
+    traffic: Traffic
     next_producer_id: Callable[[], Awaitable[int]]
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
     create_internal_topic: Callable[[str], Awaitable[None]]

@@ -52,6 +52,7 @@ class ProduceAnswer(NamedTuple):
     message: str | None = None
     leader_id: int = -1  # told where the error is NOT_LEADER_OR_FOLLOWER
     leader_epoch: int = -1
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 class NodeEndpoint(NamedTuple):
@@ -118,13 +119,15 @@ def encode_produce_response(
 
 
 def _put_answer(parts: list[bytes], answer: ProduceAnswer, version: int, flexible: bool) -> None:
-    partition, error, first_offset, append_time, start_offset, message, leader_id, leader_epoch = answer
+    partition, error, first_offset, append_time, start_offset, message, leader_id, leader_epoch, record_errors = answer
     if version >= FIRST_WITH_START_OFFSET:
         parts.append(_ANSWER_WITH_START.pack(partition, error, first_offset, append_time, start_offset))
     else:
         parts.append(_ANSWER.pack(partition, error, first_offset, append_time))
     if version >= FIRST_WITH_ERROR_MESSAGES:
-        parts.append(_count(0, flexible))
+        parts.append(_count(len(record_errors), flexible))
+        for index, text in record_errors:
+            parts.append(_THROTTLE.pack(index) + _nullable(text, flexible) + (b"\x00" if flexible else b""))
         parts.append(_nullable(message, flexible))
     if not flexible:
         return
