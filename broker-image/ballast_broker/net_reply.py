@@ -35,9 +35,17 @@ class Pending(NamedTuple):
 Reply = bytes | list[Any] | Pending | None
 
 
-class Peer(NamedTuple):
-    host: str  # as Kafka writes it: "/127.0.0.1"
-    listener: str
+class Peer(Protocol):
+    """Who sends: a connection, as far as a dispatcher may know it."""
+
+    @property
+    def host(self) -> str:
+        """As Kafka writes it: "/127.0.0.1"."""
+
+    @property
+    def listener(self) -> str: ...
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Called once, when the connection has ended."""
 
 
 Dispatch = Callable[[Peer, memoryview], Reply]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ballast_broker.net_reply import Peer
     from ballast_broker.api.services import BrokerServices
 
 
@@ -26,6 +27,15 @@ class RequestContext:
     version: int
     correlation_id: int
     client_id: str | None
-    host: str  # as Kafka writes it in group descriptions: "/127.0.0.1"
-    listener: str  # the listener's name: answers name brokers by the same one
+    connection: Peer
     principal: Principal = ANONYMOUS
+
+    @property
+    def host(self) -> str:
+        """As Kafka writes it in group descriptions: "/127.0.0.1"."""
+        return self.connection.host
+
+    @property
+    def listener(self) -> str:
+        """The listener's name: answers name brokers by the same one."""
+        return self.connection.listener

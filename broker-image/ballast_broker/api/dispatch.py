@@ -78,7 +78,7 @@ class Dispatcher:
                 body = skip_header_tags(frame, body)
             reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
             return self._measured(reply, "Fetch", began)
-        context = RequestContext(self._broker, key, version, correlation_id, client_id, peer.host, peer.listener)
+        context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
         return self._general(context, frame, body, began)
 
     def _measured(self, reply: Reply, name: str, began: float) -> Reply:

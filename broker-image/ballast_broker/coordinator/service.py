@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
@@ -43,7 +43,7 @@ class CoordinatorConfig:
     offset_metadata_max_bytes: int = 4096
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
-    limits: GroupLimits = GroupLimits()
+    limits: GroupLimits = field(default_factory=GroupLimits)
 
 
 class _Waiting(Ticket):
@@ -99,9 +99,12 @@ class GroupCoordinator:
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
-    def close(self) -> None:
+    def resign_all(self) -> None:
         for partition in list(self._shards):
             self.resign(partition)
+
+    def close(self) -> None:
+        self.resign_all()
         for task in self._tasks:
             task.cancel()
 

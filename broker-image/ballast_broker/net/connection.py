@@ -13,10 +13,10 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Peer, Pending
+from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class _Slot:
 class Connection:
     __slots__ = (
         "_backlog",
+        "_close_callbacks",
         "_dispatch",
         "_file_sent",
         "_frame",
@@ -58,17 +59,19 @@ class Connection:
         "_writing",
         "closed",
         "fd",
+        "host",
         "last_active",
-        "peer",
+        "listener",
     )
 
-    def __init__(self, server: Server, sock: socket.socket, peer: Peer, dispatch: Dispatch) -> None:
+    def __init__(self, server: Server, sock: socket.socket, host: str, listener: str, dispatch: Dispatch) -> None:
         self._server = server
         self._dispatch = dispatch
         self._loop = server.loop
         self._socket = sock
         self.fd = sock.fileno()
-        self.peer = peer
+        self.host = host
+        self.listener = listener
         self.closed = False
         self.last_active = self._loop.time()
         self._head = b""  # the first bytes of a frame whose length is not complete
@@ -82,6 +85,7 @@ class Connection:
         self._reading = True
         self._writing = False
         self._warming = False
+        self._close_callbacks: list[Callable[[], None]] = []
         self._loop.add_reader(self.fd, self._on_readable)
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -159,7 +163,7 @@ class Connection:
         self._frame, self._frame_filled = frame, len(start)
 
     def _handle(self, frame: memoryview) -> None:
-        reply = self._dispatch(self.peer, frame)
+        reply = self._dispatch(self, frame)
         if isinstance(reply, Pending):
             self._expect(reply)
         elif reply is not None:
@@ -182,7 +186,7 @@ class Connection:
         if future.cancelled() or future.exception() is not None:
             error = None if future.cancelled() else future.exception()
             if error is not None:
-                log.error("request from %s failed", self.peer.host, exc_info=error)
+                log.error("request from %s failed", self.host, exc_info=error)
             self.close(error)
             return
         slot.ready, slot.parts = True, future.result()
@@ -288,12 +292,15 @@ class Connection:
             self.resume()
 
     # -- the end --------------------------------------------------------------------------------------------------
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._close_callbacks.append(callback)
+
     def close(self, error: BaseException | None) -> None:
         if self.closed:
             return
         self.closed = True
         if isinstance(error, MalformedRequest):
-            log.info("closing the connection from %s: %s", self.peer.host, error)
+            log.info("closing the connection from %s: %s", self.host, error)
         self._pause()
         if self._writing:
             self._loop.remove_writer(self.fd)
@@ -307,6 +314,8 @@ class Connection:
             self._frame = None
         self._socket.close()
         self._server.forget(self)
+        for callback in self._close_callbacks:
+            callback()
 
 
 def descriptor_of(part: FileData) -> int:

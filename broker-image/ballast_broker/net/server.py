@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ballast_broker.net.connection import Connection, descriptor_of
-from ballast_broker.net_reply import Dispatch, FileData, Peer
+from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,11 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         self._per_ip[ip] += 1
         self.accepted_count += 1
-        self.connections.add(Connection(self, sock, Peer(f"/{ip}", name), self._dispatches[name]))
+        self.connections.add(Connection(self, sock, f"/{ip}", name, self._dispatches[name]))
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        ip = connection.peer.host[1:]
+        ip = connection.host[1:]
         self._per_ip[ip] -= 1
         if self._per_ip[ip] <= 0:
             del self._per_ip[ip]
