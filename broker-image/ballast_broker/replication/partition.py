@@ -302,8 +302,7 @@ class Partition:
         late = {
             follower.broker_id
             for follower in self.followers.values()
-            if follower.broker_id in self.isr
-            and not follower.caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
+            if follower.broker_id in self.isr and not follower.caught_up(self.log_end_offset, now_ms, self.max_lag_ms)
         }
         return self._propose(self.isr - late) if late else None
 
