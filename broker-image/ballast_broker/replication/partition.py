@@ -63,7 +63,7 @@ class Follower:
         # It had all that the leader had when it asked the time before: it was caught up at that time.
         if offset >= leader_end:
             self.last_caught_up_ms = now_ms
-        elif offset >= self.leader_end_at_last_fetch:
+        elif 0 <= self.leader_end_at_last_fetch <= offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
         self.log_end_offset = offset
         self.log_start_offset = log_start_offset
