@@ -97,6 +97,9 @@ class LeaderThrottle:
         left_out, self._left_out = self._left_out, False
         return max(self.rate.wait_s() * 1000, 1.0) if left_out else float("inf")
 
+    def largest_read(self, replica: Replica, follower: int, size: int) -> int:
+        return self.rate.largest_read(size) if self._throttled(replica, follower) else size
+
     def record(self, replica: Replica, follower: int, size: int) -> None:
         # All bytes of throttled partitions count, those that in-sync followers take as well; they are never refused.
         if self._throttled(replica, follower):

@@ -175,13 +175,15 @@ class Reader:
         max_bytes = min(entry.max_bytes, limit)
         if offset >= upper or (max_bytes <= 0 and not min_one):
             return None
-        if params.replica_id >= 0 and self._throttle.leaves_out(replica, params.replica_id):
-            return None
+        if params.replica_id >= 0 and replica.leader_throttled:
+            if self._throttle.leaves_out(replica, params.replica_id):
+                return None
+            max_bytes = self._throttle.largest_read(replica, params.replica_id, max_bytes)
         found = log.read(offset, max(max_bytes, 0), upper_offset=upper, min_one=min_one)
         if not found.size:
             found.release()
             return None
-        if params.replica_id >= 0:
+        if params.replica_id >= 0 and replica.leader_throttled:
             self._throttle.record(replica, params.replica_id, found.size)
         return found
 

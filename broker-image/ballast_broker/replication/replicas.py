@@ -15,11 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, MetadataImage, PartitionRegistration
+from ballast_broker.metadata.image import (
+    DIRECTORY_UNASSIGNED,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionRegistration,
+)
 from ballast_broker.replication import offsets
+from ballast_broker.replication.fetcher import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
 from ballast_broker.replication.partition import Partition, Transition
-from ballast_broker.replication.quotas import ByteRate, LeaderThrottle, throttles_partition
+from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
 from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
 from ballast_broker.replication.replica import Replica
 from ballast_broker.replication.settings import ReplicationSettings
@@ -30,7 +37,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.metadata.delta import MetadataDelta
-    from ballast_broker.seams import Clock
+    from ballast_broker.seams import Clock, Network
     from ballast_broker.storage.log import AppendInfo, Log
     from ballast_broker.storage.manager import LogDirectory, LogManager
 
@@ -56,6 +63,7 @@ class Replicas:
         controller: Controller,
         broker_epoch: Callable[[], int],
         log_config: Callable[[MetadataImage, str], LogConfig],
+        network: Network,
     ) -> None:
         self._settings = settings
         self._broker_id = settings.broker_id
@@ -65,6 +73,12 @@ class Replicas:
         self._replicas: dict[TopicPartition, Replica] = {}
         self._deadlines = Deadlines()
         self.leader_rate = ByteRate(clock)
+        self.follower_rate = ByteRate(clock)
+        self._rates = {
+            "leader.replication.throttled.rate": self.leader_rate,
+            "follower.replication.throttled.rate": self.follower_rate,
+        }
+        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate)
         self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
         self._reader = Reader(self._replicas, self._deadlines, LeaderThrottle(self.leader_rate), self._propose_expand)
         self._eligible: dict[int, int] = {}
@@ -78,6 +92,7 @@ class Replicas:
         if self._shrink_task is not None:
             self._shrink_task.cancel()
             await asyncio.gather(self._shrink_task, return_exceptions=True)
+        await self.fetchers.close()
         await self.isr_changes.close()
         for replica in self._replicas.values():
             replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -215,7 +230,7 @@ class Replicas:
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)
         if delta.brokers_changed:
-            self._eligible = {broker.id: broker.epoch for broker in image.cluster.brokers.values() if broker.active}
+            self._brokers_changed(image)
         for changed in delta.topics_changed.values():
             config = None
             for number, registration in changed.partitions.items():
@@ -233,18 +248,38 @@ class Replicas:
                 replica.state.update_eligible(self._eligible)
         self._configure(delta, image)
 
+    def _brokers_changed(self, image: MetadataImage) -> None:
+        brokers = image.cluster.brokers.values()
+        self._eligible = {broker.id: broker.epoch for broker in brokers if broker.active}
+        listener = self._settings.inter_broker_listener_name
+        self.fetchers.update_endpoints(
+            {
+                broker.id: (broker.listeners[listener].host, broker.listeners[listener].port)
+                for broker in brokers
+                if listener in broker.listeners
+            }
+        )
+
     def _configure(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Topic configs that changed, or all of them where a default of the broker did."""
-        topics = {name for resource_type, name in delta.configs_changed if resource_type == 2}
-        everything = any(resource_type == 4 for resource_type, _ in delta.configs_changed)
+        topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
+        everything = any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed)
         if not topics and not everything:
             return
+        if everything:
+            self._configure_rates(image)
         configs: dict[str, LogConfig] = {}
         for topic_partition, replica in self._replicas.items():
             topic = topic_partition.topic
             if everything or topic in topics:
                 config = configs.get(topic) or configs.setdefault(topic, self._log_config(image, topic))
                 self._apply_config(replica, config)
+
+    def _configure_rates(self, image: MetadataImage) -> None:
+        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
+        defaults = image.configs.of(RESOURCE_BROKER, "")
+        for name, rate in self._rates.items():
+            rate.change_limit(int(own.get(name) or defaults.get(name) or UNLIMITED))
 
     def _apply_config(self, replica: Replica, config: LogConfig) -> None:
         replica.configure(config)
@@ -275,8 +310,14 @@ class Replicas:
         if replica.log is None:
             self._open_log(replica, registration, config, is_new)
         self._apply_config(replica, config)
-        if replica.become(registration) is not Transition.STALE and replica.state.is_leader:
+        transition = replica.become(registration)
+        if transition is Transition.STALE:
+            return
+        if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
+            self.fetchers.unfollow(replica)
+        else:
+            self.fetchers.follow(replica)
 
     def _open_log(self, replica: Replica, registration: PartitionRegistration, config: LogConfig, is_new: bool) -> None:
         assigned = registration.directory_of(self._broker_id)
@@ -300,6 +341,7 @@ class Replicas:
         if replica is None or replica.topic_id != topic_id:
             return
         del self._replicas[topic_partition]
+        self.fetchers.unfollow(replica)
         replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.wake_all()
         if replica.log is not None and not replica.offline:
@@ -320,6 +362,7 @@ class Replicas:
         for replica in self._replicas.values():
             if replica.log is not None and replica.log.directory is directory:
                 replica.go_offline()
+                self.fetchers.unfollow(replica)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
     def _propose_expand(self, replica: Replica, broker_id: int) -> None:
