@@ -69,6 +69,9 @@ class Move:
     convergence: Convergence = field(default_factory=lambda: Convergence())
     pause_ms: float = 0.0
 
+    def note_truncation(self, offset: int) -> None:
+        self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
+
     @property
     def ended(self) -> bool:
         return self.stage in (Stage.DONE, Stage.FAILED, Stage.CANCELLED)
@@ -140,12 +143,13 @@ def next_step(move: Move, at: Position) -> Step:
 class MoveQueue:
     """The moves of one mover: agreed ones first (they are nearly done), then in order of topic and partition.
 
-    The one being worked on keeps its turn until it waits, ends, or turns out not to converge.
+    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge.
     """
 
     def __init__(self) -> None:
         self._moves: dict[TopicPartition, Move] = {}
         self._deferred: set[TopicPartition] = set()
+        self._current: Move | None = None
 
     def __len__(self) -> int:
         return len(self._moves)
@@ -156,13 +160,12 @@ class MoveQueue:
     def add(self, move: Move) -> None:
         self._moves[move.topic_partition] = move
 
-    def get(self, topic_partition: TopicPartition) -> Move | None:
-        return self._moves.get(topic_partition)
-
     def remove(self, move: Move) -> None:
         if self._moves.get(move.topic_partition) is move:
             del self._moves[move.topic_partition]
             self._deferred.discard(move.topic_partition)
+        if self._current is move:
+            self._current = None
 
     def defer(self, move: Move) -> None:
         """Let all others go first once."""
@@ -170,13 +173,22 @@ class MoveQueue:
 
     def next(self) -> Move | None:
         """The move to work on now. Those that wait for the controller or for room have nothing to do."""
-        agreed = [move for move in self._moves.values() if move.stage is Stage.AGREED]
-        copying = [move for move in self._moves.values() if move.stage is Stage.COPYING and not move.paused]
-        ready = [move for move in copying if move.topic_partition not in self._deferred]
-        if copying and not ready:
+        able = [
+            move for move in self._moves.values() if move.stage in (Stage.COPYING, Stage.AGREED) and not move.paused
+        ]
+        ready = [move for move in able if move.topic_partition not in self._deferred]
+        if able and not ready:
             self._deferred.clear()
-            ready = copying
-        return min(agreed or ready, key=lambda move: move.topic_partition, default=None)
+            ready = able
+        agreed = [move for move in ready if move.stage is Stage.AGREED]
+        if not agreed and self._current in ready:
+            return self._current
+        following = min(agreed or ready, key=lambda move: move.topic_partition, default=None)
+        if following is not self._current:
+            if self._current is not None:
+                self._current.convergence.interrupted()
+            self._current = following
+        return following
 
 
 def reserve_bytes(configured: int | None, total_bytes: int) -> int:

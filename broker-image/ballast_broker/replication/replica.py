@@ -6,6 +6,7 @@ Loop thread only. Refusals are `ApiError`; a failing disk is `KAFKA_STORAGE_ERRO
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -25,7 +26,7 @@ _STORAGE_ERROR = "The log's directory is offline."
 class Replica:
     __slots__ = (
         "_clock", "_wakeups", "delete_waiters", "follower_throttled", "leader_throttled", "log", "offline", "parked",
-        "state", "topic_id", "topic_partition",
+        "state", "topic_id", "topic_partition", "truncated",
     )  # fmt: skip
 
     def __init__(self, topic_id: UUID, state: Partition, clock: Clock, wakeups: Wakeups) -> None:
@@ -38,6 +39,8 @@ class Replica:
         self.delete_waiters: list[tuple[int, PendingCommit]] = []
         self.leader_throttled = False
         self.follower_throttled = False
+        # Told of every truncation: a move cuts its copy at the same offset.
+        self.truncated: list[Callable[[int], None]] = []
         self._clock = clock
         self._wakeups = wakeups
 
@@ -131,11 +134,13 @@ class Replica:
             if self.parked:
                 self.wake(0, followers_only=False)
         if leader_log_start_offset > log.log_start_offset:
-            log.advance_log_start_offset(min(leader_log_start_offset, log.log_end_offset))
+            log.advance_log_start_offset(min(leader_log_start_offset, log.high_watermark))
 
     def truncate_to(self, offset: int) -> None:
         log = self.online_log()
         log.truncate_to(offset)
+        for tell in self.truncated:
+            tell(offset)
         self.state.truncated(log.log_end_offset)
         log.update_high_watermark(self.state.high_watermark)
 
@@ -143,6 +148,8 @@ class Replica:
         """Nothing of what is here is any use: an empty log that begins at `offset`."""
         log = self.online_log()
         log.truncate_fully_and_start_at(offset)
+        for tell in self.truncated:
+            tell(0)
         self.state.log_end_offset = offset
         self.state.high_watermark = offset
         log.update_high_watermark(offset)
