@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.replica import Replica
     from ballast_broker.seams import Clock, Threads
+    from ballast_broker.storage.adoption import SegmentCopy
     from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
@@ -44,6 +45,7 @@ class Mover:
         self._movers = movers
         self._number = number
         self._task: asyncio.Task[None] | None = None
+        self._sync: asyncio.Task[None] | None = None
 
     def add(self, move: Move) -> None:
         self.queue.add(move)
@@ -55,6 +57,7 @@ class Mover:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(self.synced(), return_exceptions=True)
 
     async def _run(self) -> None:
         while len(self.queue):
@@ -75,6 +78,23 @@ class Mover:
             except Exception as error:
                 log.exception("the move of %s failed", current.topic_partition)
                 self._movers.fail(current, str(error))
+
+    async def sync_in_background(self, threads: Threads, copy: SegmentCopy) -> None:
+        """Written to the disk while the next segment is copied, so that the flush before the swap is short."""
+
+        async def sync_and_close() -> None:
+            try:
+                await threads.run(copy.sync)
+            finally:
+                copy.close()
+
+        await self.synced()
+        self._sync = asyncio.get_running_loop().create_task(sync_and_close())
+
+    async def synced(self) -> None:
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            await sync
 
     async def wait(self, seconds: float) -> None:
         try:
@@ -197,6 +217,7 @@ class Movers:
         elif step is Step.ASK:
             self._ask(mover, move)
         elif step is Step.FLUSH:
+            await mover.synced()
             await self._threads.run(future.flush)
             move.flushed = True
         elif step is Step.SWAP:
@@ -238,6 +259,7 @@ class Movers:
     async def _copy_segment(self, mover: Mover, move: Move, source: Log, future: Log) -> None:
         """A whole sealed segment, in pieces; the future log has it when all of it is there."""
         copy = adoption.SegmentCopy(source, future)
+        adopted = False
         try:
             while copy.left_bytes:
                 if self.rate.exceeded():
@@ -254,10 +276,14 @@ class Movers:
                     future.truncate_to(future.end_offset)
                     return
             await self._threads.run(copy.finish_files)
-            if not move.ended and move.cut_at is None:
-                copy.adopt()
+            if move.ended or move.cut_at is not None:
+                return
+            copy.adopt()
+            adopted = True
         finally:
-            copy.close()
+            if not adopted:
+                copy.close()
+        await mover.sync_in_background(self._threads, copy)
 
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -23,8 +24,11 @@ from ballast_broker.metadata.image import (
     PartitionRegistration,
 )
 from ballast_broker.replication import offsets
+from ballast_broker.replication.assignments import Assignments
+from ballast_broker.replication.directories import Directories, LogDirectoryInfo
 from ballast_broker.replication.fetcher import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
+from ballast_broker.replication.mover import Movers
 from ballast_broker.replication.partition import Partition, Transition
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
 from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
@@ -37,9 +41,10 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.metadata.delta import MetadataDelta
-    from ballast_broker.seams import Clock, Network
+    from ballast_broker.seams import Clock, Network, Threads
+    from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import AppendInfo, Log
-    from ballast_broker.storage.manager import LogDirectory, LogManager
+    from ballast_broker.storage.manager import LogManager
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +69,7 @@ class Replicas:
         broker_epoch: Callable[[], int],
         log_config: Callable[[MetadataImage, str], LogConfig],
         network: Network,
+        threads: Threads,
     ) -> None:
         self._settings = settings
         self._broker_id = settings.broker_id
@@ -74,24 +80,43 @@ class Replicas:
         self._deadlines = Deadlines()
         self.leader_rate = ByteRate(clock)
         self.follower_rate = ByteRate(clock)
+        self.moves_rate = ByteRate(clock)
         self._rates = {
+            "replica.alter.log.dirs.io.max.bytes.per.second": self.moves_rate,
             "leader.replication.throttled.rate": self.leader_rate,
             "follower.replication.throttled.rate": self.follower_rate,
         }
         self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate)
         self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
         self._reader = Reader(self._replicas, self._deadlines, LeaderThrottle(self.leader_rate), self._propose_expand)
+        self.assignments = Assignments(controller, settings.broker_id, broker_epoch)
+        self.movers = Movers(
+            count=lambda: settings.num_replica_alter_log_dirs_threads or len(logs.directories),
+            logs=logs,
+            threads=threads,
+            clock=clock,
+            rate=self.moves_rate,
+            assignments=self.assignments,
+            reserve=settings.log_dir_reserve_bytes,
+        )
+        self._directories = Directories(logs, self._replicas, self.movers)
         self._eligible: dict[int, int] = {}
         self._shrink_task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.get_ident()
         logs.on_directory_failure.append(self._directory_failed)
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._shrink_task = asyncio.get_running_loop().create_task(self._shrink_isrs(), name="isr-shrink")
 
     async def stop(self) -> None:
         if self._shrink_task is not None:
             self._shrink_task.cancel()
             await asyncio.gather(self._shrink_task, return_exceptions=True)
+        await self.movers.close()
+        await self.assignments.close()
         await self.fetchers.close()
         await self.isr_changes.close()
         for replica in self._replicas.values():
@@ -280,6 +305,7 @@ class Replicas:
         defaults = image.configs.of(RESOURCE_BROKER, "")
         for name, rate in self._rates.items():
             rate.change_limit(int(own.get(name) or defaults.get(name) or UNLIMITED))
+        self.movers.wake()
 
     def _apply_config(self, replica: Replica, config: LogConfig) -> None:
         replica.configure(config)
@@ -309,6 +335,7 @@ class Replicas:
             self._replicas[topic_partition] = replica
         if replica.log is None:
             self._open_log(replica, registration, config, is_new)
+            self._settle_directory(replica, registration.directory_of(self._broker_id))
         self._apply_config(replica, config)
         transition = replica.become(registration)
         if transition is Transition.STALE:
@@ -335,6 +362,15 @@ class Replicas:
             raise
         replica.offline = False
 
+    def _settle_directory(self, replica: Replica, assigned: UUID | None) -> None:
+        """Go on with a move that a restart interrupted; else the controller is told where the replica really is."""
+        future = self._logs.future_logs.get(replica.topic_partition)
+        directory = replica.online_log().directory
+        if future is not None:
+            self.movers.start(replica, future.directory)
+        elif assigned != directory.id:
+            self.assignments.assign(replica.topic_id, replica.topic_partition.partition, directory.id)
+
     def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """The partition is no longer here: its log goes."""
         replica = self._replicas.get(topic_partition)
@@ -342,6 +378,9 @@ class Replicas:
             return
         del self._replicas[topic_partition]
         self.fetchers.unfollow(replica)
+        move = self.movers.moves.get(topic_partition)
+        if move is not None:
+            self.movers.cancel(move, assign_back=False)
         replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.wake_all()
         if replica.log is not None and not replica.offline:
@@ -359,10 +398,22 @@ class Replicas:
         return strays
 
     def _directory_failed(self, directory: LogDirectory) -> None:
+        # A flush may find out, in its thread.
+        if threading.get_ident() != self._thread and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._directory_failed, directory)
+            return
+        self.movers.directory_failed(directory)
         for replica in self._replicas.values():
             if replica.log is not None and replica.log.directory is directory:
                 replica.go_offline()
                 self.fetchers.unfollow(replica)
+
+    # -- directories --------------------------------------------------------------------------------------------------
+    def alter_replica_log_dirs(self, entries: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        return self._directories.alter(entries)
+
+    def describe_log_dirs(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
+        return self._directories.describe(wanted)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
     def _propose_expand(self, replica: Replica, broker_id: int) -> None:

@@ -238,6 +238,7 @@ class Node:
             broker_epoch=lambda: self.epoch,
             log_config=log_config,
             network=Network(cluster, self.broker_id),
+            threads=cluster.threads,
         )
         await self.replicas.start()
         self.up = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+
 from ballast_broker.replication.partition import IsrAnswer, Partition, Transition
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
