@@ -26,7 +26,7 @@ from ballast_broker.metadata.image import (
 from ballast_broker.replication import offsets
 from ballast_broker.replication.assignments import Assignments
 from ballast_broker.replication.directories import Directories, LogDirectoryInfo
-from ballast_broker.replication.fetcher import Fetchers
+from ballast_broker.replication.fetchers import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
 from ballast_broker.replication.mover import Movers
 from ballast_broker.replication.partition import Partition, Transition
