@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from ballast_broker.config import BrokerConfig, broker_config, parse_properties
 from ballast_broker.config_types import ConfigError
@@ -75,15 +76,15 @@ async def _run(config: BrokerConfig) -> int:
         Server(connection_limits(config), threads),
     )
     node = Node(config, world)
-    starting = loop.create_task(node.start())
-    stopping = loop.create_task(stop.wait())
+    starting: asyncio.Task[Any] = loop.create_task(node.start())
+    stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             return 0
         starting.result()
-        print(_ready_line(node), flush=True)
+        print(_ready_line(config), flush=True)
         await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
         if node.failed.done():
             node.failed.result()
@@ -97,8 +98,7 @@ async def _run(config: BrokerConfig) -> int:
     return 0
 
 
-def _ready_line(node: object) -> str:
-    config: BrokerConfig = node.config  # type: ignore[attr-defined]
+def _ready_line(config: BrokerConfig) -> str:
     roles = " and ".join(
         role for role, has in (("broker", config.is_broker), ("controller", config.is_controller)) if has
     )

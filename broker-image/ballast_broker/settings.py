@@ -1,4 +1,4 @@
-"""From Kafka's properties to what each room wants to know: the only place where property names meet their users. PURE."""
+"""From Kafka's properties to what each room wants to know: where property names meet their users. PURE."""
 
 from __future__ import annotations
 

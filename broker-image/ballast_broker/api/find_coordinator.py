@@ -49,7 +49,7 @@ async def _find(key: str, key_type: int, context: RequestContext) -> Found:
     listener = broker.listeners.get(context.listener) if broker is not None and not broker.fenced else None
     if listener is None:
         return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return ErrorCode.NONE, None, leader, listener[0], listener[1]
+    return ErrorCode.NONE, None, leader, listener.host, listener.port
 
 
 def _nobody(error: ErrorCode, text: str | None = None) -> Found:
