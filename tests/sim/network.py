@@ -1,21 +1,24 @@
 """Connections between simulated nodes: every message travels as bytes, late, in order per connection, or not at all.
 
-A node that is down refuses; one that is cut off is silent. Delay, loss of a connection, and partitions (also one way)
-are drawn from the seed or set by a schedule.
+The other end is a node's real dispatcher: frames are parsed, answered and framed as in production; only the sockets
+are missing. A node that is down refuses; one that is cut off is silent. Delays and cuts come from the seed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ballast_broker.net_reply import Dispatch, Pending, Reply
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
 
-Handler = Callable[[int, int, Any], Awaitable[Any]]  # (api key, version, request) → response message
 LOOPBACK_DELAY_S = 0.00005
+RESEND_S = 0.2
 
 
 @dataclass
@@ -25,15 +28,12 @@ class Fabric:
     rng: random.Random
     min_delay_s: float = 0.0002
     max_delay_s: float = 0.003
-    slow_chance: float = 0.01
+    slow_chance: float = 0.005
     slow_delay_s: float = 0.3
-    listeners: dict[tuple[str, int], tuple[str, Handler]] = field(default_factory=dict)
+    listeners: dict[tuple[str, int], tuple[str, str, Dispatch]] = field(default_factory=dict)
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing gets through
     channels: list[SimChannel] = field(default_factory=list)
     messages: int = 0
-
-    def listen(self, node: str, host: str, port: int, handler: Handler) -> None:
-        self.listeners[(host, port)] = (node, handler)
 
     def silence(self, node: str) -> None:
         """The node's process is gone: its listeners refuse, its connections break."""
@@ -60,6 +60,26 @@ class Fabric:
         return self.rng.uniform(self.min_delay_s, self.max_delay_s)
 
 
+class SimListening:
+    """`world.Listening` of one node: host names are node names."""
+
+    def __init__(self, fabric: Fabric, node: str) -> None:
+        self._fabric = fabric
+        self._node = node
+
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
+        self._fabric.listeners[(host, port)] = (self._node, name, dispatch)
+        return port
+
+    def stop_listening(self) -> None:
+        mine = [where for where, who in self._fabric.listeners.items() if who[0] == self._node]
+        for where in mine:
+            del self._fabric.listeners[where]
+
+    def close(self) -> None:
+        self._fabric.silence(self._node)
+
+
 class SimNetwork:
     """`seams.Network` of one node."""
 
@@ -68,31 +88,46 @@ class SimNetwork:
         self._node = node
 
     async def connect(self, host: str, port: int, *, timeout_s: float) -> SimChannel:
-        listener = self._fabric.listeners.get((host, port))
-        target = listener[0] if listener else f"{host}:{port}"
-        reachable = self._fabric.hears(self._node, target) and self._fabric.hears(target, self._node)
-        if not reachable:
+        target = host
+        if not (self._fabric.hears(self._node, target) and self._fabric.hears(target, self._node)):
             await asyncio.sleep(timeout_s)
             raise TimeoutError(f"{host}:{port} does not answer")
         await asyncio.sleep(self._fabric.delay(self._node, target))
+        listener = self._fabric.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(f"{host}:{port} refuses")
-        channel = SimChannel(self._fabric, self._node, target, listener[1])
+        channel = SimChannel(self._fabric, self._node, *listener)
         self._fabric.channels.append(channel)
         return channel
+
+
+class SimPeer:
+    """The server's end, as its dispatcher sees it."""
+
+    def __init__(self, host: str, listener: str) -> None:
+        self.host = f"/{host}"
+        self.listener = listener
+        self.callbacks: list[Callable[[], None]] = []
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
 
 
 class SimChannel:
     """One connection: requests are handled in order at the other end, answers come in the same order."""
 
-    def __init__(self, fabric: Fabric, source: str, target: str, handler: Handler) -> None:
+    def __init__(self, fabric: Fabric, source: str, target: str, listener: str, dispatch: Dispatch) -> None:
         self.source = source
         self.target = target
         self._fabric = fabric
-        self._handler = handler
+        self._dispatch = dispatch
+        self._peer = SimPeer(source, listener)
         self._closed = False
+        self._correlation_id = 0
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._turn = asyncio.Lock()
+        self._there = asyncio.Lock()
+        self._back = asyncio.Lock()
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def closed(self) -> bool:
@@ -102,50 +137,82 @@ class SimChannel:
         self.break_off()
 
     def break_off(self) -> None:
+        if self._closed:
+            return
         self._closed = True
         if self in self._fabric.channels:
             self._fabric.channels.remove(self)
         for future in list(self._waiting):
             if not future.done():
                 future.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
+        for callback in self._peer.callbacks:
+            asyncio.get_running_loop().call_soon(callback)
 
     async def call(self, request: Any, version: int) -> Any:
         if self._closed:
             raise ConnectionResetError(f"connection to {self.target} is closed")
         name = type(request).__name__
-        frame = bytes(request.encode(version=version))
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        flexible = is_flexible(name, version)
+        self._correlation_id += 1
+        body = request.encode(version=version)
+        frame = frame_request(request.API_KEY, version, self._correlation_id, self.source, body, flexible=flexible)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.add(answer)
+        task = asyncio.get_running_loop().create_task(self._serve(frame, answer))
+        self._serving.add(task)
+        task.add_done_callback(self._served)
         try:
-            await self._travel(self.source, self.target)
-            asyncio.get_running_loop().call_soon(self._serve, name, version, frame, answer)
-            return await answer
+            data = await answer
         finally:
             self._waiting.discard(answer)
+        kind = message(name.removesuffix("Request") + "Response")
+        tagged = flexible and request.API_KEY != API_VERSIONS_KEY
+        return kind.decode(data[9 if tagged else 8 :], version=version)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.break_off()
 
     async def _travel(self, source: str, target: str) -> None:
         self._fabric.messages += 1
         await asyncio.sleep(self._fabric.delay(source, target))
-        while not self._fabric.hears(source, target):  # packets wait and are sent again; a closed end gives up
+        while not self._fabric.hears(source, target):  # packets are sent again until a side gives up
+            await asyncio.sleep(RESEND_S)
             if self._closed:
-                raise ConnectionResetError(f"connection to {target} broke")
-            await asyncio.sleep(0.2)
+                raise ConnectionResetError("gone")
 
-    def _serve(self, name: str, version: int, frame: bytes, answer: asyncio.Future[Any]) -> None:
-        if self._closed or answer.done():
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(name, version, frame, answer))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    async def _answer(self, name: str, version: int, frame: bytes, answer: asyncio.Future[Any]) -> None:
-        async with self._turn:
+    async def _serve(self, frame: bytes, answer: asyncio.Future[bytes]) -> None:
+        async with self._there:
+            await self._travel(self.source, self.target)
             if self._closed:
                 return
-            kind = message(name)
-            response = await self._handler(kind.API_KEY, version, kind.decode(frame, version=version))
-        if response is None:
+            try:
+                reply = self._dispatch(self._peer, memoryview(bytearray(frame))[4:])
+            except MalformedRequest:
+                self.break_off()
+                return
+        data = await _bytes_of(reply)
+        if data is None:
             return
-        data = bytes(response.encode(version=version))
-        await self._travel(self.target, self.source)
+        async with self._back:
+            await self._travel(self.target, self.source)
         if not answer.done() and not self._closed:
-            answer.set_result(message(name.removesuffix("Request") + "Response").decode(data, version=version))
+            answer.set_result(data)
+
+
+async def _bytes_of(reply: Reply) -> bytes | None:
+    parts = await reply.future if isinstance(reply, Pending) else reply
+    if parts is None:
+        return None
+    if isinstance(parts, bytes):
+        return parts
+    out = bytearray()
+    for part in parts:
+        if isinstance(part, bytes):
+            out += part
+            continue
+        assert part.file is not None
+        out += part.file.pread(part.size, part.position)
+        part.release()
+    return bytes(out)
