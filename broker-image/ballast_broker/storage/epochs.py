@@ -32,15 +32,12 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """A leader of `epoch` writes from `start_offset` on; entries that contradict it are replaced."""
-        if epoch < 0 or (self._entries and self._entries[-1][0] == epoch):
-            return False
         entries = self._entries
+        if epoch < 0 or (entries and entries[-1][0] == epoch and start_offset >= entries[-1][1]):
+            return False
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
-            if entries[-1][0] == epoch and entries[-1][1] <= start_offset:
-                break
             entries.pop()
-        if not entries or entries[-1][0] != epoch:
-            entries.append((epoch, start_offset))
+        entries.append((epoch, start_offset))
         self.changed = True
         return True
 

@@ -5,7 +5,6 @@ Loop thread only. Guarantees: a file with references (a slice being sent) is nev
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Protocol
 
 
@@ -21,31 +20,28 @@ class OpenFiles:
 
     def __init__(self, limit: int = 8192) -> None:
         self.limit = limit
-        self._opened: deque[Closable] = deque()
+        self._opened: dict[Closable, None] = {}  # in the order of opening
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def opened(self, item: Closable) -> None:
         item.used_lately = True
-        self._opened.append(item)
+        self._opened[item] = None
         if len(self._opened) > self.limit:
             self._sweep()
 
     def _sweep(self) -> None:
         for _ in range(2 * len(self._opened)):
-            item = self._opened.popleft()
-            if item.used_lately:
-                item.used_lately = False
-            elif item.close_if_idle():
+            item = next(iter(self._opened))
+            del self._opened[item]
+            if not item.used_lately and item.close_if_idle():
                 if len(self._opened) <= self.limit:
                     return
                 continue
-            self._opened.append(item)
+            item.used_lately = False
+            self._opened[item] = None
 
     def forget(self, item: Closable) -> None:
         """Its file was closed by its owner."""
-        try:
-            self._opened.remove(item)
-        except ValueError:
-            return
+        self._opened.pop(item, None)
