@@ -5,8 +5,10 @@ standard library alone. It guarantees:
 
 - Two at once: the second waits for the first (a lock of the kernel's, so a dead owner holds nobody up; pip inherits
   it, so a pip that outlives a killed owner still counts).
-- Interrupted anywhere: a stamp exists only for a lock that was installed whole. An environment in which an
-  installation was cut off is made anew; what pip had downloaded stays in pip's cache.
+- Interrupted anywhere: a stamp exists only for a lock that was installed whole. What was cut off while it was being
+  added is written again over what is there, so that a command that is running from this environment keeps its files.
+  An environment that was cut off while it was made, or while versions changed, is made anew. What pip had downloaded
+  stays in pip's cache.
 - Ctrl-C and SIGTERM end pip before they end this process, and leave no temporary files.
 - The command replaces this process, so that signals reach it.
 """
@@ -30,6 +32,7 @@ REQUIREMENTS = Path(__file__).resolve().parent
 PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
+ADDING, CHANGING = "adding", "changing"  # what was going on, for the one who finds it unfinished
 # Settings of the user's pip that would make it install somewhere else; where it finds packages stays the user's.
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIREMENT", "PYTHONHOME", "PYTHONPATH")
 
@@ -91,6 +94,7 @@ class Environment:
         self._temporary = home / "tmp"
         self._log = home / "install.log"
         self._progress = progress
+        self._write_again = False
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
@@ -129,13 +133,15 @@ class Environment:
     def prepare(self, lock_handle: int) -> None:
         """Makes the environment unless a whole one is there."""
         shutil.rmtree(self._temporary, ignore_errors=True)
-        if self.python.exists() and self._stamps.is_dir() and not self._busy.exists():
+        unfinished = self._busy.read_text() if self._busy.exists() else ""
+        if self.python.exists() and self._stamps.is_dir() and unfinished in ("", ADDING):
+            self._write_again = unfinished == ADDING
             return
         if self.path.exists():
             self._progress.step("the environment was not finished; making it anew")
             shutil.rmtree(self.path)
         self._log.unlink(missing_ok=True)
-        self._busy.touch()
+        self._busy.write_text(CHANGING)
         # The real interpreter by its versioned name: when the system moves to another Python, this link dangles
         # and the environment is made anew, instead of silently losing its packages.
         interpreter = os.path.realpath(sys.executable)
@@ -150,12 +156,17 @@ class Environment:
         expected = checksum(lock)
         command = [str(self.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
         command += ["--progress-bar", "off", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
-        self._busy.touch()
+        if self._write_again:
+            command.append("--ignore-installed")
+        present = [stamp.name for stamp in self._stamps.iterdir() if (REQUIREMENTS / f"{stamp.name}.lock").exists()]
+        outdated = self.missing(present)
+        self._busy.write_text(CHANGING if outdated else ADDING)
         self._run(command, f"installing {lock} ({count_packages(requirements)} packages)", lock_handle)
         new = self._stamps / f".{lock}"
         new.write_text(expected + "\n")
         new.replace(self._stamps / lock)
         self._busy.unlink()
+        self._write_again = False
 
     def _run(self, command: list[str], text: str, lock_handle: int) -> None:
         """Runs one step with its output in the log; shows its last words when it fails."""

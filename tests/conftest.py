@@ -52,9 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = set(re.findall(r"\w+", config.option.markexpr))
     unwanted = [name for name in NEEDS_REAL if name not in wanted]
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
@@ -67,7 +67,9 @@ def time_limit(item: pytest.Item) -> float | None:
     if marker is not None:
         value = marker.args[0] if marker.args else marker.kwargs.get("timeout")
     else:
-        value = item.config.getoption("timeout", None) or item.config.getini("timeout")
+        value = item.config.getoption("timeout", None)
+        if value is None:
+            value = item.config.getini("timeout")
     return float(value) if value else None
 
 

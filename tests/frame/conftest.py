@@ -24,12 +24,12 @@ print(os.getpid(), importlib.metadata.version("tiny"), *sys.argv[1:])
 """
 
 
-def make_wheel(version: str) -> bytes:
+def make_wheel(name: str, version: str) -> bytes:
     buffer = io.BytesIO()
-    information = f"tiny-{version}.dist-info"
+    information = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(buffer, "w") as wheel:
-        wheel.writestr("tiny.py", "")
-        wheel.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
+        wheel.writestr(f"{name}.py", f"version = '{version}'")
+        wheel.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         names = "".join(f"{name},,\n" for name in wheel.namelist())
         wheel.writestr(f"{information}/RECORD", f"{names}{information}/RECORD,,\n")
@@ -37,13 +37,16 @@ def make_wheel(version: str) -> bytes:
 
 
 class Index(ThreadingHTTPServer):
-    """A package index with two versions of one package; `open_gate` off holds every download up."""
+    """A package index with a few packages; `open_gate` off holds every download up."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), IndexHandler)
-        self.wheels = {f"tiny-{version}-py3-none-any.whl": make_wheel(version) for version in ("1.0", "2.0")}
+        self.wheels = {
+            f"{name}-{version}-py3-none-any.whl": make_wheel(name, version)
+            for name, version in (("tiny", "1.0"), ("tiny", "2.0"), ("extra", "1.0"))
+        }
         self.open_gate = threading.Event()
         self.asked = threading.Semaphore(0)
         self.downloads = 0
@@ -52,9 +55,9 @@ class Index(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/simple/"
 
-    def lock_text(self, version: str, digest: str = "") -> str:
-        digest = digest or hashlib.sha256(self.wheels[f"tiny-{version}-py3-none-any.whl"]).hexdigest()
-        return f"tiny=={version} \\\n    --hash=sha256:{digest}\n"
+    def lock_text(self, package: str, version: str, digest: str = "") -> str:
+        digest = digest or hashlib.sha256(self.wheels[f"{package}-{version}-py3-none-any.whl"]).hexdigest()
+        return f"{package}=={version} \\\n    --hash=sha256:{digest}\n"
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away in the middle of a download is what the tests are about."""
@@ -94,8 +97,8 @@ class Checkout:
     index: Index
     variables: dict[str, str] = field(default_factory=dict)
 
-    def write_lock(self, name: str, version: str, digest: str = "") -> None:
-        (self.root / "requirements" / f"{name}.lock").write_text(self.index.lock_text(version, digest))
+    def write_lock(self, name: str, version: str, digest: str = "", package: str = "tiny") -> None:
+        (self.root / "requirements" / f"{name}.lock").write_text(self.index.lock_text(package, version, digest))
 
     def environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}

@@ -189,6 +189,25 @@ def test_interrupted_installation_cleans_up_and_can_go_on(ready, index, number):
     assert ready.run("broker").stdout.split()[1] == "2.0"
 
 
+def test_interrupted_addition_leaves_what_runs_from_there_alone(ready, index):
+    ready.write_lock("operator", "1.0", package="extra")
+    index.open_gate.clear()
+    with ready.start("up") as process:
+        assert index.asked.acquire(timeout=20)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    (ready.home / "env" / "untouched").touch()
+    packages = next((ready.home / "env" / "lib").glob("python3.*")) / "site-packages"
+    (packages / "extra-1.0.dist-info").mkdir()
+    (packages / "extra-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+    index.open_gate.set()
+    answer = ready.run("up")
+    assert (answer.returncode, "making" in answer.stderr) == (0, False), answer.stderr
+    assert (ready.home / "env" / "untouched").exists()
+    assert (packages / "extra.py").exists(), "half of a package is not taken for the whole"
+    assert not (ready.home / "installing").exists()
+
+
 def test_killed_installation_is_made_anew(ready, index):
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()
