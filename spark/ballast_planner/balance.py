@@ -5,7 +5,7 @@ Same input, same plan: nothing here depends on time, on chance or on the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from ballast_planner.model import Bools, ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.plan import Plan, Unplaced
 from ballast_planner.quality import fill_of, quality_of, used_after
-from ballast_planner.waves import order_in_waves
+from ballast_planner.waves import follow_waves, order_in_waves
 from ballast_planner.workbench import Workbench
 
 
@@ -33,7 +33,7 @@ def plan_balance(load: ClusterLoad, options: PlanOptions | None = None) -> Plan:
     chosen = options or PlanOptions()
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
-    bench = improve_exactly(lambda: Workbench(load, levels, movable), _pursue(chosen), chosen)
+    bench = improve_exactly(lambda: Workbench(load, levels, movable), lambda bench: pursue_goals(bench, chosen), chosen)
     ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
     steps = _useful(load, levels, ordered, chosen.max_moves)
     return finish(load, levels, movable, steps, chosen, must_not_worsen=True)
@@ -75,7 +75,7 @@ def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanO
     new = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))[load.directories.broker]
     closed = replace(levels, open=levels.open & new, lower=np.where(new, levels.lower, levels.lower))
     bench = Workbench(load.with_cordons(others), closed, movable)
-    _pursue(replace(chosen, level_leaders=False, level_traffic=False, repair_racks=False))(bench)
+    pursue_goals(bench, replace(chosen, level_leaders=False, level_traffic=False, repair_racks=False))
     steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), chosen.max_moves)
     return finish(load, levels, movable, steps, chosen, must_not_worsen=True)
 
@@ -97,9 +97,13 @@ def finish(
     options: PlanOptions,
     unplaced: Sequence[Unplaced] = (),
     must_not_worsen: bool = False,
+    waves: Mapping[tuple[str, int], int] | None = None,
 ) -> Plan:
     """Waves, quality and bounds; raises if the independent checker finds the plan at fault."""
-    placed, stuck, transient = order_in_waves(load, steps, options.high_water)
+    if waves is None:
+        placed, stuck, transient = order_in_waves(load, steps, options.high_water)
+    else:
+        placed, stuck, transient = follow_waves(load, steps, options.high_water, waves)
     if must_not_worsen:
         placed, transient = _retract(load, placed, options)
     moves = tuple(step.as_move(wave) for step, wave in placed)
@@ -120,12 +124,10 @@ def finish(
     return plan
 
 
-def _pursue(options: PlanOptions) -> Callable[[Workbench], None]:
-    def pursue(bench: Workbench) -> None:
-        for goal in ORDER:
-            goal.improve(bench, options)
-
-    return pursue
+def pursue_goals(bench: Workbench, options: PlanOptions) -> None:
+    """All goals, in their order."""
+    for goal in ORDER:
+        goal.improve(bench, options)
 
 
 def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 ANY_DIRECTORY = "any"
 
@@ -49,6 +49,16 @@ class Move:
     @property
     def changes_leader(self) -> bool:
         return self.from_.replicas[:1] != self.to.replicas[:1]
+
+
+class Target(NamedTuple):
+    """A row that somebody asks for; `from_` and `wave` where the row says them."""
+
+    topic: str
+    partition: int
+    to: Placement
+    from_: Placement | None = None
+    wave: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +184,8 @@ def to_kafka_json(moves: Sequence[Move]) -> str:
     )
 
 
-def rows_from_kafka_json(text: str) -> tuple[tuple[str, int, Placement], ...]:
-    """Kafka's reassignment JSON as (topic, partition, target) rows; without log_dirs all are `any` (DIR-10)."""
+def rows_from_kafka_json(text: str) -> tuple[Target, ...]:
+    """Kafka's reassignment JSON as rows; without log_dirs all are `any` (DIR-10)."""
     document = _object(text)
     if document.get("version", 1) != 1:
         raise PlanFormatError(f"reassignment JSON of version {document.get('version')} is not known, only 1")
@@ -185,7 +195,17 @@ def rows_from_kafka_json(text: str) -> tuple[tuple[str, int, Placement], ...]:
     return tuple(_target_row(row, "log_dirs") for row in rows)
 
 
-def rows_from_spec(partitions: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int, Placement], ...]:
+def spec_rows(moves: Sequence[Move]) -> list[dict[str, Any]]:
+    """Moves as rows of a Reassignment's `spec.partitions`, with `from` and `wave`, so that exactly this plan runs."""
+    return [
+        {"topic": move.topic, "partition": move.partition}
+        | _placement_dict(move.to)
+        | {"from": _placement_dict(move.from_), "wave": move.wave}
+        for move in moves
+    ]
+
+
+def rows_from_spec(partitions: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
     """The rows of a Reassignment's `spec.partitions`."""
     return tuple(_target_row(row, "logDirs") for row in partitions)
 
@@ -201,25 +221,36 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _target_row(row: Any, directories_key: str) -> tuple[str, int, Placement]:
+def _target_row(row: Any, directories_key: str) -> Target:
     if not isinstance(row, Mapping):
         raise PlanFormatError("a row of the plan is not an object")
     try:
         topic, partition = str(row["topic"]), int(row["partition"])
-        replicas = tuple(int(broker) for broker in row["replicas"])
+        wave = int(row["wave"]) if row.get("wave") is not None else None
     except (KeyError, TypeError, ValueError) as error:
         raise PlanFormatError(f"a row of the plan lacks or misspells a field: {error}") from error
+    label = f"{topic}-{partition}"
+    before = row.get("from")
+    from_ = _target_placement(before, directories_key, label) if before is not None else None
+    return Target(topic, partition, _target_placement(row, directories_key, label), from_, wave)
+
+
+def _target_placement(row: Any, directories_key: str, label: str) -> Placement:
+    try:
+        replicas = tuple(int(broker) for broker in row["replicas"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanFormatError(f"{label}: no list of replicas") from error
     if not replicas or len(set(replicas)) != len(replicas):
-        raise PlanFormatError(f"{topic}-{partition}: replicas are empty or name a broker twice")
+        raise PlanFormatError(f"{label}: replicas are empty or name a broker twice")
     log_dirs = tuple(str(path) for path in row.get(directories_key) or [ANY_DIRECTORY] * len(replicas))
     if len(log_dirs) != len(replicas):
         raise PlanFormatError(
-            f"{topic}-{partition}: {len(log_dirs)} {directories_key} for {len(replicas)} replicas; they must be as many"
+            f"{label}: {len(log_dirs)} {directories_key} for {len(replicas)} replicas; they must be as many"
         )
     for path in log_dirs:
         if path != ANY_DIRECTORY and not path.startswith("/"):
-            raise PlanFormatError(f"{topic}-{partition}: {path!r} is neither an absolute path nor `any`")
-    return topic, partition, Placement(replicas, log_dirs)
+            raise PlanFormatError(f"{label}: {path!r} is neither an absolute path nor `any`")
+    return Placement(replicas, log_dirs)
 
 
 def _placement_dict(placement: Placement) -> dict[str, list[Any]]:

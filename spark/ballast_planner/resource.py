@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ballast_planner.plan import Move, Placement, Plan, PlanFormatError, plan_hash, rows_from_spec
+from ballast_planner.plan import Plan, PlanFormatError, Target, plan_hash, rows_from_spec, spec_rows
 
 API_VERSION = "ballast.dev/v1alpha1"
 KIND = "Reassignment"
 MAX_ROWS = 1_000
 MAX_CONFIG_MAP_BYTES = 512 * 1024
 PLAN_KEY = "partitions.json"
-HASH_ANNOTATION = "ballast.dev/proposed-plan"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 
 
@@ -35,14 +34,16 @@ class ResourceOptions:
     moves_per_broker: int | None = None
     moves_per_directory: int | None = None
     expires_at: str | None = None
+    input_time: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def reassignment_resources(plan: Plan, options: ResourceOptions) -> list[dict[str, Any]]:
     """The Reassignment, and before it the ConfigMaps that it refers to, if any."""
-    rows = [_spec_row(move) for move in plan.moves]
+    rows = spec_rows(plan.moves)
     spec: dict[str, Any] = {"clusterRef": {"name": options.cluster}, "approval": options.approval}
+    spec["planHash"] = plan_hash(plan)
     config_maps: list[dict[str, Any]] = []
     if len(rows) <= MAX_ROWS:
         spec["partitions"] = rows
@@ -53,15 +54,13 @@ def reassignment_resources(plan: Plan, options: ResourceOptions) -> list[dict[st
     resource = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": _metadata(options.name, options) | {"annotations": _annotations(plan, options)},
+        "metadata": _metadata(options.name, options) | {"annotations": dict(options.annotations)},
         "spec": spec,
     }
     return [*config_maps, resource]
 
 
-def rows_from_resource(
-    resource: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, Any]]
-) -> tuple[tuple[str, int, Placement], ...]:
+def rows_from_resource(resource: Mapping[str, Any], config_maps: Mapping[str, Mapping[str, Any]]) -> tuple[Target, ...]:
     """The target rows of a Reassignment; `config_maps` holds by name those that `planFrom` refers to."""
     spec = resource["spec"]
     if "partitions" in spec:
@@ -72,19 +71,10 @@ def rows_from_resource(
         if name not in config_maps:
             raise PlanFormatError(f"ConfigMap {name} of planFrom does not exist")
         data = config_maps[name].get("data") or {}
-        if PLAN_KEY not in data:
-            raise PlanFormatError(f"ConfigMap {name} has no key {PLAN_KEY}")
-        rows.extend(json.loads(data[PLAN_KEY]))
+        if source.get("key", PLAN_KEY) not in data:
+            raise PlanFormatError(f"ConfigMap {name} has no key {source.get('key', PLAN_KEY)}")
+        rows.extend(json.loads(data[source.get("key", PLAN_KEY)]))
     return rows_from_spec(rows)
-
-
-def _spec_row(move: Move) -> dict[str, Any]:
-    return {
-        "topic": move.topic,
-        "partition": move.partition,
-        "replicas": list(move.to.replicas),
-        "logDirs": list(move.to.log_dirs),
-    }
 
 
 def _limits(options: ResourceOptions) -> dict[str, Any]:
@@ -94,12 +84,9 @@ def _limits(options: ResourceOptions) -> dict[str, Any]:
         "throttle": {key: value for key, value in throttle.items() if value is not None},
         "maxConcurrentMoves": {key: value for key, value in concurrent.items() if value is not None},
         "expiresAt": options.expires_at,
+        "inputTime": options.input_time,
     }
     return {key: value for key, value in limits.items() if value}
-
-
-def _annotations(plan: Plan, options: ResourceOptions) -> dict[str, str]:
-    return {HASH_ANNOTATION: plan_hash(plan)} | dict(options.annotations)
 
 
 def _metadata(name: str, options: ResourceOptions) -> dict[str, Any]:

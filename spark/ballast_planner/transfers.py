@@ -51,16 +51,16 @@ def first_transfer(
 
 
 def swap(bench: Workbench, source: int, target: int, need: int, limit: int) -> bool:
-    """Exchange a replica of `source` for a smaller one of `target`, so that `need` (at most `limit`) bytes change sides.
+    """Exchange a replica of `source` for a smaller one of `target`, so that at least `need` bytes change sides.
 
-    Prefers the pair of fewest bytes that ends the need; else the pair that comes nearest to it.
+    At most `limit` bytes do. Prefers the pair of fewest bytes that ends the need; else the nearest pair.
     """
     large, small = bench.movable_in(source), bench.movable_in(target)
     if need <= 0 or limit <= 0 or not large.size or not small.size:
         return False
     large_size, small_size = bench.size[large], bench.size[small]
-    for low in (need,) if need <= limit else ():
-        index = np.searchsorted(large_size, small_size + low, side="left")
+    if need <= limit:
+        index = np.searchsorted(large_size, small_size + need, side="left")
         fits = index < large.size
         pairs = np.flatnonzero(fits)
         gain = large_size[index[pairs]] - small_size[pairs]

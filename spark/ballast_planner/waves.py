@@ -6,7 +6,7 @@ sources are freed. A directory that stands above its mark takes nothing until it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,6 +34,27 @@ def order_in_waves(
             placed.append((step, wave))
         waiting, wave = held, wave + 1
     return placed, waiting, highest
+
+
+def follow_waves(
+    load: ClusterLoad, steps: Sequence[Step], high_water: float, waves: Mapping[tuple[str, int], int]
+) -> tuple[list[tuple[Step, int]], list[Step], float]:
+    """The same with waves that somebody else decided on; what does not fit in its wave is left out."""
+    used = load.directories.used.copy()
+    mark = np.floor(load.directories.total * high_water).astype(np.int64)
+    placed: list[tuple[Step, int]] = []
+    left: list[Step] = []
+    highest = 0.0
+    for wave in sorted(set(waves.values())):
+        wanted = [step for step in steps if waves[step.topic, step.partition] == wave]
+        arriving, started, held = _fill_wave(used, mark, wanted)
+        highest = max(highest, _highest(load, used + arriving, arriving))
+        used += arriving
+        for step in started:
+            _release(used, step)
+            placed.append((step, wave))
+        left += held
+    return placed, left, highest
 
 
 def _fill_wave(used: Ints, mark: Ints, waiting: Sequence[Step]) -> tuple[Ints, list[Step], list[Step]]:

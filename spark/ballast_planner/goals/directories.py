@@ -64,7 +64,8 @@ def _fill_the_empty(bench: Workbench, directories: Ints) -> None:
 
 def _by_fill(bench: Workbench, directories: Ints, without: int) -> Ints:
     others = directories[(directories != without) & bench.levels.counts[directories]]
-    return others[np.argsort(bench.fill()[others], kind="stable")]
+    ordered: Ints = others[np.argsort(bench.fill()[others], kind="stable")]
+    return ordered
 
 
 def _swap_down(bench: Workbench, source: int, directories: Ints) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ballast_planner.model import Floats, Ints
+from ballast_planner.model import Bools, Floats
 from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
 
@@ -26,7 +26,7 @@ def level_leaderships(bench: Workbench, weight: Floats, band: float, least: floa
     receiving[bench.owner[bench.levels.open]] = True
     leaders = np.flatnonzero(bench.leader)
     partition = bench.load.replicas.partition[leaders]
-    load = np.bincount(bench.broker[leaders], weights=weight[partition], minlength=receiving.size)
+    load = np.bincount(bench.broker[leaders], weights=weight[partition], minlength=receiving.size).astype(np.float64)
     if receiving.sum() < 2 or not load.sum():
         return
     mean = float(load[receiving].mean())
@@ -41,7 +41,7 @@ def level_leaderships(bench: Workbench, weight: Floats, band: float, least: floa
             stuck[broker] = True
 
 
-def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, receiving: Ints) -> bool:
+def _hand_over(bench: Workbench, broker: int, load: Floats, weight: Floats, upper: float, receiving: Bools) -> bool:
     """Give as many leaderships of one broker away as its excess asks for; False when none could be given."""
     led = np.flatnonzero(bench.leader & (bench.broker == broker))
     partitions = bench.load.replicas.partition[led]

@@ -1,7 +1,7 @@
 """Goal: the directories that no move inside their own broker could bring into the band.
 
-Disks of one broker can be too few or its replicas too large; then bytes go over the network after all, as single
-transfers first and as exchanges last. PURE.
+First by exchanges inside the broker, which cost the network nothing; where its disks are too few or its replicas too
+large, bytes go to other brokers after all, as single transfers first and as exchanges last. PURE.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ MAX_STEPS = 256
 
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
-    if options.across_brokers and bench.load.brokers.ids.size > 1:
-        _across(bench, exchange=False)
     if options.within_brokers:
         for directories in bench.directories_of:
             if _out_of_band(bench, directories).size and directories.size > 1:
                 swap_directories(bench, directories)
     if options.across_brokers and bench.load.brokers.ids.size > 1:
+        _across(bench, exchange=False)
         _across(bench, exchange=True)
 
 

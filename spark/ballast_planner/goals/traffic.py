@@ -32,7 +32,7 @@ def _level_bytes_in(bench: Workbench, band: float) -> None:
     rate = bench.load.partitions.bytes_in[bench.load.replicas.partition]
     receiving = np.zeros(bench.load.brokers.ids.size, dtype=np.bool_)
     receiving[bench.owner[bench.levels.open]] = True
-    load = np.bincount(bench.broker, weights=rate, minlength=receiving.size)
+    load = np.bincount(bench.broker, weights=rate, minlength=receiving.size).astype(np.float64)
     if receiving.sum() < 2:
         return
     upper = float(load[receiving].mean()) * (1 + band)
