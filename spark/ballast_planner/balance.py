@@ -16,9 +16,11 @@ from ballast_planner.bounds import bounds_of
 from ballast_planner.check import check_plan
 from ballast_planner.exact import score_of, solve_exactly
 from ballast_planner.goals import ORDER, PREFERENCES, SPACE, evacuation, racks
+from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_directories
 from ballast_planner.model import Bools, ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
+from ballast_planner.parallel import SolveTasks, broker_tasks
 from ballast_planner.plan import Plan, Unplaced
 from ballast_planner.quality import fill_of, quality_of, used_after
 from ballast_planner.waves import follow_waves, order_in_waves
@@ -29,12 +31,18 @@ class PlanError(ValueError):
     """What was asked for cannot be planned; the message says why."""
 
 
-def plan_balance(load: ClusterLoad, options: PlanOptions | None = None) -> Plan:
-    """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones."""
+def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_tasks: SolveTasks | None = None) -> Plan:
+    """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones.
+
+    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06).
+    """
     chosen = options or PlanOptions()
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
     bench = Workbench(load, levels, movable)
+    if solve_tasks is not None and chosen.within_brokers:
+        _pursue_apart(bench, chosen, solve_tasks)
+        return _finish_balance(bench, movable, chosen)[0]
     repaired = pursue_goals(bench, chosen, SPACE)
     exact = None if repaired else _exact(bench, movable, chosen)
     if exact is not None:
@@ -146,6 +154,16 @@ def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[ModuleT
         goal.improve(bench, options)
         repaired |= goal is racks and len(bench.moved) > before
     return repaired
+
+
+def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTasks) -> None:
+    """The goals of space, the one inside brokers being somebody else's work."""
+    for goal in SPACE:
+        if goal is not directories_goal:
+            goal.improve(bench, options)
+            continue
+        for replica, target in sorted(solve_tasks(broker_tasks(bench), options)):
+            bench.move(replica, target)
 
 
 def _exact(bench: Workbench, movable: Bools, options: PlanOptions) -> Workbench | None:
