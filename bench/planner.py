@@ -15,8 +15,9 @@ import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from ballast_planner import Broker, ClusterLoad, Directory, PlanOptions, ReplicaColumns, plan_balance
 from numpy.typing import NDArray
+
+from ballast_planner import Broker, ClusterLoad, Directory, PlanOptions, ReplicaColumns, plan_balance
 
 GIB = 1 << 30
 FILL = 0.55

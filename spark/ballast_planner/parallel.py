@@ -100,7 +100,7 @@ def solve_in_turn(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
 
 def _bench(task: BrokerTask) -> Workbench:
     count, size = task.directory.size, task.replica.size
-    nothing = np.zeros(size)
+    nothing, home = np.zeros(size), np.searchsorted(task.directory, task.home)
     load = ClusterLoad(
         brokers=Brokers(np.array([task.broker]), (None,), np.ones(1, np.bool_), np.zeros(1, np.bool_)),
         directories=Directories(
@@ -108,13 +108,7 @@ def _bench(task: BrokerTask) -> Workbench:
         ),
         topics=("",),
         partitions=Partitions(np.zeros(size, np.int64), np.arange(size), np.arange(size + 1), nothing, nothing),
-        replicas=Replicas(
-            np.arange(size),
-            np.zeros(size, np.int64),
-            np.searchsorted(task.directory, task.home),
-            task.size,
-            task.leader,
-        ),
+        replicas=Replicas(np.arange(size), np.zeros(size, np.int64), home, task.size, task.leader),
     )
     levels = Levels(task.level, task.band, task.counts, task.open, task.upper, task.lower)
     bench = Workbench(load, levels, np.ones(size, dtype=np.bool_))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ballast_planner import Broker, ClusterLoad, Directory, Move, Replica
 from hypothesis import strategies as st
+
+from ballast_planner import Broker, ClusterLoad, Directory, Move, Replica
 
 
 @st.composite
@@ -59,7 +60,8 @@ def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
             pairs = list(target[topic, number].as_pairs().items())
         else:
             pairs = [
-                (ids[int(load.replicas.broker[r])], load.directories.paths[int(load.replicas.directory[r])]) for r in span
+                (ids[int(load.replicas.broker[r])], load.directories.paths[int(load.replicas.directory[r])])
+                for r in span
             ]
         for position, (broker, path) in enumerate(pairs):
             used[broker, path] += size

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from ballast_planner import (
     Broker,
     ClusterLoad,

@@ -4,6 +4,10 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.planner.clusters import apply_moves, cluster_loads
+
 from ballast_planner import (
     ClusterLoad,
     Move,
@@ -19,10 +23,6 @@ from ballast_planner import (
     plan_hash,
     plan_replication_factor,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.planner.clusters import apply_moves, cluster_loads
 
 OPTIONS = PlanOptions(exact_binaries=0)
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
