@@ -11,7 +11,6 @@ from ballast_local.errors import ApiError, Obj
 from ballast_local.field_sets import (
     FieldSet,
     Path,
-    collect,
     decode_set,
     describe,
     encode_set,
@@ -48,6 +47,10 @@ class Ledger:
             key = (entry.get("manager", ""), entry.get("operation", "Update"), entry.get("subresource", ""))
             self.sets[key] = decode_set(entry.get("fieldsV1") or {})
             self._facts[key] = entry
+
+    def versions(self) -> dict[tuple[str, str, str], str]:
+        """How a conflict names the version that an updating manager used."""
+        return {key: f" using {fact.get('apiVersion')}" for key, fact in self._facts.items() if key[1] == "Update"}
 
     def entries(self, touched: tuple[str, str, str], api_version: str, now: str) -> list[Obj]:
         result: list[Obj] = []
@@ -109,7 +112,7 @@ def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: st
         for path in fought:
             paths -= {mine for mine in paths if mine[: len(path)] == path}
     if conflicts:
-        raise _conflict(conflicts)
+        raise _conflict(conflicts, ledger.versions())
     merged: Obj = _merge(live, config, kind)
     before = ledger.sets.get(key, set())
     others = set().union(*(paths for other, paths in ledger.sets.items() if other != key))
@@ -137,13 +140,12 @@ def _present(path: Path, after: dict[Path, Any]) -> bool:
     return any(one[: len(path)] == path for one in after)
 
 
-def _conflict(conflicts: dict[tuple[str, str, str], list[Path]]) -> ApiError:
+def _conflict(conflicts: dict[tuple[str, str, str], list[Path]], versions: dict[tuple[str, str, str], str]) -> ApiError:
     causes: list[Obj] = []
     for (manager, operation, subresource), paths in conflicts.items():
         using = f' using subresource "{subresource}"' if subresource else ""
-        verb = "" if operation == "Apply" else " using v1" if not using else using
         for path in paths:
-            message = f'conflict with "{manager}"{verb}'
+            message = f'conflict with "{manager}"{using}{versions.get((manager, operation, subresource), "")}'
             causes.append({"reason": "FieldManagerConflict", "message": message, "field": describe(path)})
     count = len(causes)
     listed = "; ".join(f"{one['message']}: {one['field']}" for one in causes)

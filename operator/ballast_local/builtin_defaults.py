@@ -6,7 +6,6 @@ from collections.abc import Callable
 from ballast_local.errors import Obj
 from ballast_local.resources import Resource
 
-
 # Fields that the server filled in and that a client's whole replacement may leave out.
 _CARRIED = {
     "Service": ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"),

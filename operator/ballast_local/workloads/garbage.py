@@ -36,9 +36,7 @@ class GarbageCollector(Controller):
         return self._keys(change.entry, change.kind == "DELETED")
 
     def _keys(self, entry: Entry, gone: bool) -> Iterable[Key]:
-        if gone:
-            yield entry.uid, ""
-        elif b'"foregroundDeletion"' in entry.encoded:
+        if gone or b'"foregroundDeletion"' in entry.encoded:
             yield entry.uid, ""
         for owner in entry.owners:
             above = self.client.store.by_uid(owner)

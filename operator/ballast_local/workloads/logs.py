@@ -19,7 +19,7 @@ def log_path(pods: Path, uid: str, container: str, previous: bool = False) -> Pa
 class Logs:
     def __init__(self, pods: Path, closing: asyncio.Event) -> None:
         self._pods, self._closing = pods, closing
-        self.is_running: "dict[tuple[str, str], bool]" = {}
+        self.is_running: dict[tuple[str, str], bool] = {}
 
     async def read(self, request: web.Request, pod: Obj) -> web.StreamResponse:
         query = request.query
