@@ -16,8 +16,9 @@ _OPTIONS = Options(manager="ballast-local")
 def _node() -> Obj:
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_bytes()}", "pods": "1000"}
     now = meta.now()
+    labels = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": platform.system().lower()}
     return {
-        "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE, "kubernetes.io/os": platform.system().lower()}},
+        "metadata": {"name": NODE, "labels": labels},
         "spec": {},
         "status": {
             "capacity": capacity,

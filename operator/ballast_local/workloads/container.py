@@ -205,10 +205,9 @@ class Container:
         if grace_seconds > 0:
             await self._pre_stop(grace_seconds)
             process.terminate()
-            while self._process is process and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-        if self._process is process:
-            process.kill()
+            if await process.ended(max(0.0, deadline - time.monotonic())):
+                return
+        process.kill()
 
     async def _pre_stop(self, grace_seconds: float) -> None:
         hook = ((self.spec.get("lifecycle") or {}).get("preStop") or {}).get("exec")
