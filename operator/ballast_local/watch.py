@@ -84,7 +84,9 @@ class Watch:
                     if self._bookmarks:
                         await response.write(self._bookmark())
                     return
-                if not changes and not await self._wait(news, stop, min(left, BOOKMARK_SECONDS)) and self._bookmarks:
+                if changes or await self._wait(news, stop, min(left, BOOKMARK_SECONDS)):
+                    continue
+                if self._bookmarks and left > BOOKMARK_SECONDS:
                     await response.write(self._bookmark())
         finally:
             stop.cancel()
