@@ -46,8 +46,9 @@ def test_generation_counts_changes_of_spec_only(api, widgets):
 
 def test_a_write_that_changes_nothing_is_no_write(api, widgets):
     made = api.post(widgets, widget())
-    assert api.patch(f"{widgets}/w", {"spec": {"size": 3}})["metadata"]["resourceVersion"] == (
-        made["metadata"]["resourceVersion"]
+    assert (
+        api.patch(f"{widgets}/w", {"spec": {"size": 3}})["metadata"]["resourceVersion"]
+        == (made["metadata"]["resourceVersion"])
     )
     assert api.put(f"{widgets}/w", made)["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 

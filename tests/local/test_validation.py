@@ -65,7 +65,10 @@ def version(change):
         (lambda spec: spec["properties"]["size"].pop("type"), "type: Required value"),
         (lambda spec: spec["x-kubernetes-validations"].append({"rule": "self.size >"}), "compilation failed"),
         (lambda spec: spec["x-kubernetes-validations"].append({"rule": "self.nope == 1"}), "undefined field 'nope'"),
-        (lambda spec: spec["x-kubernetes-validations"].append({"rule": "frob(self)"}), "undeclared reference to 'frob'"),
+        (
+            lambda spec: spec["x-kubernetes-validations"].append({"rule": "frob(self)"}),
+            "undeclared reference to 'frob'",
+        ),
         (lambda spec: spec["properties"]["parts"].pop("x-kubernetes-list-map-keys"), "must not be empty"),
         (lambda spec: spec["properties"]["mode"].update(pattern="("), "must be a valid regular expression"),
     ],
@@ -103,7 +106,11 @@ def test_defaults_pruning_and_nulls():
         ({"type": "array", "items": {"type": "integer"}, "maxItems": 2}, [1, 2], [1, 2, 3]),
         ({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": 1}, {"a": 1, "b": 2}),
         ({"type": "object", "not": {"required": ["a"]}}, {}, {"a": 1}),
-        ({"type": "object", "maxProperties": 1, "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": 1, "b": 1}),
+        (
+            {"type": "object", "maxProperties": 1, "additionalProperties": {"type": "integer"}},
+            {"a": 1},
+            {"a": 1, "b": 1},
+        ),
     ],
 )
 def test_schema_words(schema, good, bad):
@@ -166,7 +173,9 @@ def test_cel_that_cannot_be_evaluated(rule):
         compile_expression(rule, ("self",)).evaluate({"self": SELF})
 
 
-@pytest.mark.parametrize("rule", ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for"])
+@pytest.mark.parametrize(
+    "rule", ["", "self.", "1 +", "foo == 1", "nope(1)", "size()", "self.a b", "'open", "has(self)", "for"]
+)
 def test_cel_that_is_not_cel(rule):
     with pytest.raises(CelSyntaxError):
         compile_expression(rule, ("self",))
