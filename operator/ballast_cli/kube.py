@@ -6,12 +6,12 @@ They follow kubectl's words and output as far as they go. `apply` is always serv
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -118,7 +118,7 @@ def seconds_of(text: str) -> float:
 
 def _get(api: KubeApi, args: argparse.Namespace) -> int:
     if args.output in ("yaml", "json", "name"):
-        return _print_objects([obj for _, obj in _objects(api, args)], args, _objects)
+        return _print_objects([obj for _, obj in _objects(api, args)], args)
     namespace = _namespace(api, args)
     wanted = _parse_what(api, args.what)
     printed = False
@@ -136,7 +136,7 @@ def _get(api: KubeApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_objects(objects: list[Obj], args: argparse.Namespace, _: Callable[..., Any]) -> int:
+def _print_objects(objects: list[Obj], args: argparse.Namespace) -> int:
     if args.output == "name":
         for obj in objects:
             print(f"{obj['kind'].lower()}/{obj['metadata']['name']}")
@@ -148,8 +148,6 @@ def _print_objects(objects: list[Obj], args: argparse.Namespace, _: Callable[...
     if args.output == "yaml":
         print(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), end="")
     else:
-        import json
-
         print(json.dumps(whole, indent=4, ensure_ascii=False))
     return 0
 

@@ -173,28 +173,30 @@ class KubeApi:
 def _kinds_of(document: Obj) -> list[Kind]:
     found: list[Kind] = []
     for group in document["items"]:
-        for row in group["versions"][0]["resources"] if group.get("versions") else []:
-            if "list" in row["verbs"] or "create" in row["verbs"]:
-                found.append(
-                    Kind(
-                        group["metadata"].get("name", ""),
-                        group["versions"][0]["version"],
-                        row["resource"],
-                        row.get("singularResource") or row["resource"],
-                        row["responseKind"]["kind"],
-                        row["scope"] == "Namespaced",
-                        tuple(row.get("shortNames") or ()),
-                        tuple(row.get("categories") or ()),
-                    )
-                )
+        for version in (group.get("versions") or [])[:1]:
+            rows = [row for row in version["resources"] if {"list", "create"} & set(row["verbs"])]
+            found += [_kind(group["metadata"].get("name", ""), version["version"], row) for row in rows]
     return found
+
+
+def _kind(group: str, version: str, row: Obj) -> Kind:
+    return Kind(
+        group,
+        version,
+        row["resource"],
+        row.get("singularResource") or row["resource"],
+        row["responseKind"]["kind"],
+        row["scope"] == "Namespaced",
+        tuple(row.get("shortNames") or ()),
+        tuple(row.get("categories") or ()),
+    )
 
 
 def _content(holder: Obj, field: str, base: Path) -> bytes | None:
     if holder.get(f"{field}-data"):
-        return base64.b64decode(holder[f"{field}-data"])
+        return base64.b64decode(str(holder[f"{field}-data"]))
     if holder.get(field):
-        return (base / holder[field]).read_bytes()
+        return (base / str(holder[field])).read_bytes()
     return None
 
 

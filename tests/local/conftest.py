@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
 from ballast_local.cluster import LocalCluster
 
 MERGE = "application/merge-patch+json"

@@ -1,7 +1,6 @@
 """The life of objects over the wire: creating, changing, conflicts, finalizers, owners, namespaces."""
 
 import pytest
-
 from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, STRATEGIC, Api, Refused, definition, eventually
 
 
@@ -194,7 +193,7 @@ def test_an_update_takes_the_fields_it_changes(api, widgets):
     path = f"{widgets}/w"
     apply(api, path, "one", {"size": 3})
     api.patch(path, {"spec": {"size": 5}})
-    with pytest.raises(Refused, match='conflict with "tests" using test.dev/v1'):
+    with pytest.raises(Refused, match=r'conflict with "tests" using test\.dev/v1'):
         apply(api, path, "one", {"size": 6})
 
 

@@ -1,7 +1,6 @@
 """Reading over the wire: lists, pages, selectors, watches, tables, discovery, documents."""
 
 import pytest
-
 from tests.local.conftest import Refused, Running
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"

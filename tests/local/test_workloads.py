@@ -6,7 +6,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
 from tests.local.conftest import STRATEGIC, eventually
 
 SERVE = (
@@ -14,7 +13,8 @@ SERVE = (
     "class H(http.server.BaseHTTPRequestHandler):\n"
     "  def do_GET(self):\n"
     "    ok = not os.path.exists('/scratch/sick')\n"
-    "    self.send_response(200 if ok else 500); self.end_headers(); self.wfile.write(os.environ['POD_NAME'].encode())\n"
+    "    self.send_response(200 if ok else 500); self.end_headers()\n"
+    "    self.wfile.write(os.environ['POD_NAME'].encode())\n"
     "  def log_message(self, *a): pass\n"
     "print('serving', flush=True)\n"
     "http.server.ThreadingHTTPServer((os.environ['POD_IP'], 8080), H).serve_forever()\n"
@@ -251,8 +251,8 @@ def test_ordered_pods_start_one_after_another(api, namespace, pods):
 
 def test_services_have_endpoints_and_answer(api, namespace, pods):
     services = f"/api/v1/namespaces/{namespace}/services"
-    api.post(services, {"metadata": {"name": "s"}, "spec": {"type": "NodePort", "selector": {"app": "s"},
-                                                            "ports": [{"port": 80 + 8000, "targetPort": "http"}]}})  # fmt: skip
+    spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 8080, "targetPort": "http"}]}
+    api.post(services, {"metadata": {"name": "s"}, "spec": spec})
     body = {"metadata": {"name": "p", "labels": {"app": "s"}}, "spec": server_spec()}
     made = api.post(pods, body)
 
@@ -285,10 +285,10 @@ def test_services_have_endpoints_and_answer(api, namespace, pods):
 
 def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    template = {"metadata": {"labels": {"app": "d"}},
-                "spec": {"terminationGracePeriodSeconds": 1, "containers": [script("sleep 600")]}}  # fmt: skip
-    api.post(path, {"metadata": {"name": "d"},
-                    "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}})  # fmt: skip
+    pod_spec = {"terminationGracePeriodSeconds": 1, "containers": [script("sleep 600")]}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pod_spec}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    api.post(path, {"metadata": {"name": "d"}, "spec": spec})
     eventually(lambda: api.get(f"{path}/d").get("status", {}).get("availableReplicas") == 2)
     first = {one["metadata"]["uid"] for one in api.get(pods)["items"]}
     api.patch(f"{path}/d", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
