@@ -70,7 +70,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         row.broker_id: BrokerView(row.broker_id, row.host, row.port, row.rack, not getattr(row, "is_fenced", False))
         for row in response.brokers
     }
-    return KafkaView(cluster_id=response.cluster_id, controller=response.controller_id, brokers=brokers)
+    return KafkaView(cluster_id=response.cluster_id, controller=response.controller_id, brokers=brokers, fenced_told=include_fenced and response.version >= 2)
 
 
 async def observe_topics(

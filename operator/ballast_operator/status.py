@@ -160,6 +160,10 @@ REASSIGNMENT = _table(
         "PlanHashDiffers", FALSE, "The plan has the hash {hash}, but spec.planHash is {wanted}.",
         "The cluster has changed since the plan was made: make a new one.", stalled=True,
     ),
+    Reason(
+        "Incomplete", FALSE, "{done} partitions were moved, but {left} replicas found no place: {rows}.",
+        "Add brokers, directories or room, then create another Reassignment.", stalled=True,
+    ),
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
     Reason(
         "PlanLost", FALSE, "The ConfigMaps with the plan were deleted or changed while it ran ({error}).",

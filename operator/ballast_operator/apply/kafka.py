@@ -6,6 +6,7 @@ failed as a whole raises `KafkaUnavailableError`: what it did is then unknown an
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -86,14 +87,25 @@ async def create_partitions(kafka: KafkaConnection, actions: Sequence[ExpandTopi
     return {topic.name: _outcome(topic.error_code, topic.error_message) for topic in response.results}
 
 
-async def delete_topics(kafka: KafkaConnection, topics: Sequence[str]) -> dict[str, Outcome]:
+async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.UUID]) -> dict[str, Outcome]:
+    """Delete exactly the topics that were observed: one made anew under the same name is left alone.
+
+    Brokers without topic ids (before Kafka 2.8) tell an id of zero; there the name has to do.
+    """
     if not topics:
         return {}
-    rows = [DeleteTopicsRequest.DeleteTopicState(name=topic, topic_id=None) for topic in topics]
-    request = DeleteTopicsRequest(topics=rows, topic_names=list(topics), timeout_ms=TIMEOUT_MS)
+    row = DeleteTopicsRequest.DeleteTopicState
+    named = [name for name, topic_id in topics.items() if topic_id.int == 0]
+    rows = [row(name=None, topic_id=topic_id) for topic_id in topics.values() if topic_id.int]
+    rows += [row(name=name, topic_id=uuid.UUID(int=0)) for name in named]
+    request = DeleteTopicsRequest(topics=rows, topic_names=named, timeout_ms=TIMEOUT_MS)
     response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.responses])
+    name_of = {topic_id: name for name, topic_id in topics.items()}
     return {
-        topic.name: _outcome(topic.error_code, getattr(topic, "error_message", None)) for topic in response.responses
+        name_of.get(getattr(topic, "topic_id", None), topic.name): _outcome(
+            topic.error_code, getattr(topic, "error_message", None)
+        )
+        for topic in response.responses
     }
 
 

@@ -114,6 +114,7 @@ class KafkaView:
     cluster_id: str = ""
     controller: int = -1
     brokers: Mapping[int, BrokerView] = field(default_factory=dict)
+    fenced_told: bool = False
     topics: Mapping[str, TopicView] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     topic_errors: Mapping[str, str] = field(default_factory=dict)
@@ -123,6 +124,17 @@ class KafkaView:
     described: frozenset[int] = frozenset()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+    def surely_unregistered(self, broker: int) -> bool:
+        """Whether a broker is known to be gone for good; one that is only down is still registered.
+
+        Brokers before Kafka 4.0 do not list what is fenced: there one that still has replicas may come back.
+        """
+        if not self.brokers or broker in self.brokers:
+            return False
+        return self.fenced_told or not any(
+            broker in part.replicas for topic in self.topics.values() for part in topic.partitions.values()
+        )
 
     def partition(self, topic: str, partition: int) -> PartitionView | None:
         view = self.topics.get(topic)
