@@ -37,7 +37,7 @@ class Kind(Generic[T]):
     """All objects of one kind."""
 
     def __init__(self, reader: Callable[[Mapping[str, Any]], T]) -> None:
-        self._reader = reader
+        self._reader: Callable[[Mapping[str, Any]], T] = reader
         self._objects: dict[Key, T] = {}
         self.broken: dict[Key, Broken] = {}
 

@@ -40,11 +40,15 @@ class Connections:
             await current.close()
 
     async def _external(self, namespace: str, external: External) -> ConnectionSettings:
-        tls = await self._secret(namespace, external.tls.secret_name) if external.tls and external.tls.secret_name else {}
+        tls = (
+            await self._secret(namespace, external.tls.secret_name) if external.tls and external.tls.secret_name else {}
+        )
         sasl = await self._secret(namespace, external.sasl.secret_name) if external.sasl else {}
         for key in ("username", "password") if external.sasl else ():
             if key not in sasl:
-                raise SecretMissingError(f"Secret {external.sasl.secret_name if external.sasl else ''} has no key {key}")
+                raise SecretMissingError(
+                    f"Secret {external.sasl.secret_name if external.sasl else ''} has no key {key}"
+                )
         return ConnectionSettings(
             bootstrap_servers=external.bootstrap_servers,
             tls=external.tls is not None,

@@ -78,13 +78,18 @@ class ClusterCycle:
         try:
             kafka = await self._reach(cluster, work, again)
         except (KafkaUnavailableError, SecretMissingError) as error:
-            blocked = self._lost(cluster, str(error), again)
+            blocked = await self._lost(cluster, error, again)
+        except (ApiError, ApiUnavailableError) as error:
+            log.warning("cluster %s: Kubernetes: %s", self._key, error)
+            again.all_of(work)
+            return again
         if kafka is None and blocked is None:
+            await self._clusters.starting(cluster, again)
             blocked = SHARED["ClusterStarting"].says(cluster=cluster.meta.name)
         try:
             await self._serve(work, again, kafka, blocked, cluster)
         except KafkaUnavailableError as error:
-            verdict = self._lost(cluster, str(error), again)
+            verdict = await self._lost(cluster, error, again)
             await self._tell_topics(work, again, verdict)
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: Kubernetes: %s", self._key, error)
@@ -101,7 +106,7 @@ class ClusterCycle:
 
     async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
-        bootstrap = await self._clusters.prepare(cluster, work.cluster)
+        bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
         if bootstrap is None:
             return None
         kafka = await self._connections.get(cluster, bootstrap)
@@ -150,14 +155,14 @@ class ClusterCycle:
         await self._clusters.forget()
         return again
 
-    def _lost(self, cluster: KafkaCluster, error: str, again: Again) -> Verdict:
+    async def _lost(self, cluster: KafkaCluster, error: Exception, again: Again) -> Verdict:
         if self._outage is None:
             log.warning("cluster %s does not answer: %s", self._key, error)
-            self._outage = Outage(self._shared.now(), monotonic(), error)
+            self._outage = Outage(self._shared.now(), monotonic(), str(error))
         again.failed = True
         again.cluster_within(0.0)
         again.reassignments_within(0.0)
-        self._clusters.unreachable(cluster, self._outage.since, error)
+        await self._clusters.unreachable(cluster, self._outage.since, error, again)
         return unreachable_verdict(cluster, self._outage.since, self._outage.error)
 
     def _come_back(self, again: Again, cluster: KafkaCluster) -> None:

@@ -120,7 +120,7 @@ class KafkaConnection:
         )
 
     async def send_each(self, requests: Mapping[int, Any]) -> dict[int, Any]:
-        """A request to each of several brokers at the same time; a broker that failed has its exception as the value."""
+        """A request to each of several brokers at the same time; the value of one that failed is its exception."""
         if not requests:
             return {}
         result: dict[int, Any] = await self._call(

@@ -117,5 +117,5 @@ def _pem(section: Mapping[str, Any], key: str, path: Path) -> bytes | None:
     if section.get(f"{key}-data"):
         return base64.b64decode(section[f"{key}-data"])
     if section.get(key):
-        return (path.parent / section[key]).read_bytes()
+        return Path(path.parent / section[key]).read_bytes()
     return None

@@ -33,7 +33,9 @@ class Metrics:
         self._events = Counter(
             "ballast_operator_watch_events_total", "Events of the watch", ["kind"], registry=self.registry
         )
-        self._writes = Gauge("ballast_operator_status_writes", "Statuses written since the start", registry=self.registry)
+        self._writes = Gauge(
+            "ballast_operator_status_writes", "Statuses written since the start", registry=self.registry
+        )
         self._depth = Gauge("ballast_operator_queue_depth", "Objects that wait to be looked at", registry=self.registry)
         self._oldest = Gauge(
             "ballast_operator_oldest_reconcile_seconds", "Age of the oldest look in progress", registry=self.registry

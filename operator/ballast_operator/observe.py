@@ -70,7 +70,12 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         row.broker_id: BrokerView(row.broker_id, row.host, row.port, row.rack, not getattr(row, "is_fenced", False))
         for row in response.brokers
     }
-    return KafkaView(cluster_id=response.cluster_id, controller=response.controller_id, brokers=brokers, fenced_told=include_fenced and response.version >= 2)
+    return KafkaView(
+        cluster_id=response.cluster_id,
+        controller=response.controller_id,
+        brokers=brokers,
+        fenced_told=include_fenced and response.version >= 2,
+    )
 
 
 async def observe_topics(
@@ -137,9 +142,7 @@ async def observe_topic_configs(kafka: KafkaConnection, names: Iterable[str]) ->
 
 async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int]) -> dict[int, dict[str, str]]:
     """The configurations set dynamically on single brokers; a broker that could not be read is absent."""
-    requests = {
-        broker: DescribeConfigsRequest(resources=[(BROKER_RESOURCE, str(broker), None)]) for broker in brokers
-    }
+    requests = {broker: DescribeConfigsRequest(resources=[(BROKER_RESOURCE, str(broker), None)]) for broker in brokers}
     found: dict[int, dict[str, str]] = {}
     for broker, response in (await kafka.send_each(requests)).items():
         if isinstance(response, Exception):
@@ -177,7 +180,7 @@ async def observe_directories(
                 error_name(row.error_code),
                 getattr(row, "total_bytes", -1),
                 getattr(row, "usable_bytes", -1),
-                bool(getattr(row, "is_cordoned", False)),
+                bool(getattr(row, "is_cordoned", None)),
             )
             _collect_logs(logs, broker, row)
         await asyncio.sleep(0)

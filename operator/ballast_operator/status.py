@@ -181,7 +181,10 @@ CLUSTER = _table(
         "DirectoryFailed", FALSE, "Log directories that have failed: {directories}.",
         "Replace the volume and restart the broker, or set spec.storage.onDirectoryFailure to Drain.",
     ),
-    Reason("Unreachable", UNKNOWN, "The cluster has not answered since {since}: {error}", "Check its address and brokers."),
+    Reason(
+        "Unreachable", UNKNOWN, "The cluster has not answered since {since}: {error}",
+        "Check its address and its brokers.",
+    ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
     Reason("Rolling", FALSE, "Broker {broker} is being restarted to apply a change; {left} more follow."),
     Reason("RollWaits", FALSE, "A change waits to restart broker {broker}: {error}.", "It goes on by itself."),
@@ -196,8 +199,8 @@ CLUSTER = _table(
         "Set spec.brokers to at least {least}.", stalled=True,
     ),
     Reason(
-        "VolumeNeeded", FALSE, "Volume {volume} holds the metadata log and cannot be removed.", "Put it back in spec.volumes.",
-        stalled=True,
+        "VolumeNeeded", FALSE, "Volume {volume} holds the metadata log and cannot be removed.",
+        "Put it back in spec.volumes.", stalled=True,
     ),
     Reason("WrongCluster", FALSE, "The brokers say cluster id {found}, this object knows {expected}.",
            "Correct bootstrapServers, or create another KafkaCluster for the other cluster.", stalled=True),
@@ -206,9 +209,7 @@ CLUSTER = _table(
 )  # fmt: skip
 
 
-def conditions(
-    previous: Iterable[Condition], verdict: Verdict, generation: int, now: str
-) -> tuple[Condition, ...]:
+def conditions(previous: Iterable[Condition], verdict: Verdict, generation: int, now: str) -> tuple[Condition, ...]:
     """The conditions that this verdict leads to: Ready always, Stalled only while it holds."""
     before = {condition.type: condition for condition in previous}
     wanted = [_condition(before.get(READY), READY, verdict.ready, verdict, generation, now)]
@@ -230,7 +231,7 @@ def ready_condition(found: Iterable[Condition]) -> Condition | None:
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """The merge patch that turns one status into the other; empty when they are equal."""
-    patch: dict[str, Any] = {key: None for key in before.keys() - after.keys()}
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
     for key, value in after.items():
         old = before.get(key)
         if old == value:
@@ -249,7 +250,7 @@ def reasons_page() -> str:
     for title, table in tables:
         lines += [f"## {title}", "", "| reason | Ready | message | what to do |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| {reason.name}{' (stalled)' if reason.stalled else ''} | {reason.ready} | {reason.text} | {reason.advice} |"
+            f"| {reason.name}{' (stalled)' * reason.stalled} | {reason.ready} | {reason.text} | {reason.advice} |"
             for reason in table.values()
         ]
         lines.append("")

@@ -84,7 +84,9 @@ class Timers:
             self.topics |= again.topics
             self.topics_at = _sooner(self.topics_at, now + max(again.topics_seconds, least_seconds))
         if again.reassignments_seconds is not None:
-            self.reassignments_at = _sooner(self.reassignments_at, now + max(again.reassignments_seconds, least_seconds))
+            self.reassignments_at = _sooner(
+                self.reassignments_at, now + max(again.reassignments_seconds, least_seconds)
+            )
         if again.cluster_seconds is not None:
             self.cluster_at = _sooner(self.cluster_at, now + max(again.cluster_seconds, least_seconds))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from ballast_operator.model import cluster, fields, reassignment, topic
 from ballast_operator.model.reference import reference_page
 
@@ -72,7 +73,9 @@ def type_differences(hint: Any, node: dict[str, Any], where: str) -> list[str]:
         open_object = node.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in node
         return [] if node.get("type") == "object" and open_object else [f"{where}: a map here"]
     if dataclasses.is_dataclass(hint):
-        return differences(typing.cast(type, hint), node, where) if "properties" in node else [f"{where}: an object here"]
+        return (
+            differences(typing.cast(type, hint), node, where) if "properties" in node else [f"{where}: an object here"]
+        )
     if issubclass(hint, StrEnum):
         return [] if [str(v) for v in hint] == node.get("enum") else [f"{where}: the enum differs"]
     wanted = {str: "string", int: "integer", bool: "boolean"}[hint]
@@ -118,7 +121,7 @@ def test_printer_columns_and_scale_paths_point_at_fields_that_exist(plural: str)
     version = crd(plural)["spec"]["versions"][0]
     known = {path for path, _ in nodes(schema(plural))} | {".metadata.creationTimestamp"}
     paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]]
-    paths += [path for path in version["subresources"].get("scale", {}).values()]
+    paths += list(version["subresources"].get("scale", {}).values())
     for path in paths:
         plain = path.split("[?")[0] + ("[]" + path.split(")]")[1] if "[?" in path else "")
         assert plain in known, path

@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka in processes of its own, for the tests that prove that the operator serves a foreign cluster.
+"""A cluster of Apache Kafka in processes of its own, for the tests that prove that the operator serves any cluster.
 
 The jars come from the directory that BALLAST_KAFKA_JARS names; nothing is downloaded.
 """

@@ -22,8 +22,8 @@ from kafka.protocol.admin import (
 from kafka.protocol.api_message import ApiMessage
 
 import ballast_operator.schemas as schemas
-from ballast_operator.model.actions import AlterConfig, AlterReplicas, CreateTopic, ExpandTopic
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, describe_error
+from ballast_operator.model.actions import AlterConfig, AlterReplicas, CreateTopic, ExpandTopic
 from ballast_operator.model.kafka import BROKER, Outcome, ReplicaId, TopicPartition
 from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
 
@@ -32,11 +32,11 @@ SET = 0
 DELETE = 1
 
 
-class UnregisterBrokerRequest(ApiMessage, load_json=schemas):
+class UnregisterBrokerRequest(ApiMessage, load_json=schemas):  # type: ignore[misc, call-arg]
     pass
 
 
-class UnregisterBrokerResponse(ApiMessage, load_json=schemas):
+class UnregisterBrokerResponse(ApiMessage, load_json=schemas):  # type: ignore[misc, call-arg]
     pass
 
 
@@ -100,7 +100,7 @@ async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.
     rows += [row(name=name, topic_id=uuid.UUID(int=0)) for name in named]
     request = DeleteTopicsRequest(topics=rows, topic_names=named, timeout_ms=TIMEOUT_MS)
     response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.responses])
-    name_of = {topic_id: name for name, topic_id in topics.items()}
+    name_of: dict[Any, str] = {topic_id: name for name, topic_id in topics.items()}
     return {
         name_of.get(getattr(topic, "topic_id", None), topic.name): _outcome(
             topic.error_code, getattr(topic, "error_message", None)
@@ -115,8 +115,13 @@ async def alter_configs(kafka: KafkaConnection, actions: Sequence[AlterConfig]) 
     brokers = [action for action in actions if action.resource == BROKER]
     outcomes: dict[tuple[str, str], Outcome] = {}
     if topics:
-        response = await kafka.send_to_controller(_configs_request(topics), lambda r: [t.error_code for t in r.responses])
-        outcomes |= {(topics[0].resource, row.resource_name): _outcome(row.error_code, row.error_message) for row in response.responses}
+        response = await kafka.send_to_controller(
+            _configs_request(topics), lambda r: [t.error_code for t in r.responses]
+        )
+        outcomes |= {
+            (topics[0].resource, row.resource_name): _outcome(row.error_code, row.error_message)
+            for row in response.responses
+        }
     requests = {int(action.name): _configs_request([action]) for action in brokers}
     for broker, response in (await kafka.send_each(requests)).items():
         if isinstance(response, Exception):

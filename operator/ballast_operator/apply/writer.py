@@ -126,9 +126,7 @@ class Writer:
     async def delete_reassignment(self, reassignment: Reassignment) -> None:
         await self._api.delete(ballast_path(reassignment_model.PLURAL, reassignment.key), uid=reassignment.meta.uid)
 
-    async def keep_config_map(
-        self, meta: Meta, name: str, owner: Mapping[str, Any], data: Mapping[str, Any]
-    ) -> None:
+    async def keep_config_map(self, meta: Meta, name: str, owner: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Create an owned ConfigMap, or bring the one that exists to this content."""
         body = {
             "apiVersion": "v1",

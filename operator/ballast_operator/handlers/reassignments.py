@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ballast_planner import Move
-
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.apply.writer import owner_reference
@@ -52,6 +50,7 @@ from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, en
 from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_throttles
 from ballast_operator.status import REASSIGNMENT, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
+from ballast_planner import Move
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -82,6 +81,7 @@ class Case:
     status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
     records: tuple[ThrottleRecord, ...] = ()
     notes: dict[TopicPartition, str] = field(default_factory=dict)
+    starts: tuple[Move, ...] = ()
 
 
 class ReassignmentHandler:
@@ -91,6 +91,7 @@ class ReassignmentHandler:
         self._cluster = cluster
         self._shared = shared
         self._plans: dict[str, StoredPlan] = {}
+        self._refusals: dict[TopicPartition, str] = {}
         self.moved_topics: dict[str, str] = {}
 
     # Without Kafka.
@@ -102,7 +103,7 @@ class ReassignmentHandler:
             if reassignment.meta.deleting and (cluster_gone or _nothing_to_undo(reassignment)):
                 await self._release(reassignment)
                 continue
-            if status.phase in ENDS and not status.throttle or verdict is None:
+            if (status.phase in ENDS and not status.throttle) or verdict is None:
                 continue
             wanted = replace(
                 status,
@@ -202,7 +203,9 @@ class ReassignmentHandler:
     async def _make_plans(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         """For those that have none yet. Planning is computing, so it happens in a thread."""
         lacking = [case for case in cases if case.plan is None and case.step is None]
-        lacking = [case for case in lacking if goal_of(case.reassignment) is Goal.FORWARD or self._cancel_unplanned(case)]
+        lacking = [
+            case for case in lacking if goal_of(case.reassignment) is Goal.FORWARD or self._cancel_unplanned(case)
+        ]
         lacking = [case for case in lacking if case.step is None]
         if not lacking:
             return
@@ -277,6 +280,7 @@ class ReassignmentHandler:
     async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, again: Again) -> None:
         view = await self._observe_new(cases, view, kafka)
         self._decide(cases, view)
+        self._choose(cases, view)
         throttles = plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
         ready = []
         for case in cases:
@@ -285,7 +289,7 @@ class ReassignmentHandler:
                 ready.append(case)
         settled = await self._apply_throttles(ready, cases, throttles, kafka)
         await self._stop_moves(ready, view, kafka)
-        await self._start_moves([case for case in ready if str(case.reassignment.key) in settled], view, kafka)
+        await self._start_moves([case for case in ready if str(case.reassignment.key) in settled], kafka)
         self._publish(cases, again)
         self._come_back(cases, again)
 
@@ -312,6 +316,18 @@ class ReassignmentHandler:
             if case.step is not None and case.step.claims and case.plan is not None:
                 for move in case.plan.moves:
                     claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)
+
+    def _choose(self, cases: Sequence[Case], view: KafkaView) -> None:
+        """Which moves may start, and why others wait: known before the status is written, done after it."""
+        running = [case for case in cases if case.step is not None and (case.step.run or case.step.starts)]
+        traffic = observe_traffic([state for case in running if case.step for state in case.step.states], view)
+        for case in running:
+            assert case.step is not None
+            limits = case.reassignment.spec.max_concurrent_moves or MaxConcurrentMoves()
+            starts, notes = choose_starts(case.step.states, view, limits, traffic)
+            case.starts = tuple(starts)
+            pending = {state.partition for state in case.step.states if state.state is State.PENDING}
+            case.notes = {tp: note for tp, note in self._refusals.items() if tp in pending} | notes
 
     def _share(self, case: Case) -> Share:
         wants = {}
@@ -403,7 +419,9 @@ class ReassignmentHandler:
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
             failed = {key: outcome for key, outcome in outcomes.items() if not outcome.ok}
             for (resource, name), outcome in failed.items():
-                log.warning("throttle of %s %s could not be changed: %s %s", resource, name, outcome.error, outcome.message)
+                log.warning(
+                    "throttle of %s %s could not be changed: %s %s", resource, name, outcome.error, outcome.message
+                )
             changed = {(change.resource, change.name) for change in throttles.changes}
             if not failed and changed <= outcomes.keys():
                 unreadable = self._unreadable(ready, throttles)
@@ -437,26 +455,18 @@ class ReassignmentHandler:
             kafka, [AlterReplicas(TopicPartition(m.topic, m.partition), None) for m in running]
         )
 
-    async def _start_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
-        running = [case for case in cases if case.step is not None and (case.step.run or case.step.starts)]
-        if not running:
-            return
-        traffic = observe_traffic([state for case in running if case.step for state in case.step.states], view)
-        starts: list[tuple[Case, Move]] = []
+    async def _start_moves(self, cases: Sequence[Case], kafka: KafkaConnection) -> None:
+        """Directories first: a broker that gets a replica has to know where to put it before it does (DIR-13)."""
         directories: dict[ReplicaId, str] = {}
-        for case in running:
-            assert case.step is not None
-            limits = case.reassignment.spec.max_concurrent_moves or MaxConcurrentMoves()
-            chosen, notes = choose_starts(case.step.states, view, limits, traffic)
-            case.notes.update(notes)
-            starts += [(case, move) for move in chosen]
-            directories |= {replica: path for state in case.step.states for replica, path in _corrections(state)}
-        for _, move in starts:
-            for broker, path in directory_changes(move).items():
-                directories[ReplicaId(move.topic, move.partition, broker)] = path
-        outcomes = await kafka_actions.alter_log_dirs(kafka, directories)
-        refused = self._refused(outcomes)
-        await self._reassign(starts, refused, kafka)
+        for case in cases:
+            if case.step is not None and (case.step.run or case.step.starts):
+                directories |= {replica: path for state in case.step.states for replica, path in _corrections(state)}
+            for move in case.starts:
+                for broker, path in directory_changes(move).items():
+                    directories[ReplicaId(move.topic, move.partition, broker)] = path
+        refused = self._refused(await kafka_actions.alter_log_dirs(kafka, directories)) if directories else {}
+        refused |= await self._reassign([move for case in cases for move in case.starts], refused, kafka)
+        self._refusals = refused
 
     def _refused(self, outcomes: Mapping[ReplicaId, Outcome]) -> dict[TopicPartition, str]:
         return {
@@ -466,19 +476,14 @@ class ReassignmentHandler:
         }
 
     async def _reassign(
-        self, starts: Sequence[tuple[Case, Move]], refused: Mapping[TopicPartition, str], kafka: KafkaConnection
-    ) -> None:
-        wanted: dict[TopicPartition, tuple[Case, Move]] = {}
-        for case, move in starts:
-            partition = TopicPartition(move.topic, move.partition)
-            if partition in refused:
-                case.notes[partition] = refused[partition]
-            elif between_brokers(move):
-                wanted[partition] = (case, move)
-        actions = [AlterReplicas(partition, move.to.replicas) for partition, (_, move) in wanted.items()]
-        for partition, outcome in (await kafka_actions.alter_reassignments(kafka, actions)).items():
-            if not outcome.ok and partition in wanted:
-                wanted[partition][0].notes[partition] = f"Kafka answers {outcome.error}: {outcome.message}"
+        self, starts: Sequence[Move], refused: Mapping[TopicPartition, str], kafka: KafkaConnection
+    ) -> dict[TopicPartition, str]:
+        moves = {TopicPartition(move.topic, move.partition): move for move in starts if between_brokers(move)}
+        actions = [
+            AlterReplicas(partition, move.to.replicas) for partition, move in moves.items() if partition not in refused
+        ]
+        outcomes = await kafka_actions.alter_reassignments(kafka, actions)
+        return {tp: f"Kafka answers {o.error}: {o.message}" for tp, o in outcomes.items() if not o.ok}
 
     # Afterwards.
 
@@ -487,12 +492,12 @@ class ReassignmentHandler:
         moved: dict[str, str] = defaultdict(str)
         for case in cases:
             if case.step is not None and case.step.claims and case.plan is not None:
-                moved |= {state.move.topic: case.reassignment.meta.name for state in case.step.states if not state.ended}
+                moved |= {
+                    state.move.topic: case.reassignment.meta.name for state in case.step.states if not state.ended
+                }
         before, self.moved_topics = self.moved_topics, dict(moved)
         ended = before.keys() - self.moved_topics.keys()
-        again.topics |= {
-            topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended
-        }
+        again.topics |= {topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended}
 
     def _come_back(self, cases: Sequence[Case], again: Again) -> None:
         for case in cases:
@@ -507,7 +512,13 @@ async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
     online = [broker.id for broker in view.brokers.values() if broker.online]
     directories, logs, described = await observe_directories(kafka, online)
     return replace(
-        view, topics=topics, missing=missing, topic_errors=errors, directories=directories, logs=logs, described=described
+        view,
+        topics=topics,
+        missing=missing,
+        topic_errors=errors,
+        directories=directories,
+        logs=logs,
+        described=described,
     )
 
 
@@ -523,4 +534,3 @@ def _nothing_to_undo(reassignment: Reassignment) -> bool:
 def _reason(status: ReassignmentStatus) -> str:
     said = ready_condition(status.conditions)
     return said.reason if said else ""
-

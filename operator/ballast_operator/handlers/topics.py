@@ -12,6 +12,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
@@ -118,7 +119,9 @@ class TopicHandler:
         self, topics: Mapping[Key, KafkaTopic], fresh: set[Key], kafka: KafkaConnection, intents: Mapping[str, Intent]
     ) -> dict[Key, TopicFacts]:
         names = {topic.topic for topic in topics.values()}
-        views, missing, errors = await self._observe_settled(names, {topics[key].topic for key in fresh & topics.keys()}, kafka)
+        views, missing, errors = await self._observe_settled(
+            names, {topics[key].topic for key in fresh & topics.keys()}, kafka
+        )
         configs = await self._observe_configs(topics, views, kafka, intents)
         ongoing: dict[str, dict[int, OngoingView]] = defaultdict(dict)
         for partition, view in (await observe_ongoing(kafka)).items():
@@ -162,7 +165,7 @@ class TopicHandler:
         kafka: KafkaConnection,
         intents: Mapping[str, Intent],
     ) -> dict[str, Mapping[str, str]]:
-        """Configurations of those topics that have to do with any; for the others it is known that nothing is needed."""
+        """Configurations of those topics that have to do with any; the others are known to need nothing."""
         needed = [
             topic.topic
             for topic in topics.values()
@@ -173,7 +176,7 @@ class TopicHandler:
             found.update(await observe_topic_configs(kafka, needed))
         return found
 
-    def _claims(self, topic: KafkaTopic) -> dict[str, object]:
+    def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
         """Who else has to do with the topic: older and younger objects, and Reassignments."""
         claimants = [one for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != topic.key]
         older = [one for one in claimants if one.meta.age_order < topic.meta.age_order]
@@ -281,7 +284,9 @@ class TopicHandler:
 
 
 def _acts(plan: TopicPlan) -> bool:
-    return plan.acts_on_kafka or plan.add_finalizer or plan.reassign is not None or plan.replace_reassignment is not None
+    return (
+        plan.acts_on_kafka or plan.add_finalizer or plan.reassign is not None or plan.replace_reassignment is not None
+    )
 
 
 def _led(view: TopicView | None) -> bool:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, Union
 
@@ -29,10 +29,11 @@ def camel_case(name: str) -> str:
 
 
 @functools.cache
-def fields_of(cls: type[Any]) -> tuple[tuple[str, str, Any], ...]:
+def fields_of(cls: Hashable) -> tuple[tuple[str, str, Any], ...]:
     """(attribute, JSON name, type) of every field."""
     hints = typing.get_type_hints(cls)
-    return tuple((f.name, camel_case(f.name), hints[f.name]) for f in dataclasses.fields(cls))
+    named = dataclasses.fields(typing.cast(Any, cls))
+    return tuple((f.name, camel_case(f.name), hints[f.name]) for f in named)
 
 
 def unwrap_optional(hint: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writes the reference page of a kind from its CRD, so that the page cannot drift from what the API server checks. PURE.
+"""Writes the reference page of a kind from its CRD, so that it cannot drift from what the API server checks.
 
 `python -m ballast_operator.model.reference CRDS_DIR DOCS_DIR` writes all pages; a contract test compares them.
 """

@@ -76,5 +76,7 @@ class KafkaTopic:
 
 def read_topic(body: Mapping[str, Any]) -> KafkaTopic:
     return KafkaTopic(
-        read_meta(body), read(TopicSpec, body.get("spec"), "spec"), read(TopicStatus, body.get("status") or {}, "status")
+        read_meta(body),
+        read(TopicSpec, body.get("spec"), "spec"),
+        read(TopicStatus, body.get("status") or {}, "status"),
     )

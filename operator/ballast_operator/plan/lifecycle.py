@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ballast_planner import Move
-
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.quantity import bytes_text
 from ballast_operator.model.reassignment import ENDS, Approval, OnCancel, Phase, Reassignment
@@ -19,6 +17,7 @@ from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
 from ballast_operator.plan.stored import StoredPlan
 from ballast_operator.status import REASSIGNMENT, Verdict
+from ballast_planner import Move
 
 SHOWN_ROWS = 10
 
@@ -143,9 +142,7 @@ def _forward(scene: Scene, states: Sequence[MoveState]) -> Step:
     if scene.reassignment.spec.paused:
         verdict = REASSIGNMENT["Paused"].says(running=len(moving))
         return Step(Phase.PAUSED, verdict, states, holds_throttles=True, claims=True)
-    return Step(
-        Phase.RUNNING, _running("Running", states), states, run=True, holds_throttles=True, claims=True
-    )
+    return Step(Phase.RUNNING, _running("Running", states), states, run=True, holds_throttles=True, claims=True)
 
 
 def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
@@ -156,7 +153,9 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
     lagging = not_in_sync(states, scene.view)
     if lagging:
         waits = f"the new replicas of {', '.join(lagging[:SHOWN_ROWS])} are in sync"
-        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, holds_throttles=True, claims=True)
+        return Step(
+            Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, holds_throttles=True, claims=True
+        )
     if scene.plan.unplaced:
         return _settle(scene, states, Phase.FAILED, _incomplete(scene, states))
     return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(total=len(states)))
@@ -173,7 +172,9 @@ def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Ve
 def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
     moving = [state.move for state in states if state.state is State.MOVING]
     if moving:
-        return Step(Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), states, stop=moving, holds_throttles=True, claims=True)
+        return Step(
+            Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), states, stop=moving, holds_throttles=True, claims=True
+        )
     done = sum(state.ended for state in states)
     return _settle(scene, states, Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=done, total=len(states)))
 
@@ -185,11 +186,11 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
     turning = {state.partition for state in back if state.state is State.MOVING}
     stop = [move for move in moving if TopicPartition(move.topic, move.partition) not in turning]
     if stop:
-        return Step(Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), back, stop=stop, holds_throttles=True, claims=True)
-    if any(not state.ended and state.state is not State.STALE for state in back):
         return Step(
-            Phase.RUNNING, _running("RollingBack", back), back, run=True, holds_throttles=True, claims=True
+            Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), back, stop=stop, holds_throttles=True, claims=True
         )
+    if any(not state.ended and state.state is not State.STALE for state in back):
+        return Step(Phase.RUNNING, _running("RollingBack", back), back, run=True, holds_throttles=True, claims=True)
     stale = [state for state in back if state.state is State.STALE]
     if stale:
         return _settle(scene, back, Phase.FAILED, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
@@ -199,9 +200,7 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
 def inverse(moves: Sequence[Move]) -> tuple[Move, ...]:
     """The moves that put everything back, the last wave first."""
     last = max((move.wave for move in moves), default=0)
-    return tuple(
-        Move(m.topic, m.partition, m.to, m.from_, m.bytes_network, m.bytes_disk, last - m.wave) for m in moves
-    )
+    return tuple(Move(m.topic, m.partition, m.to, m.from_, m.bytes_network, m.bytes_disk, last - m.wave) for m in moves)
 
 
 def approved(scene: Scene) -> bool:
@@ -238,7 +237,9 @@ def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
 
 
 def _rows(states: Sequence[MoveState]) -> str:
-    shown = [f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states[:SHOWN_ROWS]]
+    shown = [
+        f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states[:SHOWN_ROWS]
+    ]
     more = f" and {len(states) - SHOWN_ROWS} more" if len(states) > SHOWN_ROWS else ""
     return ", ".join(shown) + more
 

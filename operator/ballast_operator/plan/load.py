@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ballast_planner import Broker, ClusterLoad, Directory, Replica
-
 from ballast_operator.model.kafka import KafkaView, LogView, ReplicaId, TopicPartition
+from ballast_planner import Broker, ClusterLoad, Directory, Replica
 
 # Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan.
 UNKNOWN_CAPACITY = 1 << 60

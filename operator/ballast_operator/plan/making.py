@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ballast_operator.model.fields import write
+from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.reassignment import ReassignmentSpec
+from ballast_operator.plan.load import cluster_load
 from ballast_planner import (
     LoadError,
     Plan,
@@ -21,11 +25,6 @@ from ballast_planner import (
     rows_from_kafka_json,
     rows_from_spec,
 )
-
-from ballast_operator.model.fields import write
-from ballast_operator.model.kafka import KafkaView
-from ballast_operator.model.reassignment import ReassignmentSpec
-from ballast_operator.plan.load import cluster_load
 
 
 class InvalidPlanError(ValueError):

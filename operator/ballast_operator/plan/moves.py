@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from ballast_planner import Move
-
 from ballast_operator.model.kafka import (
     DirectoryId,
     KafkaView,
@@ -21,6 +19,7 @@ from ballast_operator.model.kafka import (
     TopicPartition,
 )
 from ballast_operator.model.reassignment import ANY
+from ballast_planner import Move
 
 
 class State(StrEnum):
@@ -67,9 +66,7 @@ def adding(move: Move) -> tuple[int, ...]:
 def directory_changes(move: Move) -> dict[int, str]:
     """Broker → directory, for replicas that are named a directory other than the one they are in."""
     before = move.from_.as_pairs()
-    return {
-        broker: path for broker, path in move.to.as_pairs().items() if path != ANY and before.get(broker) != path
-    }
+    return {broker: path for broker, path in move.to.as_pairs().items() if path != ANY and before.get(broker) != path}
 
 
 def assess_all(moves: Iterable[Move], view: KafkaView) -> tuple[MoveState, ...]:

@@ -66,7 +66,12 @@ def _worth_showing(states: Sequence[MoveState], notes: Mapping[TopicPartition, s
     left = [state for state in states if not state.ended]
     order = {State.STALE: 0, State.BLOCKED: 1, State.MOVING: 3, State.PENDING: 4}
     return sorted(
-        left, key=lambda s: (2 if s.partition in notes and s.state is State.PENDING else order[s.state], s.move.wave, s.partition)
+        left,
+        key=lambda s: (
+            2 if s.partition in notes and s.state is State.PENDING else order[s.state],
+            s.move.wave,
+            s.partition,
+        ),
     )
 
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ballast_planner import Move
-
 from ballast_operator.model.kafka import DirectoryId, KafkaView, TopicPartition
 from ballast_operator.model.reassignment import MaxConcurrentMoves
 from ballast_operator.plan.load import partition_size
@@ -20,6 +18,7 @@ from ballast_operator.plan.moves import (
     move_bytes,
     target_directories,
 )
+from ballast_planner import Move
 
 HIGH_WATER = 0.95
 MAX_STARTS_PER_CYCLE = 500

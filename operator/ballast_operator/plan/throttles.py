@@ -13,13 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ballast_planner import Move
-
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
 from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.model.reassignment import Throttle, ThrottleRecord
 from ballast_operator.plan.moves import adding, between_brokers, directory_changes
+from ballast_planner import Move
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -45,7 +44,9 @@ def wanted_throttles(moves: Iterable[Move], throttle: Throttle | None) -> dict[C
             for broker in {*move.from_.replicas, *move.to.replicas}:
                 wants[ConfigId(BROKER, str(broker), LEADER_RATE)] = rate
                 wants[ConfigId(BROKER, str(broker), FOLLOWER_RATE)] = rate
-            lists[ConfigId(TOPIC, move.topic, LEADER_REPLICAS)] |= {f"{move.partition}:{b}" for b in move.from_.replicas}
+            lists[ConfigId(TOPIC, move.topic, LEADER_REPLICAS)] |= {
+                f"{move.partition}:{b}" for b in move.from_.replicas
+            }
             lists[ConfigId(TOPIC, move.topic, FOLLOWER_REPLICAS)] |= {f"{move.partition}:{b}" for b in adding(move)}
         if throttle.intra_broker is not None:
             for broker in directory_changes(move).keys() & set(move.from_.replicas):
@@ -149,9 +150,7 @@ def _combined(config: ConfigId, values: Sequence[str], prior: str | None) -> str
     return ALL_REPLICAS if ALL_REPLICAS in entries else _list_text(entries)
 
 
-def _restore(
-    draft: _Draft, config: ConfigId, records: Sequence[tuple[str, ThrottleRecord]], view: KafkaView
-) -> None:
+def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, ThrottleRecord]], view: KafkaView) -> None:
     """Nobody needs this any more: put back what was, unless somebody else has set it meanwhile."""
     known, observed = view.config(config)
     if not known:

@@ -94,10 +94,7 @@ def plan_topic(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
     finalizer = topic.spec.deletion_policy is DeletionPolicy.DELETE
     if finalizer and not topic.meta.finalized:
         return TopicPlan(TOPIC["Creating"].says(), _kept_status(topic), add_finalizer=True)
-    if facts.view is None:
-        plan = _plan_creation(topic)
-    else:
-        plan = _plan_existing(topic, facts, facts.view)
+    plan = _plan_creation(topic) if facts.view is None else _plan_existing(topic, facts, facts.view)
     if topic.meta.finalized and not finalizer:
         plan = replace(plan, remove_finalizer=True)
     return plan
@@ -107,7 +104,13 @@ def _kept_status(topic: KafkaTopic) -> TopicStatus:
     """What stays in the status while nothing new is known."""
     old = topic.status
     return TopicStatus(
-        topic.meta.generation, topic.topic, old.topic_id, old.partitions, old.replicas, old.managed_config, old.reassignment
+        topic.meta.generation,
+        topic.topic,
+        old.topic_id,
+        old.partitions,
+        old.replicas,
+        old.managed_config,
+        old.reassignment,
     )
 
 
@@ -218,9 +221,7 @@ def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: Top
     return plan
 
 
-def _wait_for_moves(
-    topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan, wanted: int
-) -> TopicPlan:
+def _wait_for_moves(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan, wanted: int) -> TopicPlan:
     """While replicas move nobody interferes; a topic that needs nothing else stays Ready."""
     own = facts.reassignment
     if own is not None and own.status.phase not in ENDS and _reassignment_spec(topic, facts, view) is not None:
@@ -260,9 +261,7 @@ def reassignment_name(topic: KafkaTopic, target: Mapping[str, Any]) -> str:
     return f"{topic.meta.name[:200]}-{digest[:8]}"
 
 
-def _plan_reassignment(
-    topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, target: Mapping[str, Any]
-) -> TopicPlan:
+def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, target: Mapping[str, Any]) -> TopicPlan:
     name = reassignment_name(topic, target)
     plan = replace(plan, status=replace(plan.status, reassignment=name), verdict=TOPIC["Reassigning"].says(name=name))
     own = facts.reassignment
@@ -280,9 +279,7 @@ def _plan_reassignment(
     return plan
 
 
-def _owned_reassignment(
-    topic: KafkaTopic, facts: TopicFacts, name: str, target: Mapping[str, Any]
-) -> dict[str, Any]:
+def _owned_reassignment(topic: KafkaTopic, facts: TopicFacts, name: str, target: Mapping[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "clusterRef": {"name": topic.spec.cluster_ref.name},
         "approval": "Automatic",
