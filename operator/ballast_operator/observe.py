@@ -178,9 +178,9 @@ async def observe_directories(
         for row in response.results:
             directories[DirectoryId(broker, row.log_dir)] = DirectoryView(
                 error_name(row.error_code),
-                getattr(row, "total_bytes", -1),
-                getattr(row, "usable_bytes", -1),
-                bool(getattr(row, "is_cordoned", None)),
+                int(getattr(row, "total_bytes", -1)),
+                int(getattr(row, "usable_bytes", -1)),
+                bool(row.is_cordoned) if hasattr(row, "is_cordoned") else False,
             )
             _collect_logs(logs, broker, row)
         await asyncio.sleep(0)

@@ -8,14 +8,17 @@ of the API server would have refused raises `FieldError` with the path of the fi
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
+
+
+# What was found out about a class once; classes do not change.
+_FIELDS: dict[type[Any], tuple[tuple[str, str, Any], ...]] = {}
 
 
 class FieldError(ValueError):
@@ -28,12 +31,12 @@ def camel_case(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-@functools.cache
-def fields_of(cls: Hashable) -> tuple[tuple[str, str, Any], ...]:
+def fields_of(cls: type[Any]) -> tuple[tuple[str, str, Any], ...]:
     """(attribute, JSON name, type) of every field."""
-    hints = typing.get_type_hints(cls)
-    named = dataclasses.fields(typing.cast(Any, cls))
-    return tuple((f.name, camel_case(f.name), hints[f.name]) for f in named)
+    if cls not in _FIELDS:
+        hints = typing.get_type_hints(cls)
+        _FIELDS[cls] = tuple((f.name, camel_case(f.name), hints[f.name]) for f in dataclasses.fields(cls))
+    return _FIELDS[cls]
 
 
 def unwrap_optional(hint: Any) -> Any:
