@@ -1,0 +1,104 @@
+"""What the broker asks of the outside world, as protocols: the simulation replaces these and nothing else.
+
+Everything time-like, random, on disk or on the network goes through here. Code on the event loop uses asyncio
+(the simulation brings its own loop with virtual time); it never calls `time`, `random`, `os` or `socket` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970; may jump."""
+
+    def monotonic(self) -> float:
+        """Seconds; never goes back. The event loop's own time."""
+
+
+class Random(Protocol):
+    def random(self) -> float: ...
+    def randrange(self, stop: int) -> int: ...
+    def bytes_of(self, count: int) -> bytes: ...
+
+
+class File(Protocol):
+    """An open file. Every call may raise OSError; a short write is an error, never silent."""
+
+    def pread(self, size: int, position: int) -> bytes: ...
+    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int: ...
+    def pwrite(self, data: Bytes, position: int) -> None: ...
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def sync(self) -> None: ...
+    def descriptor(self) -> int | None:
+        """For sendfile; None where there is no kernel behind the file (simulation)."""
+
+    def map(self, size: int) -> MappedFile: ...
+    def close(self) -> None: ...
+
+
+class MappedFile(Protocol):
+    """A writable map of a file's first bytes (index files)."""
+
+    @property
+    def view(self) -> memoryview: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class DiskUsage(Protocol):
+    total_bytes: int
+    usable_bytes: int
+
+
+class Disk(Protocol):
+    """The file system. Paths are absolute strings. All calls are synchronous; slow ones are run by `Threads`."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File: ...
+    def exists(self, path: str) -> bool: ...
+    def is_directory(self, path: str) -> bool: ...
+    def list(self, path: str) -> list[str]: ...
+    def size(self, path: str) -> int: ...
+    def modified_ms(self, path: str) -> int: ...
+    def make_directory(self, path: str) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None: ...
+    def read_bytes(self, path: str) -> bytes: ...
+    def write_atomically(self, path: str, data: bytes) -> None:
+        """Write a sibling, sync it, rename it over `path`, sync the directory."""
+
+    def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int: ...
+    def usage(self, path: str) -> DiskUsage: ...
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock on a file; returns what releases it. BlockingIOError where another process has it."""
+
+
+class Threads(Protocol):
+    """Where blocking work goes. In the simulation it runs at once, at a virtual cost."""
+
+    async def run(self, work: Callable[[], T]) -> T: ...
+
+
+class Channel(Protocol):
+    """One connection to another broker or controller: requests in order, answers as they come."""
+
+    async def call(self, request: Any, version: int) -> Any:
+        """Send a request message, await its response message. ConnectionError when the peer is gone."""
+
+    def close(self) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class Network(Protocol):
+    async def connect(self, host: str, port: int, *, timeout_s: float) -> Channel:
+        """ConnectionRefusedError where nobody listens; TimeoutError where nobody answers."""

@@ -1,0 +1,45 @@
+"""The words that the protocol's rooms share: partitions, and Java's string hash that spreads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+ZERO_UUID = UUID(int=0)
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    topic_id: UUID
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+def java_string_hash(text: str) -> int:
+    """`String.hashCode()`: what Kafka uses to spread topics over fetchers, movers and coordinators."""
+    result = 0
+    for unit in _utf16_units(text):
+        result = (31 * result + unit) & 0xFFFFFFFF
+    return result - (1 << 32) if result >= 1 << 31 else result
+
+
+def _utf16_units(text: str) -> memoryview:
+    return memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+
+
+def spread(topic: str, partition: int, slots: int) -> int:
+    """Kafka's slot for a partition among fetchers or movers: `abs(31 * hash(topic) + partition) % slots` in 32 bits."""
+    value = (31 * java_string_hash(topic) + partition) & 0xFFFFFFFF
+    value = value - (1 << 32) if value >= 1 << 31 else value
+    return (0 if value == -(1 << 31) else abs(value)) % slots
