@@ -82,6 +82,11 @@ def _not_newer(meta: Meta, known: Meta) -> bool:
     return 0 <= new <= old
 
 
+def claim_order(topic: KafkaTopic) -> tuple[str, bool, str]:
+    """Who describes a topic by right: the oldest; of those made in the same second, the one that has the topic."""
+    return (topic.meta.creation_timestamp, topic.status.topic_id is None, topic.meta.uid)
+
+
 class Cache:
     """The three kinds, and which topics and reassignments belong to which cluster."""
 
@@ -126,7 +131,7 @@ class Cache:
     def topics_named(self, cluster: Key, topic: str) -> list[KafkaTopic]:
         """All objects that describe this topic, the oldest first; one that is being deleted counts until it is gone."""
         found = self._topics_by_name.get((cluster, topic), {}).values()
-        return sorted(found, key=lambda one: one.meta.age_order)
+        return sorted(found, key=claim_order)
 
     def reassignments_of(self, cluster: Key) -> list[Reassignment]:
         found = self._reassignments_by_cluster.get(cluster, {}).values()

@@ -130,9 +130,8 @@ class ClusterCycle:
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
             with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
-                retry = await self._topics.handle(work.topics, self._shared.now(), kafka, self._ledger)
-            again.topics |= retry
-            if not retry:
+                await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
+            if not again.topics:
                 await self._ledger.prune(self._shared.cache.topics_of(self._key))
 
     async def _tell_topics(self, work: Work, again: Again, verdict: Verdict | None) -> None:
@@ -140,7 +139,7 @@ class ClusterCycle:
         if outage is not None and not outage.told and monotonic() - outage.started >= OUTAGE_TOLD_SECONDS:
             outage.told = True
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        again.topics |= await self._topics.handle(work.topics, self._shared.now(), None, None, verdict)
+        await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
         again.topics |= work.topics
 
     async def _without_cluster(self, work: Work) -> Again:
@@ -149,7 +148,7 @@ class ClusterCycle:
         self._ledger, self._outage, self._resync_at = None, None, 0.0
         again = Again()
         work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
-        again.topics |= await self._topics.handle(work.topics, self._shared.now(), None, None)
+        await self._topics.handle(work.topics, self._shared.now(), again)
         verdict = SHARED["ClusterNotFound"].says(cluster=self._key.name)
         await self._reassignments.tell(verdict, again, cluster_gone=True)
         await self._clusters.forget()

@@ -15,6 +15,7 @@ from kafka.protocol.admin import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
+    DescribeQuorumRequest,
     ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.metadata import MetadataRequest
@@ -72,10 +73,21 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
     }
     return KafkaView(
         cluster_id=response.cluster_id,
-        controller=response.controller_id,
+        controller=await _observe_controller(kafka, response.controller_id),
         brokers=brokers,
         fenced_told=include_fenced and response.version >= 2,
     )
+
+
+async def _observe_controller(kafka: KafkaConnection, told: int) -> int:
+    """With KRaft any broker may be told as the controller, since all forward to it; the quorum knows the active one."""
+    if not await kafka.supports(DescribeQuorumRequest):
+        return told
+    row = DescribeQuorumRequest.TopicData
+    topic = row(topic_name="__cluster_metadata", partitions=[row.PartitionData(partition_index=0)])
+    response = await kafka.send(DescribeQuorumRequest(topics=[topic]))
+    leaders = [part.leader_id for found in response.topics for part in found.partitions if not part.error_code]
+    return leaders[0] if leaders and not response.error_code else told
 
 
 async def observe_topics(
@@ -180,7 +192,7 @@ async def observe_directories(
                 error_name(row.error_code),
                 int(getattr(row, "total_bytes", -1)),
                 int(getattr(row, "usable_bytes", -1)),
-                bool(row.is_cordoned) if hasattr(row, "is_cordoned") else False,
+                hasattr(row, "is_cordoned") and bool(row.is_cordoned),
             )
             _collect_logs(logs, broker, row)
         await asyncio.sleep(0)

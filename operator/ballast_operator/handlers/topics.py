@@ -17,7 +17,7 @@ from typing import Any
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.apply.writer import Writer
-from ballast_operator.cache import Cache
+from ballast_operator.cache import Cache, claim_order
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.model.cluster import KafkaCluster
@@ -36,6 +36,7 @@ from ballast_operator.plan.topics import (
     wanted_config_keys,
 )
 from ballast_operator.status import SHARED, Verdict, conditions
+from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Batch:
     plans: dict[Key, TopicPlan] = field(default_factory=dict)
     retry: set[Key] = field(default_factory=set)
     fresh: set[Key] = field(default_factory=set)
+    created_reassignments: bool = False
 
 
 class TopicHandler:
@@ -71,11 +73,12 @@ class TopicHandler:
         self,
         keys: Iterable[Key],
         now: str,
-        kafka: KafkaConnection | None,
-        ledger: Ledger | None,
+        again: Again,
+        kafka: KafkaConnection | None = None,
+        ledger: Ledger | None = None,
         blocked: Verdict | None = None,
-    ) -> set[Key]:
-        """Look at these topics; the result names those to look at again soon. Without Kafka only statuses change."""
+    ) -> None:
+        """Look at these topics; `again` learns which to look at again soon. Without Kafka only statuses change."""
         topics = {key: topic for key in keys if (topic := self._cache.topics.get(key)) is not None}
         batch = Batch(topics)
         try:
@@ -85,7 +88,9 @@ class TopicHandler:
                 await self._rounds(batch, kafka, ledger)
         finally:
             await self._write(batch, now)
-        return batch.retry
+            again.topics |= batch.retry
+            if batch.created_reassignments:
+                again.reassignments_within(0.0)
 
     def _plan_without_kafka(self, batch: Batch, blocked: Verdict | None) -> None:
         cluster = self._cache.clusters.get(self._cluster)
@@ -179,7 +184,7 @@ class TopicHandler:
     def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
         """Who else has to do with the topic: older and younger objects, and Reassignments."""
         claimants = [one for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != topic.key]
-        older = [one for one in claimants if one.meta.age_order < topic.meta.age_order]
+        older = [one for one in claimants if claim_order(one) < claim_order(topic)]
         owned = None
         for one in self._cache.reassignments_of(topic.cluster):
             if any(owner.uid == topic.meta.uid for owner in one.meta.owner_references):
@@ -249,6 +254,7 @@ class TopicHandler:
                     await self._writer.delete_reassignment(old)
                 batch.retry.add(key)
             elif plan.reassign is not None:
+                batch.created_reassignments = True
                 await self._writer.create_reassignment(
                     topic, plan.reassign["name"], plan.reassign["spec"], topic.spec.cluster_ref.name
                 )
@@ -267,6 +273,14 @@ class TopicHandler:
                 raise result
             elif not result:
                 batch.retry.add(key)
+            batch.retry |= self._heirs_to_tell(key, batch)
+
+    def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
+        """Younger objects for the same topic keep its id, to take over when this one goes."""
+        topic = self._cache.topics.get(key)
+        if topic is None or topic.status.topic_id == batch.topics[key].status.topic_id:
+            return set()
+        return {one.key for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != key}
 
     async def _write_one(self, key: Key, plan: TopicPlan, now: str) -> bool:
         topic = self._cache.topics.get(key)
