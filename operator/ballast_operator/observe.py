@@ -165,6 +165,20 @@ async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int])
     return found
 
 
+async def observe_effective_config(kafka: KafkaConnection, topics: Iterable[str], key: str) -> dict[str, str]:
+    """The value of one configuration as it holds for each topic, from wherever it comes."""
+    found: dict[str, str] = {}
+    for chunk in _chunks(list(topics), CONFIGS_PER_REQUEST):
+        assert chunk is not None
+        resources = [(TOPIC_RESOURCE, name, [key]) for name in chunk]
+        response = await kafka.send(DescribeConfigsRequest(resources=resources))
+        for row in response.results:
+            values = {config.name: config.value for config in row.configs}
+            if not row.error_code and values.get(key) is not None:
+                found[row.resource_name] = values[key]
+    return found
+
+
 def _set_values(configs: Iterable[Any], source: int) -> dict[str, str]:
     return {row.name: row.value for row in configs if row.config_source == source and row.value is not None}
 
@@ -192,7 +206,7 @@ async def observe_directories(
                 error_name(row.error_code),
                 int(getattr(row, "total_bytes", -1)),
                 int(getattr(row, "usable_bytes", -1)),
-                hasattr(row, "is_cordoned") and bool(row.is_cordoned),
+                getattr(row, "is_cordoned", False) is True,
             )
             _collect_logs(logs, broker, row)
         await asyncio.sleep(0)

@@ -195,6 +195,10 @@ CLUSTER = _table(
     ),
     Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left} replicas are left."),
     Reason(
+        "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
+        "Put it back in spec.volumes, or remove what holds it.",
+    ),
+    Reason(
         "VotersCannotChange", FALSE, "Brokers {brokers} vote in the controller quorum, which cannot be changed yet.",
         "Set spec.brokers to at least {least}.", stalled=True,
     ),
