@@ -198,7 +198,7 @@ async def observe_directories(
     logs: dict[ReplicaId, LogView] = {}
     described = set()
     for broker, response in responses.items():
-        if isinstance(response, Exception) or getattr(response, "error_code", 0):
+        if isinstance(response, Exception) or (hasattr(response, "error_code") and response.error_code):
             continue
         described.add(broker)
         for row in response.results:
