@@ -43,6 +43,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._steps = 0
         self._tasks_of: dict[str, set[asyncio.Task[Any]]] = {}
         self.errors: list[dict[str, Any]] = []
+        self._ready: Any
+        self._scheduled: Any
         self.set_task_factory(self._make_task)
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
@@ -57,6 +59,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _make_task(self, loop: Any, coroutine: Coroutine[Any, Any, T], **keywords: Any) -> asyncio.Task[T]:
         node = NODE.get()
+        context = keywords.get("context")
+        node = context.get(NODE, "world") if context is not None else node
         task = asyncio.Task(coroutine, loop=loop, **keywords)
         tasks = self._tasks_of.setdefault(node, set())
         tasks.add(task)
@@ -66,6 +70,17 @@ class SimLoop(asyncio.BaseEventLoop):
     def tasks_of(self, node: str) -> list[asyncio.Task[Any]]:
         """The unfinished tasks that code of this node started, in no particular order of meaning but a fixed one."""
         return sorted(self._tasks_of.get(node, ()), key=lambda task: task.get_name())
+
+    def bury(self, node: str) -> None:
+        """A process is dead: its tasks end where they stand and none of its callbacks runs any more.
+
+        Tasks are cancelled, so their `finally` blocks run; whatever these touch raises (`disk.Crashed`).
+        """
+        for handle in [*self._ready, *self._scheduled]:
+            if handle._context is not None and handle._context.get(NODE) == node:
+                handle.cancel()
+        for task in self.tasks_of(node):
+            task.cancel()
 
     # what BaseEventLoop asks of a concrete loop
     def _process_events(self, event_list: list[Any]) -> None:

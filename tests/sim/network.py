@@ -7,10 +7,11 @@ are missing. A node that is down refuses; one that is cut off is silent. Delays 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast_broker.net_reply import Dispatch, Pending, Reply
 from ballast_wire.fast.reader import MalformedRequest
@@ -19,6 +20,13 @@ from ballast_wire.messages import message
 
 LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
+
+
+class Listener(NamedTuple):
+    node: str
+    name: str
+    dispatch: Dispatch
+    context: contextvars.Context  # of the process that listens: what it does on a request is its own doing
 
 
 @dataclass
@@ -30,14 +38,14 @@ class Fabric:
     max_delay_s: float = 0.003
     slow_chance: float = 0.005
     slow_delay_s: float = 0.3
-    listeners: dict[tuple[str, int], tuple[str, str, Dispatch]] = field(default_factory=dict)
+    listeners: dict[tuple[str, int], Listener] = field(default_factory=dict)
     cut: set[tuple[str, str]] = field(default_factory=set)  # (from, to): nothing gets through
     channels: list[SimChannel] = field(default_factory=list)
     messages: int = 0
 
     def silence(self, node: str) -> None:
         """The node's process is gone: its listeners refuse, its connections break."""
-        self.listeners = {where: who for where, who in self.listeners.items() if who[0] != node}
+        self.listeners = {where: who for where, who in self.listeners.items() if who.node != node}
         for channel in [c for c in self.channels if node in (c.source, c.target)]:
             channel.break_off()
 
@@ -68,11 +76,11 @@ class SimListening:
         self._node = node
 
     def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
-        self._fabric.listeners[(host, port)] = (self._node, name, dispatch)
+        self._fabric.listeners[(host, port)] = Listener(self._node, name, dispatch, contextvars.copy_context())
         return port
 
     def stop_listening(self) -> None:
-        mine = [where for where, who in self._fabric.listeners.items() if who[0] == self._node]
+        mine = [where for where, who in self._fabric.listeners.items() if who.node == self._node]
         for where in mine:
             del self._fabric.listeners[where]
 
@@ -96,7 +104,7 @@ class SimNetwork:
         listener = self._fabric.listeners.get((host, port))
         if listener is None:
             raise ConnectionRefusedError(f"{host}:{port} refuses")
-        channel = SimChannel(self._fabric, self._node, *listener)
+        channel = SimChannel(self._fabric, self._node, listener)
         self._fabric.channels.append(channel)
         return channel
 
@@ -116,12 +124,12 @@ class SimPeer:
 class SimChannel:
     """One connection: requests are handled in order at the other end, answers come in the same order."""
 
-    def __init__(self, fabric: Fabric, source: str, target: str, listener: str, dispatch: Dispatch) -> None:
+    def __init__(self, fabric: Fabric, source: str, listener: Listener) -> None:
         self.source = source
-        self.target = target
+        self.target = listener.node
         self._fabric = fabric
-        self._dispatch = dispatch
-        self._peer = SimPeer(source, listener)
+        self._listener = listener
+        self._peer = SimPeer(source, listener.name)
         self._closed = False
         self._correlation_id = 0
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -145,8 +153,10 @@ class SimChannel:
         for future in list(self._waiting):
             if not future.done():
                 future.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
-        for callback in self._peer.callbacks:
-            asyncio.get_running_loop().call_soon(callback)
+        loop = asyncio.get_running_loop()
+        if self._listener in self._fabric.listeners.values():  # else its process is dead, and nothing of it runs
+            for callback in self._peer.callbacks:
+                loop.call_soon(callback, context=self._listener.context.copy())
 
     async def call(self, request: Any, version: int) -> Any:
         if self._closed:
@@ -188,7 +198,8 @@ class SimChannel:
             if self._closed:
                 return
             try:
-                reply = self._dispatch(self._peer, memoryview(bytearray(frame))[4:])
+                listener, view = self._listener, memoryview(bytearray(frame))[4:]
+                reply = listener.context.copy().run(listener.dispatch, self._peer, view)
             except MalformedRequest:
                 self.break_off()
                 return
