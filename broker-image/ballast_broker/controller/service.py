@@ -176,6 +176,10 @@ class ControllerService:
         self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
         if self._timing.leader_balance_enable:
             self._duties.append(self._spawn(self._balance_leaders()))
+        # Whoever died with the last controller had no connection to us that could end: ask at once.
+        for broker in image.cluster.unfenced():
+            if broker.id != self._config.node_id:
+                self._duties.append(self._spawn(self._probe(broker.id, broker.epoch)))
 
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
