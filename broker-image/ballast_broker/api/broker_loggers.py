@@ -45,9 +45,7 @@ def check(changes: list[Any]) -> None:
         if each.name not in known:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {each.name} does not exist!")
         if each.config_operation == DELETE and each.name == ROOT:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed"
-            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
         if each.config_operation == SET and each.value not in LEVELS:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,

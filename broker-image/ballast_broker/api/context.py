@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ballast_broker.net_reply import Peer
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.net_reply import Peer
 
 
 class Principal(NamedTuple):

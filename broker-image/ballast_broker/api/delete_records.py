@@ -16,9 +16,7 @@ Answer = tuple[ErrorCode, int]  # error, low watermark
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    asked = {
-        TopicPartition(each.name, p.partition_index): p.offset for each in request.topics for p in each.partitions
-    }
+    asked = {TopicPartition(each.name, p.partition_index): p.offset for each in request.topics for p in each.partitions}
     answers: dict[TopicPartition, Answer] = {}
     possible = {}
     for topic_partition, offset in asked.items():

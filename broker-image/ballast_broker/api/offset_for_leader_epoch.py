@@ -37,9 +37,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return kind(version=context.version, topics=topics)
 
 
-def _answer(
-    topic_partition: TopicPartition, asked: Any, context: RequestContext
-) -> tuple[ErrorCode, tuple[int, int]]:
+def _answer(topic_partition: TopicPartition, asked: Any, context: RequestContext) -> tuple[ErrorCode, tuple[int, int]]:
     principal = context.principal
     if not authorize(principal, Operation.CLUSTER_ACTION, CLUSTER) and not authorize(
         principal, Operation.DESCRIBE, topic(topic_partition.topic)
