@@ -6,6 +6,7 @@ A wrong value is refused with its property, the value and what is allowed.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,7 +184,8 @@ class BrokerConfig:
 
     @cached_property
     def log_directories(self) -> tuple[str, ...]:
-        return self.values["log.dirs"] or self.values["log.dir"]
+        directories: tuple[str, ...] = self.values["log.dirs"] or self.values["log.dir"]
+        return directories
 
     @cached_property
     def metadata_directory(self) -> str:
@@ -229,6 +231,11 @@ class BrokerConfig:
         if not text:
             return self.client_listeners
         return tuple(self._endpoint("advertised.listeners", part.strip()) for part in text.split(","))
+
+    @cached_property
+    def advertised_host(self) -> str:
+        """What an address without a host is made known as: this machine's name, as in Kafka."""
+        return socket.getfqdn()
 
     @cached_property
     def inter_broker_listener(self) -> str:

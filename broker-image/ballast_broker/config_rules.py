@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
 from ballast_broker.config_types import ConfigError, Property
+from ballast_broker.controller.commands.context import ConfigEntry
 from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_default, check_topic_configs
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -50,14 +51,6 @@ def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
     """Values of broker configs that were set at run time; later layers win: all brokers' first, then this one's."""
     texts = {name: text for layer in layers for name, text in layer.items() if name in BROKER_PROPERTIES}
     return {name: BROKER_PROPERTIES[name].parse(text) for name, text in texts.items()}
-
-
-class EffectiveConfig(NamedTuple):
-    name: str
-    value: str | None
-    read_only: bool
-    source: int
-    sensitive: bool
 
 
 class Rules:
@@ -106,13 +99,13 @@ class Rules:
             return None if entry is None else entry.property
         return BROKER_PROPERTIES.get(name)
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[EffectiveConfig]:
+    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
         for name, entry in TOPIC_PROPERTIES.items():
             if name in overrides:
-                yield EffectiveConfig(name, overrides[name], False, ConfigSource.TOPIC, False)
+                yield ConfigEntry(name, overrides[name], False, ConfigSource.TOPIC, False)
                 continue
             source = ConfigSource.DEFAULT
             if any(broker_name in self._given for broker_name, _ in entry.synonyms):
                 source = ConfigSource.STATIC_BROKER
             text = entry.property.text_of(broker_default(entry, self._given))
-            yield EffectiveConfig(name, text, False, source, False)
+            yield ConfigEntry(name, text, False, source, False)

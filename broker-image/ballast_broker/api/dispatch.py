@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ballast_broker.api.context import ANONYMOUS, RequestContext
 from ballast_broker.api.failure import failure_response
@@ -44,7 +44,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        broker: BrokerServices,
+        broker: BrokerServices | None,
         apis: Mapping[int, Api],
         metrics: RequestMetrics,
         *,
@@ -52,7 +52,7 @@ class Dispatcher:
         fetch: Fetch | None = None,
         handlers: Callable[[Api], Handler] = lambda api: handler_of(api.module),
     ) -> None:
-        self._broker = broker
+        self._broker = cast(BrokerServices, broker)  # a controller has none, and its handlers ask for none
         self._apis = apis
         self._metrics = metrics
         self._produce = produce

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
 
+from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
-from ballast_broker.storage.log import Log
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
@@ -33,23 +32,8 @@ CLIENT_ERROR = {
 KeyValue = tuple[bytes, bytes | None]
 
 
-class ReplicasForOffsets(Protocol):
-    async def append_records(
-        self, entries: dict[TopicPartition, bytearray], *, acks: int, timeout_ms: int
-    ) -> dict[TopicPartition, AppendOutcome]: ...
-
-    def local_log(self, partition: TopicPartition) -> Log | None: ...
-
-
-class AppendOutcome(Protocol):
-    @property
-    def error(self) -> ErrorCode: ...
-
-
 class OffsetsStore:
-    def __init__(
-        self, replicas: ReplicasForOffsets, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int
-    ) -> None:
+    def __init__(self, replicas: Replicas, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int) -> None:
         self._replicas = replicas
         self._clock = clock
         self._threads = threads

@@ -344,7 +344,8 @@ class World:
                 self._carry_out(node, core, effect)
         if core.deadline < node.tick_at:
             node.tick_at = core.deadline
-            self.at(max(0.0, core.deadline - self.now), "tick", node.id, node.incarnation)
+            # A hair late rather than early: rounding must not lose a tick.
+            self.at(max(0.0, core.deadline - self.now) + 1e-6, "tick", node.id, node.incarnation)
         self._check(node)
 
     def _carry_out(self, node: SimNode, core: RaftCore, effect: Any) -> None:
