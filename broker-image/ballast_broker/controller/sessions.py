@@ -11,6 +11,7 @@ from ballast_broker.controller.commands.brokers import Liveness
 from ballast_broker.metadata.image import MetadataImage
 
 NEVER = -1
+COURTESY_S = 3.0
 
 
 @dataclass(slots=True)
@@ -19,6 +20,9 @@ class Session:
     heard_at: float
     metadata_offset: int = NEVER
     shutdown_offset: int = NEVER
+    heard: bool = False
+    """By this controller; else its session is only a courtesy."""
+    connected: bool = True
 
 
 class Sessions:
@@ -35,6 +39,7 @@ class Sessions:
         if session is None or session.epoch != epoch:
             session = self._sessions[broker_id] = Session(epoch, now)
         session.heard_at = now
+        session.heard = session.connected = True
         session.metadata_offset = metadata_offset
 
     def shutting_down(self, broker_id: int, offset: int) -> None:
@@ -48,6 +53,23 @@ class Sessions:
     def is_valid(self, broker_id: int, now: float) -> bool:
         session = self._sessions.get(broker_id)
         return session is not None and now - session.heard_at < self._timeout_s
+
+    def disconnected(self, broker_id: int) -> None:
+        """Its connection ended; it may come back."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.connected = False
+
+    def holds_id(self, broker_id: int, now: float) -> bool:
+        """Whether another process with this id has to be refused.
+
+        Not where the connection ended, which is what a restart looks like, nor long after a change of controllers
+        if nothing was heard since.
+        """
+        session = self._sessions.get(broker_id)
+        if session is None or not session.connected or not self.is_valid(broker_id, now):
+            return False
+        return session.heard or now - session.heard_at < COURTESY_S
 
     def expired(self, image: MetadataImage, now: float) -> list[int]:
         return [broker.id for broker in image.cluster.unfenced() if not self.is_valid(broker.id, now)]

@@ -41,6 +41,7 @@ from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
 
 FOREVER = float("inf")
+NEVER = float("-inf")
 
 
 class LogView(Protocol):
@@ -86,6 +87,9 @@ class Timeouts:
         return self.fetch_s * 1.5
 
 
+DEFAULT_TIMEOUTS = Timeouts()
+
+
 @dataclass(frozen=True, slots=True)
 class Persisted:
     epoch: int = 0
@@ -101,7 +105,7 @@ class RaftCore:
         persisted: Persisted,
         log: LogView,
         random: Random,
-        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.me = me
         self.voters = tuple(sorted(voters))
@@ -121,14 +125,20 @@ class RaftCore:
         self._fetch_at = FOREVER
         self._fetch_outstanding: Fetch | None = None
         self._loading_snapshot = False
-        self._fetched_once = False
+        self._fetched_at = NEVER
         self._leader_ended = False
+        self._flushed = log.end_offset
+        self._pending_high_watermark = -1
 
     # ------------------------------------------------------------------ what the driver uses
 
     @property
     def is_voter(self) -> bool:
         return self.me in self.voters
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log.end_offset
 
     @property
     def is_leader(self) -> bool:
@@ -222,7 +232,7 @@ class RaftCore:
         voted_for = self.voted_for if epoch == self.epoch else NOBODY
         self._enter(Role.FOLLOWER, epoch, leader, voted_for)
         self._retries = 0
-        self._fetched_once = False
+        self._fetched_at = NEVER
         self._leader_ended = False
         self._election_at = now + self._timeouts.fetch_s
         self._send_fetch(now)
@@ -277,6 +287,7 @@ class RaftCore:
             retries, leader = self._retries, self.leader
             self._enter(Role.FOLLOWER, self.epoch, leader, self.voted_for)
             self._retries = retries
+            self._fetched_at = NEVER  # who doubts its leader helps others that do
             self._election_at = now + self._timeouts.fetch_s
             self._fetch_at = now + wait
         else:
@@ -299,19 +310,20 @@ class RaftCore:
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
         if request.epoch > self.epoch:
             self._become_unattached(now, request.epoch)
-        granted = self._may_grant(request)
+        granted = self._may_grant(now, request)
         if granted and not request.pre_vote and self.voted_for != request.candidate:
             self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate)
             self._election_at = self._election_timeout(now)
         return Reply(self.epoch, self.leader, granted=granted)
 
-    def _may_grant(self, request: Vote) -> bool:
+    def _may_grant(self, now: float, request: Vote) -> bool:
         up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
         if not up_to_date or self.role is Role.LEADER:
             return False
         if request.pre_vote:
             # Who hears its leader does not help to depose it.
-            return self.role is not Role.FOLLOWER or not self._fetched_once or self._leader_ended
+            heard_lately = now - self._fetched_at < self._timeouts.fetch_s
+            return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
         if self.voted_for != NOBODY:
             return self.voted_for == request.candidate
         return self.leader == NOBODY
@@ -359,9 +371,10 @@ class RaftCore:
         elif isinstance(request, Vote):
             assert isinstance(reply, Reply)
             self._vote_replied(now, sender, request, reply)
-        elif isinstance(request, BeginEpoch) and not self._learn(now, reply.epoch, reply.leader):
-            if self.leadership is not None and request.epoch == self.epoch and reply.error is ErrorCode.NONE:
-                self.leadership.progress(sender).begun = True
+        elif not self._learn(now, reply.epoch, reply.leader) and isinstance(request, BeginEpoch):
+            leadership = self.leadership
+            if leadership is not None and request.epoch == self.epoch and reply.error is ErrorCode.NONE:
+                leadership.progress(sender).begun = True
 
     def _vote_replied(self, now: float, sender: int, request: Vote, reply: Reply) -> None:
         expected = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
@@ -369,7 +382,7 @@ class RaftCore:
         known = reply.leader == self.leader and reply.epoch == self.epoch and self.role is Role.PROSPECTIVE
         if not known and self._learn(now, reply.epoch, reply.leader):
             return
-        if self.role is not expected or request.epoch != self.epoch or sender in self._votes and self._votes[sender]:
+        if self.role is not expected or request.epoch != self.epoch or self._votes.get(sender):
             return
         if not self._votes:
             return  # this round is lost already
@@ -378,34 +391,37 @@ class RaftCore:
 
     def failed(self, now: float, receiver: int, request: Request, *, refused: bool) -> None:
         """A request of ours got no answer; `refused`: nobody listens there, the process is gone."""
+        if isinstance(request, Vote):
+            self._vote_replied(now, receiver, request, Reply(-1, NOBODY))
+            return
         if not isinstance(request, Fetch) or request is not self._fetch_outstanding:
             return
         self._fetch_outstanding = None
         if self.role is Role.FOLLOWER and refused and self.is_voter and receiver == self.leader:
-            # Dead, not slow. A little chance keeps two voters from standing against each other.
-            self._leader_ended = True
-            if self._retries == 0:
-                self._election_at = now + self._timeouts.backoff_s * self._random.random()
-            self._fetch_at = now + self._timeouts.backoff_s
+            self._doubt_leader(now)  # dead, not slow
         elif self.role is Role.FOLLOWER and refused:
             self._become_unattached(now, self.epoch)
         else:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
 
+    def _doubt_leader(self, now: float) -> None:
+        """Ask for votes soon. A little chance keeps two voters from standing against each other."""
+        self._leader_ended = True
+        limit = self._timeouts.backoff_s * 2 ** min(self._retries, 4)
+        self._election_at = min(self._election_at, now + limit * self._random.random())
+
     # ------------------------------------------------------------------ following
 
     def _send_fetch(self, now: float) -> None:
-        if self._fetch_outstanding is not None or self._loading_snapshot:
-            return
+        if self._fetch_outstanding is not None or self._loading_snapshot or self._log.end_offset > self._flushed:
+            return  # asking for an offset says that everything below it is on stable storage
         if self.role is Role.FOLLOWER:
             target = self.leader
         elif self.role is Role.UNATTACHED and not self.is_voter:
             target = self.voters[self._random.randrange(len(self.voters))]
         else:
             return
-        fetch = Fetch(
-            self.epoch, self.me, self._log.end_offset, self._log.last_epoch, self._timeouts.fetch_wait_ms
-        )
+        fetch = Fetch(self.epoch, self.me, self._log.end_offset, self._log.last_epoch, self._timeouts.fetch_wait_ms)
         self._fetch_outstanding = fetch
         self._effects.append(Send(target, fetch))
 
@@ -417,14 +433,16 @@ class RaftCore:
             return
         if reply.error is not ErrorCode.NONE or self.role is not Role.FOLLOWER:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+            if self.role is Role.FOLLOWER and self.is_voter and reply.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._doubt_leader(now)  # it says itself that it does not lead
             return
         self._election_at = now + self._timeouts.fetch_s
         self._retries = 0
-        self._fetched_once = True
+        self._fetched_at = now
         self._leader_ended = False
         if reply.diverging is not None:
             self._truncate(reply.diverging)
-            self._send_fetch(now)
+            self._fetch_at = now
         elif reply.snapshot is not None:
             self._loading_snapshot = True
             self._effects.append(LoadSnapshot(self.leader, reply.snapshot))
@@ -439,7 +457,9 @@ class RaftCore:
             cut = min(cut, ours[1])
         if cut < self.high_watermark:
             raise AssertionError(f"asked to cut at {cut}, below the high watermark {self.high_watermark}")
-        self._effects.append(Truncate(max(cut, self._log.start_offset)))
+        cut = max(cut, self._log.start_offset)
+        self._flushed = min(self._flushed, cut)
+        self._effects.append(Truncate(cut))
 
     def _take_records(self, now: float, reply: FetchReply) -> None:
         if len(reply.records):
@@ -448,8 +468,6 @@ class RaftCore:
             return
         self._follow_high_watermark(reply.high_watermark)
         self._send_fetch(now)
-
-    _pending_high_watermark = -1
 
     def _follow_high_watermark(self, offset: int) -> None:
         limited = min(offset, self._log.end_offset)
@@ -467,6 +485,8 @@ class RaftCore:
         if not self._loading_snapshot:
             return
         self._loading_snapshot = False
+        if snapshot is not None:
+            self._flushed = snapshot.offset
         if snapshot is not None and snapshot.offset > self.high_watermark:
             self.high_watermark = snapshot.offset
             self._effects.append(HighWatermark(snapshot.offset))
@@ -480,7 +500,8 @@ class RaftCore:
             self._answer_parked(self.leadership, now)
 
     def flushed(self, now: float, end_offset: int) -> None:
-        """Everything below `end_offset` is on stable storage."""
+        """Everything below `end_offset` is on stable storage (never told of records that were cut off since)."""
+        self._flushed = max(self._flushed, end_offset)
         if self.leadership is not None:
             self.leadership.local_flushed(end_offset, now)
             self._advance(self.leadership, now)
@@ -584,6 +605,11 @@ class RaftCore:
         reply = FetchReply(self.epoch, self.me, high_watermark=leadership.high_watermark)
         from_offset = request.offset if request.offset < self._log.end_offset else -1
         self._effects.append(AnswerFetch(token, reply, from_offset))
+
+    def progress_of_snapshot(self, replica: int, now: float) -> None:
+        """A replica loads our snapshot: it lives, though it fetches no records meanwhile."""
+        if self.leadership is not None:
+            self.leadership.progress(replica).fetched_at = now
 
     def drop_fetch(self, token: int) -> None:
         """The connection of a parked fetch is gone."""

@@ -77,7 +77,9 @@ class Leadership:
 
     def majority_contact(self) -> float:
         """The latest moment by which a majority (with us) had been heard from; the term's begin counts as contact."""
-        times = sorted((max(p.fetched_at, self.began_at) for p in self.voters.values() if p.id != self.me), reverse=True)
+        times = sorted(
+            (max(p.fetched_at, self.began_at) for p in self.voters.values() if p.id != self.me), reverse=True
+        )
         needed = len(self.voters) // 2
         return times[needed - 1] if needed else float("inf")
 

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from ballast_broker.metadata.delta import MetadataDelta
     from ballast_broker.seams import Clock, Network, Threads
     from ballast_broker.storage.directories import LogDirectory
-    from ballast_broker.storage.log import AppendInfo, Log
+    from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
+    from ballast_broker.storage.slices import AppendInfo
 
 log = logging.getLogger(__name__)
 
