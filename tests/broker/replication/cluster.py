@@ -374,7 +374,7 @@ class Cluster:
         self.folder = folder
         self.controller = Controller()
         self.disk: Any = RealDisk()
-        self.threads = RealThreads(2)
+        self.threads: Any = RealThreads(2)
         self.nodes: dict[int, Node] = {}
         self.cuts: set[frozenset[int]] = set()
         self.fetches: list[Any] = []

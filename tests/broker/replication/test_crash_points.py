@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
@@ -14,15 +17,32 @@ from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ApiError
 from ballast_wire.names import TopicPartition
 
+T = TypeVar("T")
 ORDERS = TopicPartition("orders", 0)
 POINTS_PER_TEST = 25
 MOST_POINTS = 200
 
 
-async def run_until_stopped(folder: Path, operations: int | None) -> tuple[int, list[str]]:
-    """Kill after so many operations, start again, and look. Answers the number of operations of a whole move."""
+class InlineThreads:
+    """Runs the work at once, so that operations come in the same order each time; something may happen before each."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        self.before()
+        return work()
+
+    def close(self) -> None:
+        return
+
+
+async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
+    """Kill after so many operations, start again, and look. Answers the operations there were."""
     async with Cluster(folder) as cluster:
         disk = cluster.disk = StoppingDisk()
+        threads = cluster.threads = InlineThreads()
         [node] = await cluster.add(1, directories=2)
         cluster.controller.create_topic("orders", [[1]], {"segment.bytes": "700"})
         acknowledged = [f"record {number}" for number in range(30)]
@@ -31,14 +51,16 @@ async def run_until_stopped(folder: Path, operations: int | None) -> tuple[int, 
         await eventually(lambda: not len(node.replicas.assignments))
         disk.done.clear()
         disk.left = operations
-        unsure = await move_and_produce(node, disk, acknowledged)
+        unsure = await move_and_produce(node, disk, threads, acknowledged)
         done = list(disk.done)
         await node.crash(noticed=False)
+        threads.before = lambda: None
         cluster.disk = RealDisk()
         await node.start()
         await eventually(lambda: not node.replicas.movers.moves and not len(node.replicas.assignments))
-        found = records_of(node.logs.get(ORDERS))
         at = f"killed at {done[-1] if done else 'nothing'}"
+        assert node.logs.get(ORDERS) is not None, at
+        found = records_of(node.logs.get(ORDERS))
         assert found in (acknowledged, acknowledged + unsure), at
         assert not node.logs.future_logs, at
         assert current_folders(node) == [node.logs.get(ORDERS).folder.path], at
@@ -46,28 +68,35 @@ async def run_until_stopped(folder: Path, operations: int | None) -> tuple[int, 
         assert await node.consume(ORDERS) == [*found, "goes on"], at
         registration = cluster.controller.image.topics.by_name("orders").partitions[0]
         assert registration.directories == (node.logs.get(ORDERS).directory.id,), at
-        return len(done), done
+        return done
 
 
-async def move_and_produce(node: Node, disk: StoppingDisk, acknowledged: list[str]) -> list[str]:
+async def move_and_produce(
+    node: Node, disk: StoppingDisk, threads: InlineThreads, acknowledged: list[str]
+) -> list[str]:
     """Answers the record that was being written when the disk stopped, if there was one."""
-    value = ""
-    try:
+    numbers = iter(range(10))
+    unsure: list[str] = []
+
+    def produce() -> None:
+        number = next(numbers, None)
+        if number is None or disk.stopped:
+            return
+        value = f"meanwhile {number}"
+        try:
+            node.produce(ORDERS, value)
+            acknowledged.append(value)
+        except (Killed, ApiError):
+            unsure.append(value)
+
+    threads.before = produce
+    with contextlib.suppress(Killed, ApiError):
         node.replicas.alter_replica_log_dirs({ORDERS: str(node.directories[1])})
-        number = 0
-        while node.replicas.movers.moves and not disk.stopped:
-            if number < 10:
-                value = f"meanwhile {number}"
-                node.produce(ORDERS, value)
-                acknowledged.append(value)
-                number += 1
-            await asyncio.sleep(0.0005)
-        value = "after the swap"
-        node.produce(ORDERS, value)
-        acknowledged.append(value)
-    except (Killed, ApiError):
-        return [value]
-    return []
+    await eventually(lambda: not node.replicas.movers.moves or disk.stopped)
+    for _ in range(10):
+        produce()
+    await asyncio.sleep(0)
+    return unsure
 
 
 def current_folders(node: Node) -> list[str]:
@@ -79,12 +108,18 @@ def current_folders(node: Node) -> list[str]:
 async def test_every_restart_ends_with_one_log(tmp_path: Path, first: int) -> None:
     for operations in range(first, first + POINTS_PER_TEST):
         folder = tmp_path / str(operations)
-        done, _ = await run_until_stopped(folder, operations)
+        done = await run_until_stopped(folder, operations)
         shutil.rmtree(folder)
-        if done <= operations:
+        if len(done) <= operations:
             return  # the move was over before
 
 
 async def test_the_points_above_are_all_there_are(tmp_path: Path) -> None:
-    done, operations = await run_until_stopped(tmp_path, None)
-    assert 40 < done < MOST_POINTS, operations
+    done = await run_until_stopped(tmp_path, None)
+    assert 40 < len(done) < MOST_POINTS, done
+    again = await run_until_stopped(tmp_path / "again", None)
+    assert kinds(done) == kinds(again), "each number is the same point each time"
+
+
+def kinds(operations: list[str]) -> list[str]:
+    return [operation.split(" ")[0] for operation in operations]

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 
 from ballast_broker.replication.moves import Stage
+from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -170,6 +171,30 @@ async def test_the_destination_fails_in_the_middle(tmp_path: Path) -> None:
         assert node.produce(ORDERS, "goes on") == 100
         assert await node.consume(ORDERS) == [*expected, "goes on"]
         assert node.logs.get(ORDERS).cleaning_paused == 0
+
+
+@pytest.mark.spec("DIR-43", "DIR-29")
+async def test_the_destination_fails_between_the_two_renames(tmp_path: Path) -> None:
+    class FailingRename(RealDisk):
+        def rename(self, old: str, new: str) -> None:
+            if old.endswith("-future") and new.endswith("orders-0"):
+                raise OSError(5, "Input/output error")
+            super().rename(old, new)
+
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = FailingRename()
+        node = await holding(cluster)
+        expected = records_of(node.logs.get(ORDERS))
+        move(node, node.directories[1])
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        assert not node.logs.directory(str(node.directories[1])).online
+        assert node.produce(ORDERS, "goes on") == 100
+        assert await node.consume(ORDERS) == [*expected, "goes on"]
+        await node.crash(noticed=False)
+        cluster.disk = RealDisk()
+        await node.start()
+        assert await node.consume(ORDERS) == [*expected, "goes on"]
 
 
 @pytest.mark.spec("DIR-45")
