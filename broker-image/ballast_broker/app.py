@@ -39,7 +39,7 @@ from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.traffic import Traffic
@@ -81,7 +81,7 @@ class Node:
     async def start(self) -> None:
         """Returns when the node serves. Raises whatever keeps it from doing so, with a sentence to show."""
         await self._open_logs()
-        self._build_quorum()
+        await self._build_quorum()
         if self.config.is_broker:
             self.broker = _Broker(self)
         self._listen_for_controllers()
@@ -93,18 +93,20 @@ class Node:
 
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
-        cluster_id = config.cluster_id
-        storage = settings.storage_config(config, cluster_id)
-        self.logs = LogManager(world.disk, world.clock, world.threads, world.random, storage, config_of=self._config_of)
+        storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id())
+        self.logs = LogManager(world.disk, world.clock, world.threads, storage, world.random, config_of=self._config_of)
         self.logs.on_directory_failure.append(self._directory_failed)
-        await self.logs.start(new_cluster_id=self._new_cluster_id())
+        await self.logs.start()
         assert self.logs.cluster_id is not None
         self._cluster_id = self.logs.cluster_id
 
     def _new_cluster_id(self) -> str | None:
         """For empty directories: a cluster of one names itself; several must be told, or each would invent one."""
-        if len(self.config.voters) > 1 or not self.config.is_controller:
+        disk = self.world.disk
+        if any(disk.exists(f"{path}/{META_PROPERTIES}") for path in self.config.log_directories):
             return None
+        if len(self.config.voters) > 1 or not self.config.is_controller:
+            raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
         return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
 
     def _config_of(self, topic: str) -> Any:
@@ -112,9 +114,9 @@ class Node:
         del topic
         return self.config.log_config({})
 
-    def _build_quorum(self) -> None:
+    async def _build_quorum(self) -> None:
         world, config = self.world, self.config
-        metadata_log: Log = self.logs.open_metadata_log(settings.metadata_log_config(config))
+        metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
         self.metadata = MetadataReplica(
             store,
@@ -296,7 +298,7 @@ class _Broker:
     async def join(self) -> None:
         """Register, catch up, be unfenced."""
         node = self._node
-        node.logs.start_maintenance()
+        node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replicas.start()
         self.lifecycle = BrokerLifecycle(
             identity=self._identity(),

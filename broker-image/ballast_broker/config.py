@@ -184,7 +184,8 @@ class BrokerConfig:
 
     @cached_property
     def log_directories(self) -> tuple[str, ...]:
-        return self.values["log.dirs"] or self.values["log.dir"]
+        directories: tuple[str, ...] = self.values["log.dirs"] or self.values["log.dir"]
+        return directories
 
     @cached_property
     def metadata_directory(self) -> str:

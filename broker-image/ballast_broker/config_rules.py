@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
 from ballast_broker.config_types import ConfigError, Property
@@ -44,6 +45,12 @@ DYNAMIC_BROKER_PROPERTIES = frozenset(
         "unclean.leader.election.enable",
     }
 )
+
+
+def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
+    """Values of broker configs that were set at run time; later layers win: all brokers' first, then this one's."""
+    texts = {name: text for layer in layers for name, text in layer.items() if name in BROKER_PROPERTIES}
+    return {name: BROKER_PROPERTIES[name].parse(text) for name, text in texts.items()}
 
 
 class Rules:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
+from ballast_broker.config import BrokerConfig
+from ballast_broker.config_rules import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.coordinator.rebalance import GroupLimits
@@ -129,15 +127,8 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
     )
 
 
-def dynamic_values(config: BrokerConfig, image: MetadataImage) -> dict[str, Any]:
-    """Broker configs that the metadata overrides: for all brokers, then for this one."""
-    texts: Mapping[str, str] = {
-        **image.configs.of(RESOURCE_BROKER, ""),
-        **image.configs.of(RESOURCE_BROKER, str(config.node_id)),
-    }
-    return {name: BROKER_PROPERTIES[name].parse(text) for name, text in texts.items() if name in BROKER_PROPERTIES}
-
-
 def topic_log_config(config: BrokerConfig, image: MetadataImage, topic: str) -> LogConfig:
-    resolved: LogConfig = config.log_config(image.configs.of(RESOURCE_TOPIC, topic), dynamic_values(config, image))
+    configs = image.configs
+    dynamic = dynamic_values(configs.of(RESOURCE_BROKER, ""), configs.of(RESOURCE_BROKER, str(config.node_id)))
+    resolved: LogConfig = config.log_config(image.configs.of(RESOURCE_TOPIC, topic), dynamic)
     return resolved

@@ -248,7 +248,7 @@ class ControllerService:
 
     async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
         """The response, with NOT_CONTROLLER in it where another node is the active controller."""
-        request.API_VERSION = version
+        request._version = version  # what a command may have to know; a decoded request has it already
         name = _name_of(api_key)
         try:
             if api_key == BROKER_REGISTRATION:

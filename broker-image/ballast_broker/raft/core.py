@@ -41,6 +41,7 @@ from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
 
 FOREVER = float("inf")
+NEVER = float("-inf")
 
 
 class LogView(Protocol):
@@ -124,7 +125,7 @@ class RaftCore:
         self._fetch_at = FOREVER
         self._fetch_outstanding: Fetch | None = None
         self._loading_snapshot = False
-        self._fetched_once = False
+        self._fetched_at = NEVER
         self._leader_ended = False
         self._flushed = log.end_offset
         self._pending_high_watermark = -1
@@ -231,7 +232,7 @@ class RaftCore:
         voted_for = self.voted_for if epoch == self.epoch else NOBODY
         self._enter(Role.FOLLOWER, epoch, leader, voted_for)
         self._retries = 0
-        self._fetched_once = False
+        self._fetched_at = NEVER
         self._leader_ended = False
         self._election_at = now + self._timeouts.fetch_s
         self._send_fetch(now)
@@ -286,6 +287,7 @@ class RaftCore:
             retries, leader = self._retries, self.leader
             self._enter(Role.FOLLOWER, self.epoch, leader, self.voted_for)
             self._retries = retries
+            self._fetched_at = NEVER  # who doubts its leader helps others that do
             self._election_at = now + self._timeouts.fetch_s
             self._fetch_at = now + wait
         else:
@@ -308,19 +310,20 @@ class RaftCore:
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
         if request.epoch > self.epoch:
             self._become_unattached(now, request.epoch)
-        granted = self._may_grant(request)
+        granted = self._may_grant(now, request)
         if granted and not request.pre_vote and self.voted_for != request.candidate:
             self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate)
             self._election_at = self._election_timeout(now)
         return Reply(self.epoch, self.leader, granted=granted)
 
-    def _may_grant(self, request: Vote) -> bool:
+    def _may_grant(self, now: float, request: Vote) -> bool:
         up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
         if not up_to_date or self.role is Role.LEADER:
             return False
         if request.pre_vote:
             # Who hears its leader does not help to depose it.
-            return self.role is not Role.FOLLOWER or not self._fetched_once or self._leader_ended
+            heard_lately = now - self._fetched_at < self._timeouts.fetch_s
+            return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
         if self.voted_for != NOBODY:
             return self.voted_for == request.candidate
         return self.leader == NOBODY
@@ -395,13 +398,17 @@ class RaftCore:
             return
         self._fetch_outstanding = None
         if self.role is Role.FOLLOWER and refused and self.is_voter and receiver == self.leader:
-            # Dead, not slow. A little chance keeps two voters from standing against each other.
-            self._leader_ended = True
-            self._election_at = now + self._timeouts.backoff_s * self._random.random()
+            self._doubt_leader(now)  # dead, not slow
         elif self.role is Role.FOLLOWER and refused:
             self._become_unattached(now, self.epoch)
         else:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
+    def _doubt_leader(self, now: float) -> None:
+        """Ask for votes soon. A little chance keeps two voters from standing against each other."""
+        self._leader_ended = True
+        limit = self._timeouts.backoff_s * 2 ** min(self._retries, 4)
+        self._election_at = min(self._election_at, now + limit * self._random.random())
 
     # ------------------------------------------------------------------ following
 
@@ -426,10 +433,12 @@ class RaftCore:
             return
         if reply.error is not ErrorCode.NONE or self.role is not Role.FOLLOWER:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+            if self.role is Role.FOLLOWER and self.is_voter and reply.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._doubt_leader(now)  # it says itself that it does not lead
             return
         self._election_at = now + self._timeouts.fetch_s
         self._retries = 0
-        self._fetched_once = True
+        self._fetched_at = now
         self._leader_ended = False
         if reply.diverging is not None:
             self._truncate(reply.diverging)

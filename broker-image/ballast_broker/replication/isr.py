@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -116,15 +116,19 @@ class IsrChanges:
             partition_epoch=answer.partition_epoch,
         )  # fmt: skip
         if outcome is IsrAnswer.ACCEPTED:
-            self._count(replica, before, state.isr)
+            self.count(replica, before)
             if state.advance_high_watermark(replica.now_ms()) and not replica.offline:
                 replica.high_watermark_moved()
         elif error is not ErrorCode.NONE:
             log.info("%s: ISR %s refused: %s", replica.topic_partition, sorted(change.members), error.name)
         return outcome
 
-    def _count(self, replica: Replica, before: Iterable[int], after: frozenset[int]) -> None:
-        if len(after) < len(frozenset(before)):
+    def count(self, replica: Replica, before: frozenset[int]) -> None:
+        """The ISR of a partition led here is another one now; the metadata may bring that before the answer does."""
+        after = replica.state.isr
+        if after == before:
+            return
+        if len(after) < len(before):
             self.shrinks += 1
         else:
             self.expands += 1

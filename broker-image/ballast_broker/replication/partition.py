@@ -57,7 +57,14 @@ class Follower:
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
     last_caught_up_ms: int = -(2**62)
     broker_epoch: int = -1
-    eligible: bool = True
+    # The epoch of the broker as the metadata has it, if it is neither fenced nor shutting down; -1: not told yet.
+    live_epoch: int | None = -1
+
+    @property
+    def eligible(self) -> bool:
+        """May be in the ISR: alive, and what we know of its log is from its present life."""
+        live = self.live_epoch
+        return live is not None and (live == -1 or self.broker_epoch in (-1, live))
 
     def fetched(self, offset: int, log_start_offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         # It had all that the leader had when it asked the time before: it was caught up at that time.
@@ -199,8 +206,7 @@ class Partition:
     def update_eligible(self, brokers: Mapping[int, int]) -> None:
         """Which brokers may be in an ISR (neither fenced nor shutting down), with their epochs."""
         for follower in self.followers.values():
-            epoch = brokers.get(follower.broker_id)
-            follower.eligible = epoch is not None and follower.broker_epoch in (-1, epoch)
+            follower.live_epoch = brokers.get(follower.broker_id)
 
     # -- the high watermark ---------------------------------------------------------------------------------------
     def appended(self, log_end_offset: int, now_ms: int) -> bool:
@@ -282,8 +288,9 @@ class Partition:
         return taken
 
     def lowest_log_start_offset(self) -> int:
-        """Of all followers (DeleteRecords waits for it); -1 while one of them has not fetched yet."""
-        return min((follower.log_start_offset for follower in self.followers.values()), default=2**63 - 1)
+        """Of all live followers (DeleteRecords waits for it); -1 while one of them has not fetched yet."""
+        starts = [each.log_start_offset for each in self.followers.values() if each.live_epoch is not None]
+        return min(starts, default=2**63 - 1)
 
     # -- the ISR --------------------------------------------------------------------------------------------------
     def propose_expand(self, broker_id: int) -> IsrChange | None:

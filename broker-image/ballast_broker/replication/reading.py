@@ -20,7 +20,8 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.replication.quotas import LeaderThrottle
     from ballast_broker.replication.replica import Replica
-    from ballast_broker.storage.log import Log, LogSlice
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.slices import LogSlice
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.replication.waiting import ParkedFetch, PendingCommit, Wakeups
     from ballast_broker.seams import Clock
-    from ballast_broker.storage.log import AppendInfo, Log
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.slices import AppendInfo
 
 _STORAGE_ERROR = "The log's directory is offline."
 

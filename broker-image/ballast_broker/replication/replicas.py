@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ballast_broker.metadata.image import (
-    DIRECTORY_UNASSIGNED,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     MetadataImage,
@@ -43,8 +42,9 @@ if TYPE_CHECKING:
     from ballast_broker.metadata.delta import MetadataDelta
     from ballast_broker.seams import Clock, Network, Threads
     from ballast_broker.storage.directories import LogDirectory
-    from ballast_broker.storage.log import AppendInfo, Log
+    from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
+    from ballast_broker.storage.slices import AppendInfo
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class Replicas:
         self._directories = Directories(logs, self._replicas, self.movers)
         self._eligible: dict[int, int] = {}
         self._shrink_task: asyncio.Task[None] | None = None
+        self._published = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.get_ident()
         logs.on_directory_failure.append(self._directory_failed)
@@ -265,13 +266,14 @@ class Replicas:
                     continue
                 config = config or self._log_config(image, changed.name)
                 before = changed.previous(number)
-                is_new = before is None or self._broker_id not in before.replicas
+                added = self._published and (before is None or self._broker_id not in before.replicas)
                 with contextlib.suppress(ApiError):
-                    self._take_role(topic_partition, changed.id, registration, config, is_new)
+                    self._take_role(topic_partition, changed.id, registration, config, added)
         if delta.brokers_changed:
             for replica in self._replicas.values():
                 replica.state.update_eligible(self._eligible)
         self._configure(delta, image)
+        self._published = True
 
     def _brokers_changed(self, image: MetadataImage) -> None:
         brokers = image.cluster.brokers.values()
@@ -323,7 +325,7 @@ class Replicas:
         topic_id: UUID,
         registration: PartitionRegistration,
         config: LogConfig,
-        is_new: bool,
+        added: bool,
     ) -> None:
         replica = self._replicas.get(topic_partition)
         if replica is not None and replica.topic_id != topic_id:
@@ -334,30 +336,38 @@ class Replicas:
             replica = Replica(topic_id, state, self._clock, self._reader.wakeups)
             self._replicas[topic_partition] = replica
         if replica.log is None:
-            self._open_log(replica, registration, config, is_new)
+            self._open_log(replica, registration, config, added)
             self._settle_directory(replica, registration.directory_of(self._broker_id))
         self._apply_config(replica, config)
+        isr = replica.state.isr
         transition = replica.become(registration)
         if transition is Transition.STALE:
             return
+        if transition is Transition.STILL_LEADER:
+            self.isr_changes.count(replica, isr)
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self.fetchers.unfollow(replica)
         else:
             self.fetchers.follow(replica)
 
-    def _open_log(self, replica: Replica, registration: PartitionRegistration, config: LogConfig, is_new: bool) -> None:
+    def _open_log(self, replica: Replica, registration: PartitionRegistration, config: LogConfig, added: bool) -> None:
+        """The log as it is on disk, or a new one. None is made where its own may be on a disk that is away."""
+        topic_partition = replica.topic_partition
         assigned = registration.directory_of(self._broker_id)
+        known = None if assigned is None else self._logs.directory(assigned)
         try:
+            if topic_partition in self._logs.future_logs and topic_partition not in self._logs.logs:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
             replica.log = self._logs.get_or_create(
-                replica.topic_partition,
+                topic_partition,
                 replica.topic_id,
                 config,
-                is_new=is_new,
-                assigned_directory=None if assigned == DIRECTORY_UNASSIGNED else assigned,
+                is_new=added or (known is not None and known.online),
+                assigned_directory=assigned,
             )
         except ApiError as error:
-            log.error("no log for %s: %s", replica.topic_partition, error)
+            log.error("no log for %s: %s", topic_partition, error)
             replica.go_offline()
             raise
         replica.offline = False

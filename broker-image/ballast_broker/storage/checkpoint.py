@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
@@ -59,7 +60,7 @@ def parse_epochs(data: bytes) -> list[tuple[int, int]]:
         entries = [(int(epoch), int(offset)) for epoch, offset in _entries(data, 2)]
     except ValueError as error:
         raise CorruptFile(f"epoch checkpoint: {error}") from error
-    if any(a[0] >= b[0] or a[1] > b[1] for a, b in zip(entries, entries[1:], strict=False)):
+    if any(a[0] >= b[0] or a[1] > b[1] for a, b in itertools.pairwise(entries)):
         raise CorruptFile("epoch checkpoint is not ascending")
     return entries
 

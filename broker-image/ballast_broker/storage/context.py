@@ -20,6 +20,7 @@ class StorageConfig:
     node_id: int
     log_dirs: tuple[str, ...]
     cluster_id: str | None = None
+    generate_cluster_id: bool = False  # where a quorum of one starts on empty directories
     metadata_log_dir: str | None = None
     cordoned_log_dirs: frozenset[str] = frozenset()
     num_recovery_threads_per_data_dir: int = 2

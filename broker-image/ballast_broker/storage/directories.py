@@ -74,6 +74,7 @@ class LogDirectory:
         self.error: BaseException | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
+        self.checkpoints: dict[str, int] = {}  # hash of what each checkpoint file holds
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -151,24 +152,39 @@ def random_directory_id(random: Random) -> UUID:
 
 
 def identify(
-    directories: list[LogDirectory], disk: Disk, random: Random, *, cluster_id: str | None, node_id: int
+    directories: list[LogDirectory],
+    disk: Disk,
+    random: Random,
+    *,
+    cluster_id: str | None,
+    node_id: int,
+    generate: bool = False,
 ) -> str:
     """Read or write every directory's `meta.properties`; answers the cluster id that all of them have.
 
-    `cluster_id` None: take it from the directories; `DirectoryRefused` if none knows it.
+    `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
     """
     found: dict[LogDirectory, dict[str, str]] = {}
     for directory in directories:
         path = f"{directory.path}/{META_PROPERTIES}"
-        if disk.exists(path):
-            found[directory] = parse_properties(disk.read_bytes(path))
+        try:
+            if disk.exists(path):
+                found[directory] = parse_properties(disk.read_bytes(path))
+        except OSError as error:
+            directory.fail(error)
     for directory, properties in found.items():
         cluster_id = _check(directory, properties, cluster_id, node_id)
+    if cluster_id is None and generate:
+        cluster_id = uuid_text(random_directory_id(random))
     if cluster_id is None:
         raise DirectoryRefused("No log directory is formatted yet and no cluster.id is configured")
     used: set[UUID] = set()
-    for directory in directories:
-        _adopt(directory, found.get(directory), disk, random, cluster_id, node_id)
+    for directory in [directory for directory in directories if directory.online]:
+        try:
+            _adopt(directory, found.get(directory), disk, random, cluster_id, node_id)
+        except OSError as error:
+            directory.fail(error)
+            continue
         if directory.id in used:
             raise DirectoryRefused(f"Found multiple metadata.properties directories with ID {uuid_text(directory.id)}")
         used.add(directory.id)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ballast_broker.seams import Disk, File
-from ballast_broker.storage.batch_header import BatchHeader, walk
+from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from ballast_broker.storage.open_files import OpenFiles
+from ballast_wire.records import LOG_OVERHEAD, Header
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -49,6 +50,7 @@ class Segment:
         "disk",
         "first_timestamp",
         "folder",
+        "full",
         "index_size_limit",
         "max_timestamp",
         "offset_of_max_timestamp",
@@ -72,6 +74,7 @@ class Segment:
         self.references = 0
         self.used_lately = False
         self.deleted = False
+        self.full = False  # an index has no room left
         self.created_ms = 0
         self.bytes_since_index_entry = 0
         self.first_timestamp = UNKNOWN  # of the first batch; -1: the batch has none
@@ -175,6 +178,7 @@ class Segment:
             self.offset_index.append(last_offset - self.base_offset, position)
             self.add_time_entry()
             self.bytes_since_index_entry = 0
+            self.full = self._indexes_are_full()
         self.bytes_since_index_entry += size
         self.size = position + size
 
@@ -188,12 +192,13 @@ class Segment:
         """The first append after a start: the indexes grow to their full length again."""
         self.offset_index.preallocate()
         self.time_index.preallocate()
+        self.full = self._indexes_are_full()
 
-    def indexes_are_full(self) -> bool:
+    def _indexes_are_full(self) -> bool:
         """One entry of the time index stays free for the one that is written at roll."""
-        index = self._offset_index
-        return index is not None and (
-            index.count >= index.capacity or self.time_index.count >= self.time_index.capacity - 1
+        return (
+            self.offset_index.count >= self.offset_index.capacity
+            or self.time_index.count >= self.time_index.capacity - 1
         )
 
     def seal(self) -> None:
@@ -210,7 +215,7 @@ class Segment:
 
     # Looking up
 
-    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, Header]]:
         return walk(self.file(), position, self.size if end is None else end)
 
     def floor_position(self, offset: int) -> int:
@@ -223,7 +228,7 @@ class Segment:
             raise CorruptFile(f"{self.path(INDEX_SUFFIX)} points to {position} in a log of {self.size} bytes")
         return position
 
-    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+    def find(self, offset: int) -> tuple[int, Header] | None:
         """Position and header of the first batch whose last offset is at least `offset`."""
         for position, header in self.batches(self.floor_position(offset)):
             if header.base_offset + header.last_offset_delta >= offset:
@@ -236,11 +241,13 @@ class Segment:
         start = self.offset_index.at(number)[1] if number >= 0 else 0
         result = None
         for position, header in self.batches(start):
-            end = position + header.length + 12
+            end = position + header.length + LOG_OVERHEAD
             if end > limit:
                 break
             result = (end, header.base_offset + header.last_offset_delta + 1)
-        if result is None and start > 0:  # the batch at `start` is itself cut by the limit: the one before it ends there
+        if (
+            result is None and start > 0
+        ):  # the batch at `start` is itself cut by the limit: the one before it ends there
             return start, self._offset_before(number, start)
         return result
 

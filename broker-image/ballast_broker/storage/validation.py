@@ -8,36 +8,36 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage.batch_header import (
-    COMPRESSION_MASK,
-    CONTROL_FLAG,
-    CRC_END,
-    HEADER_SIZE,
-    LENGTH_END,
-    LOG_APPEND_TIME_FLAG,
-    TRANSACTIONAL_FLAG,
-    BatchHeader,
-    header_at,
-)
 from ballast_broker.storage.errors import InvalidRecords
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Header,
+)
 
 LAST_CODEC = 4
 CLIENT = "client"
 
 
-def split(buffer: memoryview, partition: object) -> list[tuple[int, BatchHeader]]:
+def split(buffer: memoryview, partition: object) -> list[tuple[int, Header]]:
     """Positions and headers of the batches that make up the whole buffer."""
     result = []
     position, end = 0, len(buffer)
     while position < end:
-        if end - position < HEADER_SIZE:
+        if end - position < HEADER_BYTES:
             raise _illegal_length(end - position, partition)
-        header = header_at(buffer, position)
-        if header.length < HEADER_SIZE - LENGTH_END or position + header.size > end:
+        header = Header._make(HEADER.unpack_from(buffer, position))
+        if header.length < HEADER_BYTES - LOG_OVERHEAD or position + header.length + LOG_OVERHEAD > end:
             raise _illegal_length(header.length, partition)
         result.append((position, header))
-        position += header.size
+        position += header.length + LOG_OVERHEAD
     if not result:
         raise _illegal_length(0, partition)
     return result
@@ -51,8 +51,8 @@ def _illegal_length(length: int, partition: object) -> ApiError:
     )
 
 
-def check_crc(batch: memoryview, header: BatchHeader, partition: object) -> None:
-    if crc32c(batch[CRC_END:]) != header.crc:
+def check_crc(batch: memoryview, header: Header, partition: object) -> None:
+    if crc32c(batch[CRC_FROM:]) != header.crc:
         raise ApiError(
             ErrorCode.CORRUPT_MESSAGE,
             f"Record is corrupt (stored crc = {header.crc}) in topic partition {partition}.",
@@ -60,22 +60,22 @@ def check_crc(batch: memoryview, header: BatchHeader, partition: object) -> None
 
 
 def check_leader_batch(
-    batch: memoryview, header: BatchHeader, config: LogConfig, partition: object, origin: str, now_ms: int
+    batch: memoryview, header: Header, config: LogConfig, partition: object, origin: str, now_ms: int
 ) -> None:
     """A batch as a producer (or a coordinator) sent it, before offsets are given."""
     if header.magic != 2:
         raise _magic_refused(header.magic)
-    size = header.length + LENGTH_END
+    size = header.length + LOG_OVERHEAD
     if size > config.max_message_bytes:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"The record batch size in the append to {partition} is {size} bytes "
             f"which exceeds the maximum configured value of {config.max_message_bytes}).",
         )
-    if crc32c(batch[CRC_END:]) != header.crc:
+    if crc32c(batch[CRC_FROM:]) != header.crc:
         check_crc(batch, header, partition)
     attributes, delta, count = header.attributes, header.last_offset_delta, header.record_count
-    if count != delta + 1 or count <= 0 or attributes & COMPRESSION_MASK > LAST_CODEC:
+    if count != delta + 1 or count <= 0 or attributes & CODEC_MASK > LAST_CODEC:
         _refuse_shape(header, partition)
     if origin == CLIENT:
         _check_client_batch(header, partition)
@@ -84,25 +84,25 @@ def check_leader_batch(
         and config.message_timestamp_type == "CreateTime"
     ):
         raise timestamp_refused(header.max_timestamp, 0, config, now_ms, delta)
-    if attributes & LOG_APPEND_TIME_FLAG and config.message_timestamp_type == "CreateTime":
+    if attributes & TIMESTAMP_TYPE_MASK and config.message_timestamp_type == "CreateTime":
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
             f"Invalid timestamp type in message {partition}. Producer should not set timestamp type to LogAppendTime.",
         )
 
 
-def _check_client_batch(header: BatchHeader, partition: object) -> None:
+def _check_client_batch(header: Header, partition: object) -> None:
     if header.base_offset != 0:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             f"The baseOffset of the record batch in the append to {partition} should be 0, "
             f"but it is {header.base_offset}",
         )
-    if header.attributes & CONTROL_FLAG:
+    if header.attributes & CONTROL_MASK:
         raise ApiError(
             ErrorCode.INVALID_RECORD, f"Clients are not allowed to write control records in topic partition {partition}"
         )
-    if header.attributes & TRANSACTIONAL_FLAG:
+    if header.attributes & TRANSACTIONAL_MASK:
         raise ApiError(
             ErrorCode.INVALID_TXN_STATE, f"Transactions are not supported: topic partition {partition} is unchanged"
         )
@@ -122,7 +122,7 @@ def _magic_refused(magic: int) -> ApiError:
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown magic {magic}")
 
 
-def _refuse_shape(header: BatchHeader, partition: object) -> None:
+def _refuse_shape(header: Header, partition: object) -> None:
     last = header.base_offset + header.last_offset_delta
     if header.last_offset_delta < 0:
         message = f"Batch has an invalid offset range: [{header.base_offset}, {last}] in topic partition {partition}"
@@ -134,7 +134,7 @@ def _refuse_shape(header: BatchHeader, partition: object) -> None:
             f"{header.record_count} in topic partition {partition}"
         )
     else:
-        codec = header.attributes & COMPRESSION_MASK
+        codec = header.attributes & CODEC_MASK
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {codec}")
     raise ApiError(ErrorCode.INVALID_RECORD, message)
 
@@ -149,7 +149,7 @@ def timestamp_refused(timestamp: int, offset: int, config: LogConfig, now_ms: in
     return InvalidRecords(ErrorCode.INVALID_TIMESTAMP, message, [(index, message)])
 
 
-def check_follower_batch(batch: memoryview, header: BatchHeader, partition: object) -> None:
+def check_follower_batch(batch: memoryview, header: Header, partition: object) -> None:
     """A batch that a leader has stored: offsets may have gaps (compaction), so counts are not compared."""
     if header.magic != 2:
         raise _magic_refused(header.magic)

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.commands.context import ConfigEntry, ControllerConfig
 from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle
@@ -19,7 +21,6 @@ from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
-from tests.broker.raft.memory import InlineThreads, LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59})

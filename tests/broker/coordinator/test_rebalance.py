@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ballast_broker.coordinator import rebalance
 from ballast_broker.coordinator.effects import (
     Effect,

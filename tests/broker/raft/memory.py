@@ -81,6 +81,7 @@ class MemoryLog:
                 best = (view.header.leader_epoch, view.last_offset + 1)
         return best
 
+    @property
     def latest_epoch(self) -> int | None:
         return _view(self.batches[-1]).header.leader_epoch if self.batches else None
 

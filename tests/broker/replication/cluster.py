@@ -16,6 +16,7 @@ from ballast_broker.controller.commands.brokers import fence_broker, register_br
 from ballast_broker.controller.commands.configs import incremental_alter_configs
 from ballast_broker.controller.commands.context import CommandContext, ConfigEntry, ControllerConfig, Outcome
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
+from ballast_broker.controller.commands.elections import unclean_elections
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.log_config import LogConfig
@@ -34,6 +35,7 @@ from ballast_wire.records import Record, decode_records, encode_batch, iterate_b
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 HOST = "in-process"
+_lives = itertools.count(1)
 
 
 class RealClock:
@@ -91,6 +93,7 @@ class Controller:
         self.image = MetadataImage()
         self.away = False
         self.calls: list[Any] = []
+        self.last: tuple[MetadataDelta, MetadataImage]
         self._publish: dict[int, Callable[[MetadataDelta, MetadataImage], None]] = {}
         self._random = SeededRandom(1)
 
@@ -104,6 +107,7 @@ class Controller:
             for record in outcome.records:
                 delta.replay(record)
             self.image = delta.apply(self.image.offset + len(outcome.records), 1)
+            self.last = (delta, self.image)
             for publish in list(self._publish.values()):
                 publish(delta, self.image)
         return outcome.response
@@ -148,10 +152,17 @@ class Controller:
         self.commit(Outcome(unfence_broker(self.context(), self.image.cluster.brokers[broker_id])))
         return int(response.broker_epoch)
 
+    def replace(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
+        self._publish[broker_id] = publish
+
     def lose(self, broker_id: int) -> None:
         """The broker is fenced, as after its session."""
         self._publish.pop(broker_id, None)
         self.commit(fence_broker(self.context(), broker_id))
+
+    async def elect_uncleanly(self) -> None:
+        """What the controller does now and then for partitions without a leader."""
+        self.commit(unclean_elections(self.context()))
 
     def create_topic(self, name: str, replicas: list[list[int]], configs: dict[str, str] | None = None) -> UUID:
         kind = message("CreateTopicsRequest")
@@ -204,7 +215,7 @@ def everything(image: MetadataImage) -> MetadataDelta:
 
 def round_trip(sent: Any, version: int) -> Any:
     kind = type(sent)
-    return kind.decode(kind(version=version) and sent.encode(version), version=version)
+    return kind.decode(sent.encode(version), version=version)
 
 
 class Node:
@@ -221,6 +232,18 @@ class Node:
         self.replicas: Replicas
 
     async def start(self) -> None:
+        await self._open()
+        ids = [directory.id for directory in self.logs.directories if directory.online]
+        self.epoch = self._cluster.controller.register(self.broker_id, ids, self.replicas.publish)
+
+    async def start_unnoticed(self) -> None:
+        """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
+        await self._open()
+        controller = self._cluster.controller
+        self.replicas.publish(everything(controller.image), controller.image)
+        controller.replace(self.broker_id, self.replicas.publish)
+
+    async def _open(self) -> None:
         for directory in self.directories:
             directory.mkdir(parents=True, exist_ok=True)
         config = StorageConfig(
@@ -228,7 +251,7 @@ class Node:
         )
         cluster = self._cluster
         clock = RealClock()
-        self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(self.broker_id))
+        self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(next(_lives)))
         await self.logs.start()
         self.replicas = Replicas(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
@@ -242,8 +265,6 @@ class Node:
         )
         await self.replicas.start()
         self.up = True
-        ids = [directory.id for directory in self.logs.directories if directory.online]
-        self.epoch = cluster.controller.register(self.broker_id, ids, self.replicas.publish)
 
     async def crash(self, *, noticed: bool = True) -> None:
         """Nothing is flushed or told. The files stay as the page cache has them."""
@@ -251,7 +272,8 @@ class Node:
         if noticed:
             self._cluster.controller.lose(self.broker_id)
         await self.replicas.stop()
-        self.logs.abandon()
+        for directory in self.logs.directories:
+            directory.unlock()
 
     async def stop(self) -> None:
         if self.up:
@@ -429,18 +451,19 @@ async def serve_fetch(replicas: Replicas, request: Any, cluster: Cluster) -> Any
     entries = []
     for topic in request.topics:
         image = cluster.controller.image.topics.by_id(topic.topic_id)
-        for each in topic.partitions:
-            entries.append(
-                FetchEntry(
-                    TopicPartition(image.name if image else "?", each.partition),
-                    topic.topic_id,
-                    each.fetch_offset,
-                    each.last_fetched_epoch,
-                    each.current_leader_epoch,
-                    each.log_start_offset,
-                    each.partition_max_bytes,
-                )
+        name = image.name if image else "?"
+        entries += [
+            FetchEntry(
+                TopicPartition(name, each.partition),
+                topic.topic_id,
+                each.fetch_offset,
+                each.last_fetched_epoch,
+                each.current_leader_epoch,
+                each.log_start_offset,
+                each.partition_max_bytes,
             )
+            for each in topic.partitions
+        ]
     params = FetchParams(
         replica_id=request.replica_state.replica_id,
         replica_epoch=request.replica_state.replica_epoch,

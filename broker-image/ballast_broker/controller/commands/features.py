@@ -42,7 +42,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
             refusal = error
             break
     if refusal is None:
-        if request.API_VERSION is None or request.API_VERSION < 2:
+        if request.version is None or request.version < 2:
             response.results = [
                 type(response).UpdatableFeatureResult(feature=each.feature, error_code=0, error_message=None)
                 for each in request.feature_updates
