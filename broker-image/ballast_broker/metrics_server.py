@@ -26,17 +26,20 @@ class Page(Protocol):
 
 
 class MetricsServer:
-    def __init__(self, page: Page, ready: Callable[[], bool]) -> None:
+    """`page` answers None while there is nothing to tell yet."""
+
+    def __init__(self, page: Callable[[], Page | None], ready: Callable[[], bool]) -> None:
         self._page = page
         self._ready = ready
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self.port = 0
 
     async def start(self, host: str, port: int) -> int:
         """Begin to answer; returns the port (0 asks for any). OSError where it cannot be had."""
         self._server = await asyncio.start_server(self._accept, host or None, port, limit=MAX_HEAD_BYTES)
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self.port
 
     async def stop(self) -> None:
         if self._server is None:
@@ -76,7 +79,11 @@ class MetricsServer:
         if method not in ("GET", "HEAD"):
             _say(writer, "405 Method Not Allowed", "only GET is answered here\n")
         elif path == "/metrics":
-            await self._send_page(writer, with_body=method == "GET")
+            page = self._page()
+            if page is None:
+                _say(writer, "503 Service Unavailable", "starting\n")
+            else:
+                await _send_page(page, writer, with_body=method == "GET")
         elif path == "/ready":
             ready = self._ready()
             _say(writer, "200 OK" if ready else "503 Service Unavailable", "ready\n" if ready else "not ready\n")
@@ -84,15 +91,16 @@ class MetricsServer:
             _say(writer, "404 Not Found", "/metrics and /ready are here\n")
         await writer.drain()
 
-    async def _send_page(self, writer: asyncio.StreamWriter, *, with_body: bool) -> None:
-        # Chunked: a page that breaks off is seen as broken, and is not taken for a short one.
-        writer.write(_head("200 OK", f"Content-Type: {PAGE_TYPE}\r\nTransfer-Encoding: chunked"))
-        if not with_body:
-            return
-        async for piece in self._page.render():
-            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            await writer.drain()
-        writer.write(b"0\r\n\r\n")
+
+async def _send_page(page: Page, writer: asyncio.StreamWriter, *, with_body: bool) -> None:
+    # Chunked: a page that breaks off is seen as broken, and is not taken for a short one.
+    writer.write(_head("200 OK", f"Content-Type: {PAGE_TYPE}\r\nTransfer-Encoding: chunked"))
+    if not with_body:
+        return
+    async for piece in page.render():
+        writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
 
 
 def _head(status: str, headers: str) -> bytes:

@@ -23,9 +23,10 @@ class Page:
 class Running:
     """A server on a free port, for `async with`."""
 
-    def __init__(self, page: Page, *, ready: bool = True) -> None:
+    def __init__(self, page: Page | None, *, ready: bool = True) -> None:
+        self.page = page
         self.ready = ready
-        self.server = MetricsServer(page, lambda: self.ready)
+        self.server = MetricsServer(lambda: self.page, lambda: self.ready)
         self.port = 0
 
     async def __aenter__(self) -> Running:
@@ -70,6 +71,11 @@ async def test_ready_says_whether() -> None:
         assert "503" in (await running.ask(b"GET /ready HTTP/1.1\r\n\r\n"))[0]
         running.ready = True
         assert "200" in (await running.ask(b"GET /ready HTTP/1.1\r\n\r\n"))[0]
+
+
+async def test_there_is_no_page_before_the_start() -> None:
+    async with Running(None) as running:
+        assert "503" in (await running.ask(b"GET /metrics HTTP/1.1\r\n\r\n"))[0]
 
 
 @pytest.mark.parametrize(
