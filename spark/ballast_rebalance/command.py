@@ -15,7 +15,10 @@ from ballast_planner import PlanOptions, to_kafka_json
 from ballast_planner.plan import plan_as_dict
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -167,7 +170,7 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
-def _store(args: argparse.Namespace) -> object:
+def _store(args: argparse.Namespace) -> ProposalStore | None:
     if not args.apply:
         return None
     from ballast_rebalance.kubernetes_store import KubernetesStore
@@ -175,7 +178,7 @@ def _store(args: argparse.Namespace) -> object:
     return KubernetesStore(args.namespace, args.kubeconfig)
 
 
-def _watch(spark: object, args: argparse.Namespace, options: JobOptions, store: object) -> int:
+def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: ProposalStore | None) -> int:
     from ballast_rebalance.job import Watch, watch
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -188,8 +191,8 @@ def _watch(spark: object, args: argparse.Namespace, options: JobOptions, store: 
         show(outcome, args.json)
         sys.stdout.flush()
 
-    watcher = Watch(spark, options, store, metrics, listener)  # type: ignore[arg-type]
-    query = watch(spark, options, watcher.on_batch)  # type: ignore[arg-type]
+    watcher = Watch(spark, options, store, metrics, listener)
+    query = watch(spark, options, watcher.on_batch)
     try:
         query.awaitTermination()
     finally:

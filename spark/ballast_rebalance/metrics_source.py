@@ -178,7 +178,7 @@ class _Source:
             f.col("partition").cast("long"),
             f.col("broker").cast("long"),
         )
-        return typed.toPandas()[list(REPLICA_COLUMNS)]
+        return pd.DataFrame(typed.toPandas(), columns=list(REPLICA_COLUMNS))
 
     def _complete(self, replicas: pd.DataFrame) -> list[str]:
         lacks = []

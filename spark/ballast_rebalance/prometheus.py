@@ -215,7 +215,8 @@ def _quote(value: str) -> str:
 def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
     """At most `limit` splits, because each is one query at a time against a server that limits them."""
     wanted = [ask for ask in asks if ask.series != 0]
-    return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))]
+    # Spark reads an empty list as one split that it does not name; one that asks nothing says what is meant.
+    return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
 
 
 def read_split(settings: Settings, split: Split) -> Iterator[pa.RecordBatch]:
