@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--prometheus", metavar="URL")
     source.add_argument("--bootstrap", metavar="HOST:PORT")
     source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
-    source.add_argument("--cluster-label", metavar="NAME=VALUE", help="a label that selects the cluster's series")
+    source.add_argument(
+        "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
+    )
     source.add_argument("--capacity", type=quantity, help="size of a disk where brokers are too old to say it")
     source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
     target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
@@ -96,11 +98,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
     from ballast_rebalance.proposal import ProposalOptions
     from ballast_rebalance.worth import Threshold
 
-    label = tuple(args.cluster_label.split("=", 1)) if args.cluster_label else None
     metrics = None
     if args.prometheus:
-        pair = (label[0], label[1]) if label and len(label) == 2 else None
-        metrics = MetricsOptions(args.prometheus, cluster_label=pair, max_age_s=args.max_age)
+        metrics = MetricsOptions(args.prometheus, cluster_label=args.cluster_label, max_age_s=args.max_age)
     return JobOptions(
         proposal=ProposalOptions(
             cluster=args.cluster,
@@ -160,6 +160,14 @@ def quantity(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
+    return name, value
 
 
 def duration(text: str) -> float:

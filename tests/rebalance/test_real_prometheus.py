@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, wait_for
+from tests.rebalance.skewed import Exporter, skewed_cluster
+
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.prometheus_http import Endpoint
 from ballast_rebalance.proposal import ProposalOptions
-
-from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, wait_for
-from tests.rebalance.skewed import Exporter, skewed_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
