@@ -34,6 +34,7 @@ def _immutable(field: str, value: Any) -> Obj:
 
 _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+DATA_LIMIT_BYTES = 1024 * 1024
 _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 
@@ -207,7 +208,10 @@ def _claim(new: Obj, old: Obj | None) -> list[Obj]:
     return []
 
 
-def _immutable_data(new: Obj, old: Obj | None) -> list[Obj]:
+def _data(new: Obj, old: Obj | None) -> list[Obj]:
+    size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
+    if size > DATA_LIMIT_BYTES:
+        return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
     if old is not None and old.get("immutable"):
         return [
             _forbidden(field, "field is immutable when `immutable` is set")
@@ -225,6 +229,6 @@ _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
     "Job": _job,
     "Service": _service,
     "PersistentVolumeClaim": _claim,
-    "ConfigMap": _immutable_data,
-    "Secret": _immutable_data,
+    "ConfigMap": _data,
+    "Secret": _data,
 }

@@ -170,11 +170,13 @@ def test_json_paths():
         parse_path(".a[?bad")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (119, "119s"), (120, "2m"), (599, "9m59s"), (3600, "60m"), (10800, "3h"), (90000, "25h"), (200000, "2d7h"),
-     (86400 * 30, "30d"), (86400 * 800, "2y70d")],
-)  # fmt: skip
+AGES = {
+    0: "0s", 119: "119s", 120: "2m", 599: "9m59s", 3600: "60m", 10800: "3h", 90000: "25h", 200000: "2d7h",
+    86400 * 30: "30d", 86400 * 800: "2y70d",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "text"), AGES.items())
 def test_ages(seconds, text):
     assert duration(seconds) == text
 
@@ -233,6 +235,15 @@ def test_logs_are_cut(tmp_path):
     cut_logs(tmp_path, limit_bytes=99)
     assert (logs / "c.log").stat().st_size == 0
     assert (logs / "c.previous.log").stat().st_size == 100
+
+
+def test_what_is_too_large_is_refused(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    with pytest.raises(Refused, match="may not be more than 1048576 bytes"):
+        api.post(path, {"metadata": {"name": "c"}, "data": {"a": "x" * 1048577}})
+    with pytest.raises(Refused, match="may not be more than 262144 bytes"):
+        api.post(path, {"metadata": {"name": "c", "annotations": {"a": "x" * 262144}}})
+    api.post(path, {"metadata": {"name": "c"}, "data": {"a": "x" * 1048576}})
 
 
 def test_events_go_after_an_hour(running, api, namespace):
