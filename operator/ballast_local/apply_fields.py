@@ -32,9 +32,8 @@ _UNOWNED: frozenset[Path] = frozenset(
 
 def _owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
     found = leaves({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, kind)
-    return {
-        path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ("f:metadata", "f:managedFields")
-    }  # fmt: skip
+    ledger = ("f:metadata", "f:managedFields")
+    return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
 
 
 class Ledger:

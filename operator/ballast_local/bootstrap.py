@@ -16,8 +16,9 @@ _OPTIONS = Options(manager="ballast-local")
 def _node() -> Obj:
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_bytes()}", "pods": "1000"}
     now = meta.now()
+    labels = {"kubernetes.io/hostname": NODE, "kubernetes.io/os": platform.system().lower()}
     return {
-        "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE, "kubernetes.io/os": platform.system().lower()}},
+        "metadata": {"name": NODE, "labels": labels},
         "spec": {},
         "status": {
             "capacity": capacity,
@@ -27,10 +28,22 @@ def _node() -> Obj:
                 {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "pods run as local processes",
                  "lastHeartbeatTime": now, "lastTransitionTime": now}
             ],
-            "nodeInfo": {"kubeletVersion": "v1.34.0+ballast", "operatingSystem": platform.system().lower(),
-                         "architecture": platform.machine(), "containerRuntimeVersion": "process://1"},
+            "nodeInfo": _node_info(),
         },
     }  # fmt: skip
+
+
+def _node_info() -> Obj:
+    system = platform.uname()
+    info = {
+        "architecture": system.machine,
+        "containerRuntimeVersion": "process://1",
+        "kernelVersion": system.release,
+        "kubeletVersion": "v1.34.0+ballast",
+        "operatingSystem": system.system.lower(),
+        "osImage": platform.platform(),
+    }
+    return info | dict.fromkeys(("bootID", "kubeProxyVersion", "machineID", "systemUUID"), "")
 
 
 def _memory_bytes() -> int:

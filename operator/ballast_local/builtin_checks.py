@@ -120,7 +120,8 @@ def _job(new: Obj, old: Obj | None) -> list[Obj]:
     spec = new["spec"]
     causes = _containers(spec["template"]["spec"], "spec.template.spec")
     if spec["template"]["spec"].get("restartPolicy") not in ("Never", "OnFailure"):
-        text = f'Unsupported value: "{spec["template"]["spec"].get("restartPolicy")}": supported values: "OnFailure", "Never"'
+        policy = spec["template"]["spec"].get("restartPolicy")
+        text = f'Unsupported value: "{policy}": supported values: "OnFailure", "Never"'
         causes.append(cause("FieldValueNotSupported", text, "spec.template.spec.restartPolicy"))
     if spec.get("completionMode") == "Indexed":
         causes.append(_forbidden("spec.completionMode", "the embedded Kubernetes API runs only NonIndexed jobs"))

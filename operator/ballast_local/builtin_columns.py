@@ -99,7 +99,7 @@ def _event_age(obj: Obj, now: datetime) -> str:
     for field in ("lastTimestamp", "deprecatedLastTimestamp", "eventTime", "firstTimestamp"):
         if obj.get(field):
             return duration((now - parse_time(obj[field])).total_seconds())
-    return _age_of("metadata.creationTimestamp")(obj, now)
+    return str(_age_of("metadata.creationTimestamp")(obj, now))
 
 
 def _event_object(obj: Obj, now: datetime) -> str:
@@ -152,9 +152,12 @@ BUILT_IN_COLUMNS: dict[str, tuple[Column, ...]] = {
         ("Active", 0, lambda obj, now: len(obj.get("status", {}).get("active") or [])),
     ),
     "leases.coordination.k8s.io": (("Holder", 0, _at("spec.holderIdentity", "")),),
-    "storageclasses.storage.k8s.io": (("Provisioner", 0, _at("provisioner")), ("ReclaimPolicy", 0, _at("reclaimPolicy"))),
+    "storageclasses.storage.k8s.io": (
+        ("Provisioner", 0, _at("provisioner")), ("ReclaimPolicy", 0, _at("reclaimPolicy")),
+    ),
     "poddisruptionbudgets.policy": (
-        ("Min Available", 0, _at("spec.minAvailable", "N/A")), ("Max Unavailable", 0, _at("spec.maxUnavailable", "N/A")),
+        ("Min Available", 0, _at("spec.minAvailable", "N/A")),
+        ("Max Unavailable", 0, _at("spec.maxUnavailable", "N/A")),
         ("Allowed Disruptions", 0, _at("status.disruptionsAllowed", 0)),
     ),
     "customresourcedefinitions.apiextensions.k8s.io": (("Created At", 0, _at("metadata.creationTimestamp")),),

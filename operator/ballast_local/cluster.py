@@ -47,8 +47,7 @@ class LocalCluster:
 
     async def start(self, data_dir: Path | str, port: int = DEFAULT_PORT) -> Path:
         """Starts everything; returns the path of the kubeconfig. Port 0: that of the last time, or a free one."""
-        data = Path(data_dir).resolve()
-        data.mkdir(parents=True, exist_ok=True)
+        data = await asyncio.to_thread(_directory, Path(data_dir))
         self._lock = _lock(data / "lock")
         facts = await asyncio.to_thread(_facts, data)
         store = self._store = Store(data / "objects.db", self._history_limit)
@@ -89,6 +88,11 @@ class LocalCluster:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _directory(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path.resolve()
 
 
 def _lock(path: Path) -> int:

@@ -66,7 +66,7 @@ def _check_versions(versions: list[Obj]) -> list[Obj]:
         causes += rule_faults(schema, where)
         scale = (version.get("subresources") or {}).get("scale")
         for field in ("specReplicasPath", "statusReplicasPath") if scale is not None else ():
-            if not str(scale.get(field, "")).startswith("."):
+            if not str((scale or {}).get(field, "")).startswith("."):
                 causes.append(cause("FieldValueRequired", "Required value", f"{path}.subresources.scale.{field}"))
     return causes
 
@@ -132,6 +132,7 @@ def _check_list_type(schema: Obj, path: str) -> list[Obj]:
         if key not in properties:
             causes.append(cause("FieldValueInvalid", f'Invalid value: "{key}": must be a property of the items', where))
         elif key not in required and "default" not in properties[key]:
-            text = "Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
+            text = f"Required value: {why}"
             causes.append(cause("FieldValueRequired", text, f"{path}.items.properties[{key}].default"))
     return causes

@@ -71,10 +71,6 @@ def _advance(kind: str, argument: Any, value: Any) -> list[Any]:
     kept: list[Any] = []
     for item in value if isinstance(value, list) else []:
         held = find(path, item)
-        if operator is None:
-            fits = bool(held)
-        else:
-            fits = bool(held) and (_text(held[0]) == wanted) == (operator == "==")
-        if fits:
+        if held and (operator is None or (_text(held[0]) == wanted) == (operator == "==")):
             kept.append(item)
     return kept

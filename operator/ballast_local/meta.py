@@ -94,8 +94,8 @@ def keep_server_fields(new: Obj, old: Obj) -> None:
     """What only the server sets is taken from the old version, whatever the client sent."""
     meta, before = new.setdefault("metadata", {}), old["metadata"]
     for field in (
-        "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "name",
-        "generateName", "managedFields", "resourceVersion",
+        "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace",
+        "name", "generateName", "managedFields", "resourceVersion",
     ):  # fmt: skip
         if field in before:
             meta[field] = before[field]

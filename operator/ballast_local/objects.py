@@ -17,6 +17,7 @@ from ballast_local.errors import (
     Obj,
     already_exists,
     bad_request,
+    cause,
     conflict,
     forbidden,
     invalid,
@@ -115,8 +116,8 @@ class Objects:
     def _free_name(self, resource: Resource, namespace: str, metadata: Obj) -> str:
         prefix = metadata.get("generateName")
         if not prefix:
-            causes = [{"reason": "FieldValueRequired", "message": "Required value: name or generateName is required",
-                       "field": "metadata.name"}]  # fmt: skip
+            text = "Required value: name or generateName is required"
+            causes = [cause("FieldValueRequired", text, "metadata.name")]
             raise invalid(resource.group, resource.kind, "", causes)
         while True:
             name = meta.generated_name(prefix)
@@ -193,8 +194,8 @@ class Objects:
         had = set(old["metadata"].get("finalizers") or [])
         meta.keep_server_fields(new, old)
         if meta.is_deleting(old) and set(new["metadata"].get("finalizers") or []) - had:
-            causes = [{"reason": "FieldValueForbidden", "field": "metadata.finalizers",
-                       "message": "Forbidden: no new finalizers can be added if the object is being deleted"}]  # fmt: skip
+            text = "Forbidden: no new finalizers can be added if the object is being deleted"
+            causes = [cause("FieldValueForbidden", text, "metadata.finalizers")]
             raise invalid(resource.group, resource.kind, old["metadata"]["name"], causes)
 
     def _file_change(self, resource: Resource, entry: Entry, old: Obj, new: Obj, options: Options) -> Entry:

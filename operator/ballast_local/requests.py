@@ -9,6 +9,7 @@ import yaml
 
 from ballast_local.errors import Obj, bad_request, no_such_path, unsupported_media
 from ballast_local.objects import Options
+from ballast_local.protobuf import decode_body
 from ballast_local.resources import Registry, Resource
 
 
@@ -70,6 +71,8 @@ def parse_form(accept: str) -> Form:
 
 def parse_body(raw: bytes, content_type: str) -> Any:
     kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/vnd.kubernetes.protobuf":
+        return decode_body(raw)
     if "protobuf" in kind or "cbor" in kind:
         raise unsupported_media(kind, "application/json, application/yaml")
     try:

@@ -7,7 +7,15 @@ from typing import Any
 from aiohttp import web
 
 from ballast_local import requests, scale
-from ballast_local.errors import ApiError, Obj, bad_request, method_not_allowed, no_such_path, not_implemented
+from ballast_local.errors import (
+    ApiError,
+    Obj,
+    bad_request,
+    method_not_allowed,
+    no_such_path,
+    not_implemented,
+    unsupported_media,
+)
 from ballast_local.listing import Page, Selection, Writer, page
 from ballast_local.objects import Objects, Options
 from ballast_local.patch import json_patch, merge_patch, strategic_patch
@@ -171,7 +179,7 @@ class Routes:
         accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
         if not resource.custom:
             accepted += ", application/strategic-merge-patch+json"
-        raise requests.unsupported_media(kind, accepted)
+        raise unsupported_media(kind, accepted)
 
     async def _body(self, request: web.Request) -> Obj:
         raw = await request.read()

@@ -191,9 +191,8 @@ def _check_number(schema: Obj, value: float, path: str) -> list[Obj]:
 
 def _check_object(schema: Obj, value: Obj, path: str) -> list[Obj]:
     causes: list[Obj] = []
-    for name in schema.get("required") or ():
-        if name not in value:
-            causes.append(cause("FieldValueRequired", "Required value", f"{path}.{name}" if path else name))
+    missing = [name for name in schema.get("required") or () if name not in value]
+    causes += [cause("FieldValueRequired", "Required value", f"{path}.{name}" if path else name) for name in missing]
     if "maxProperties" in schema and len(value) > schema["maxProperties"]:
         text = f"Too many: {len(value)}: must have at most {schema['maxProperties']} items"
         causes.append(cause("FieldValueTooMany", text, path))

@@ -50,14 +50,14 @@ class Server:
         except ApiError as refusal:
             return json_response(encode(refusal.status()), refusal.code)
         except web.HTTPRequestEntityTooLarge:
-            refusal = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
-            return json_response(encode(refusal.status()), 413)
+            too_large = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
+            return json_response(encode(too_large.status()), 413)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception as fault:
             LOG.exception("%s %s", request.method, request.path)
-            refusal = ApiError(500, "InternalError", f"Internal error occurred: {fault!r}")
-            return json_response(encode(refusal.status()), 500)
+            broken = ApiError(500, "InternalError", f"Internal error occurred: {fault!r}")
+            return json_response(encode(broken.status()), 500)
 
     async def _dispatch(self, request: web.Request) -> web.StreamResponse:
         path = request.path

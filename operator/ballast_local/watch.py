@@ -7,6 +7,7 @@ history gets a 410 as an ERROR event.
 import asyncio
 import random
 from collections.abc import Mapping
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -55,10 +56,8 @@ class Watch:
     async def _send_present(self, response: web.StreamResponse) -> None:
         await self._store.flush()
         self._revision = self._store.durable_revision
-        lines: list[bytes] = []
-        for entry in self._store.entries_at(self._resource, self._revision, self._target.namespace):
-            if self._selection(entry):
-                lines.append(_line("ADDED", self._writer.one(entry)))
+        present = self._store.entries_at(self._resource, self._revision, self._target.namespace)
+        lines = [_line("ADDED", self._writer.one(entry)) for entry in present if self._selection(entry)]
         await self._write(response, lines)
         if self._initial and self._bookmarks:
             await response.write(self._bookmark({"k8s.io/initial-events-end": "true"}))
@@ -72,7 +71,7 @@ class Watch:
 
     async def _follow(self, response: web.StreamResponse, closing: asyncio.Event, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        stop = asyncio.ensure_future(closing.wait())
+        stop = asyncio.create_task(closing.wait())
         try:
             while not closing.is_set():
                 news = self._store.news(self._resource)
@@ -85,15 +84,18 @@ class Watch:
                     if self._bookmarks:
                         await response.write(self._bookmark())
                     return
-                if not changes and not await self._wait(news, stop, min(left, BOOKMARK_SECONDS)) and self._bookmarks:
+                if changes or await self._wait(news, stop, min(left, BOOKMARK_SECONDS)):
+                    continue
+                if self._bookmarks and left > BOOKMARK_SECONDS:
                     await response.write(self._bookmark())
         finally:
             stop.cancel()
 
-    async def _wait(self, news: asyncio.Event, stop: "asyncio.Future[bool]", seconds: float) -> bool:
-        waiter = asyncio.ensure_future(news.wait())
+    async def _wait(self, news: asyncio.Event, stop: "asyncio.Task[Literal[True]]", seconds: float) -> bool:
+        waiter = asyncio.create_task(news.wait())
         try:
-            await asyncio.wait({waiter, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Task[Any]] = {waiter, stop}
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiter.cancel()
         return news.is_set() or stop.done()

@@ -327,7 +327,7 @@ def _add(left: Any, right: Any) -> Any:
     if is_number(left) and is_number(right):
         return checked_int(left + right) if isinstance(left, int) and isinstance(right, int) else left + right
     if type(left) is type(right) and isinstance(left, (str, list, bytes, timedelta)):
-        return left + right  # type: ignore[operator]
+        return left + right
     if isinstance(left, datetime) and isinstance(right, timedelta):
         return left + right
     raise CelError(f"no such overload: {type_name(left)} + {type_name(right)}")

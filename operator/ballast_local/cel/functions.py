@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -145,14 +146,14 @@ def _format(value: Any, arguments: list[Any]) -> str:
         item = rest.pop(0)
         if match[2] == "s":
             return str(item) if isinstance(item, (list, dict)) else _string(item)
-        return match[0] % item
+        return str(match[0] % item)
 
     return re.sub(r"%%|%(\.\d+)?([sdfexXob])", one, _text(value))
 
 
 def _is_sorted(value: Any) -> bool:
     items = _items(value)
-    for left, right in zip(items, items[1:], strict=False):
+    for left, right in pairwise(items):
         ordered(left, right)
         if right < left:
             return False

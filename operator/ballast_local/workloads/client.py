@@ -28,13 +28,13 @@ class Client:
         entry = self.store.get(key, namespace, name)
         return entry.object() if entry is not None else None
 
-    def list(self, key: str, namespace: str = "", selector: Obj | None = None) -> list[Obj]:
+    def find(self, key: str, namespace: str = "", selector: Obj | None = None) -> list[Obj]:
         entries = self.store.entries(key, namespace)
         if selector is None:
             return [entry.object() for entry in entries]
         return [entry.object() for entry in entries if selector_matches(selector, entry.labels)]
 
-    def owned(self, uid: str, key: str) -> "list[Obj]":
+    def owned(self, uid: str, key: str) -> list[Obj]:
         found = [entry.object() for entry in self.store.dependents(uid) if entry.resource == key]
         return [obj for obj in found if (meta.controller_of(obj) or {}).get("uid") == uid]
 

@@ -27,6 +27,8 @@ class Launch:
     command: list[str]
     environment: dict[str, str]
     directory: Path
+    # a probe's or hook's command, by the same rules as the container's own
+    translate: Callable[[list[str]], list[str]]
 
 
 @dataclass(slots=True)
@@ -34,7 +36,6 @@ class Surroundings:
     """What a container needs from its pod."""
 
     prepare: Callable[[Obj], Awaitable[Launch]]
-    translate: Callable[[Obj, list[str]], list[str]]
     log: Callable[[str], Path]
     record: Path
     address: str
@@ -205,10 +206,9 @@ class Container:
         if grace_seconds > 0:
             await self._pre_stop(grace_seconds)
             process.terminate()
-            while self._process is process and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-        if self._process is process:
-            process.kill()
+            if await process.ended(max(0.0, deadline - time.monotonic())):
+                return
+        process.kill()
 
     async def _pre_stop(self, grace_seconds: float) -> None:
         hook = ((self.spec.get("lifecycle") or {}).get("preStop") or {}).get("exec")
@@ -230,7 +230,7 @@ class Container:
 
     async def _execute(self, command: list[str], seconds: float) -> tuple[int, str]:
         assert self._launch is not None
-        words = self._around.translate(self.spec, command)
+        words = self._launch.translate(command)
         return await run_command(words, self._launch.environment, self._launch.directory, seconds)
 
     async def _probe(self) -> None:

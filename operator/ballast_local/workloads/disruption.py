@@ -22,7 +22,7 @@ class DisruptionController(Controller):
         if budget is None:
             return None
         spec = budget["spec"]
-        pods = [pod for pod in self.client.list("pods.", namespace, spec.get("selector") or {}) if is_active(pod)]
+        pods = [pod for pod in self.client.find("pods.", namespace, spec.get("selector") or {}) if is_active(pod)]
         healthy, expected = sum(is_ready(pod) for pod in pods), len(pods)
         if "maxUnavailable" in spec:
             desired = max(0, expected - _count(spec["maxUnavailable"], expected))

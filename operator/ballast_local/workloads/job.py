@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
-from ballast_local.workloads.controller import Controller
+from ballast_local.workloads.controller import Controller, is_active, is_ready
 from ballast_local.workloads.podset import claim_pods, create_pod, delete_pod, pod_from
 from ballast_local.workloads.schedule import Schedule
 
@@ -57,10 +57,8 @@ class JobController(Controller):
             )
         else:
             again = self._start_pods(job, active, succeeded, failed, status)
-            active = [pod for pod in self.client.owned(job["metadata"]["uid"], "pods.")
-                      if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]  # fmt: skip
-        ready = sum(any(one["type"] == "Ready" and one["status"] == "True" for one in pod.get("status", {}).get("conditions") or [])
-                    for pod in active)  # fmt: skip
+            active = [pod for pod in self.client.owned(job["metadata"]["uid"], "pods.") if is_active(pod)]
+        ready = sum(is_ready(pod) for pod in active)
         status |= {"active": len(active), "succeeded": succeeded, "failed": failed, "ready": ready}
         self.client.set_status("jobs.batch", namespace, name, status)
         return again
@@ -86,7 +84,7 @@ class JobController(Controller):
     def _start_pods(self, job: Obj, active: list[Obj], succeeded: int, failed: int, status: Obj) -> float | None:
         spec = job["spec"]
         deadline = spec.get("activeDeadlineSeconds")
-        again = max(0.1, deadline - _since(status["startTime"])) if deadline is not None else None
+        again: float | None = max(0.1, deadline - _since(status["startTime"])) if deadline is not None else None
         if spec.get("suspend"):
             for pod in active:
                 delete_pod(self.client, job, pod)
@@ -98,7 +96,7 @@ class JobController(Controller):
             left = len(active)
         missing = left - len(active)
         if missing > 0 and failed:
-            pause = min(0.5 * 2**failed, 30.0) - self._quiet(job)
+            pause: float = min(0.5 * 2**failed, 30.0) - self._quiet(job)
             if pause > 0:
                 return min(pause, again) if again is not None else pause
         for _ in range(missing):

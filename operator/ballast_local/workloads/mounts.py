@@ -13,7 +13,6 @@ from ballast_local.workloads.volume import (
     Texts,
     claim_directory,
     config_texts,
-    link,
     write_texts,
 )
 
@@ -25,7 +24,13 @@ class Mounts:
         self._specs: dict[str, Obj] = {one["name"]: one for one in pod["spec"].get("volumes") or []}
 
     def _directory(self, name: str) -> Path:
-        return self._root / name
+        """Claims and host paths are where they are; the rest lies in the pod's own directory."""
+        spec = self._specs[name]
+        if "persistentVolumeClaim" in spec:
+            claim = spec["persistentVolumeClaim"]["claimName"]
+            metadata = {"namespace": self._pod["metadata"]["namespace"], "name": claim}
+            return claim_directory(self._volumes, {"metadata": metadata})
+        return Path(spec["hostPath"]["path"]) if "hostPath" in spec else self._root / name
 
     # what containers see
 
@@ -86,9 +91,10 @@ class Mounts:
             claim = self._lookup("PersistentVolumeClaim", claim_name)
             if claim is None or meta.is_deleting(claim):
                 raise NotYet(f'persistentvolumeclaim "{claim_name}" not found')
-            link(directory, claim_directory(self._volumes, claim))
+            directory.mkdir(parents=True, exist_ok=True)
         elif "hostPath" in spec:
-            link(directory, Path(spec["hostPath"]["path"]))
+            if not directory.exists():
+                raise NotYet(f"the host path {directory} does not exist")
         elif "emptyDir" in spec:
             directory.mkdir(exist_ok=True)
         else:

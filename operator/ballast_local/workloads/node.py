@@ -31,14 +31,14 @@ class Node:
         pods = self._data / "pods"
         pods.mkdir(exist_ok=True)
         await asyncio.to_thread(kill_strays, pods)
-        known = {pod["metadata"]["uid"] for pod in self._client.list("pods.")}
+        known = {pod["metadata"]["uid"] for pod in self._client.find("pods.")}
         for directory in list(pods.iterdir()):
             if directory.name not in known:
                 await asyncio.to_thread(remove_tree, directory)
         self._client.listen("pods.", self._pod_changed)
         for kind, key in (("ConfigMap", "configmaps."), ("Secret", "secrets.")):
             self._client.listen(key, lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
-        for pod in self._client.list("pods."):
+        for pod in self._client.find("pods."):
             self._consider(pod)
 
     async def stop(self) -> None:
@@ -124,7 +124,8 @@ class Node:
         for other in self._runners.values():
             if other is not runner and other.started and wanted & other.ports():
                 ports = ", ".join(str(port) for port in sorted(wanted & other.ports()))
-                return f"port {ports} is in use by pod {other.namespace}/{other.name}: on this system all pods share 127.0.0.1"
+                holder = f"{other.namespace}/{other.name}"
+                return f"port {ports} is in use by pod {holder}: on this system all pods share 127.0.0.1"
         return ""
 
     def _ended(self, key: Key, runner: PodRunner) -> None:

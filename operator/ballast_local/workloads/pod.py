@@ -113,7 +113,6 @@ class PodRunner:
         restarts = (old or {}).get("restartCount", 0) + (1 if ran else 0)
         around = Surroundings(
             prepare=self._launch,
-            translate=self._translate,
             log=self._rotated_log,
             record=self.directory / "pids" / spec["name"],
             address=self.address,
@@ -147,13 +146,11 @@ class PodRunner:
         if not directory.is_dir():
             raise NotYet(f"the working directory {spec.get('workingDir')!r} does not exist")
         (self.directory / "tmp").mkdir(exist_ok=True)
-        return Launch(command_line(spec, declared, substitute), environment, directory)
 
-    def _translate(self, spec: Obj, command: list[str]) -> list[str]:
-        """A probe's or hook's command, by the same rules as the container's own."""
-        declared = variables(self.pod, spec, self._lookup)
-        substitute = Substitution(self._mounts.paths(spec, declared), self._resolve)
-        return command_line({"command": command}, declared, substitute)
+        def translate(command: list[str]) -> list[str]:
+            return command_line({"command": command}, declared, substitute)
+
+        return Launch(command_line(spec, declared, substitute), environment, directory, translate)
 
     # what the node asks
 

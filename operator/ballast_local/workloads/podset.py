@@ -34,7 +34,7 @@ def claim_pods(client: Client, owner: Obj) -> list[Obj]:
     namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
     selector = owner["spec"]["selector"]
     found: list[Obj] = []
-    for pod in client.list("pods.", namespace):
+    for pod in client.find("pods.", namespace):
         controller = meta.controller_of(pod)
         matches = selector_matches(selector, pod["metadata"].get("labels") or {})
         if controller is None:

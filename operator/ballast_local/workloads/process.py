@@ -32,17 +32,27 @@ def kill_strays(records: Path) -> None:
         record.unlink(missing_ok=True)
 
 
+def _open(log: Path, record: Path) -> int:
+    for directory in (log.parent, record.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _note(record: Path, pid: int) -> None:
+    record.write_text(f"{pid} {start_time(pid)}")
+
+
 class Process:
     def __init__(self, process: asyncio.subprocess.Process, record: Path) -> None:
         self._process, self._record = process, record
+        self._ended = asyncio.Event()
 
     @classmethod
     async def start(
         cls, command: list[str], environment: dict[str, str], directory: Path, log: Path, record: Path
     ) -> "Process":
         """OSError when it cannot be started at all."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        output = await asyncio.to_thread(_open, log, record)
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *command,
@@ -51,8 +61,7 @@ class Process:
             )  # fmt: skip
         finally:
             os.close(output)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(f"{process.pid} {start_time(process.pid)}")
+        await asyncio.to_thread(_note, record, process.pid)
         return cls(process, record)
 
     @property
@@ -62,9 +71,16 @@ class Process:
     async def wait(self) -> int:
         """The exit code as containers report it: 128 + n after signal n."""
         code = await self._process.wait()
+        self._ended.set()
         self.kill()
         self._record.unlink(missing_ok=True)
         return code if code >= 0 else 128 - code
+
+    async def ended(self, seconds: float) -> bool:
+        """Whether it has ended within this time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return self._ended.is_set()
 
     def terminate(self) -> None:
         if self._process.returncode is None:

@@ -23,8 +23,8 @@ class ReplicaSetController(Controller):
             return None
         wanted = owner["spec"]["replicas"]
         pods = [pod for pod in claim_pods(self.client, owner) if is_active(pod)]
-        for _ in range(wanted - len(pods)):
-            pods.append(create_pod(self.client, owner, pod_from(owner["spec"]["template"], owner)))
+        template = owner["spec"]["template"]
+        pods += [create_pod(self.client, owner, pod_from(template, owner)) for _ in range(wanted - len(pods))]
         # Those that are not ready go first, then the youngest.
         pods.sort(key=lambda pod: (is_ready(pod), pod["metadata"]["creationTimestamp"]))
         surplus = pods[: max(0, len(pods) - wanted)]
@@ -159,14 +159,14 @@ class DeploymentController(Controller):
         available = ready >= wanted - _share(rolling["maxUnavailable"], wanted, False)
         complete = updated == total == wanted and ready >= wanted
         status = {
-            "observedGeneration": (self.client.get("deployments.apps", namespace, name) or owner)["metadata"]["generation"],
+            "observedGeneration": owner["metadata"]["generation"],
             "replicas": total,
             "updatedReplicas": updated,
             "readyReplicas": ready,
             "availableReplicas": ready,
             "unavailableReplicas": max(0, wanted - ready),
             "conditions": [
-                _condition(owner, "Available", available, "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable"),
+                _condition(owner, "Available", available, f"MinimumReplicas{'A' if available else 'Una'}vailable"),
                 _condition(owner, "Progressing", True, "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated"),
             ],
         }  # fmt: skip
@@ -178,7 +178,7 @@ def _revision(replica_set: Obj) -> int:
 
 
 def _condition(owner: Obj, kind: str, holds: bool, reason: str) -> Obj:
-    held = next((one for one in owner.get("status", {}).get("conditions") or [] if one["type"] == kind), {})
+    held: Obj = next((one for one in owner.get("status", {}).get("conditions") or [] if one["type"] == kind), {})
     status, now = "True" if holds else "False", meta.now()
     same = held.get("status") == status
     return {

@@ -4,10 +4,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
-_MACROS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
-           "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}  # fmt: skip
+_MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-_MONTHS = {name: index + 1 for index, name in enumerate(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])}
+_MONTHS = {
+    name: index + 1
+    for index, name in enumerate(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])
+}
 _DAYS = {name: index for index, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])}
 HORIZON = timedelta(days=366 * 5)
 
@@ -51,7 +61,7 @@ class Schedule:
         fields = _MACROS.get(text.strip(), text).split()
         if len(fields) != 5:
             raise ValueError(f"expected exactly 5 fields, found {len(fields)}: {text!r}")
-        names = ({}, {}, {}, _MONTHS, _DAYS)
+        names: tuple[dict[str, int], ...] = ({}, {}, {}, _MONTHS, _DAYS)
         parsed = [_field(one, *bounds, known) for one, bounds, known in zip(fields, _BOUNDS, names, strict=True)]
         weekdays = frozenset(day % 7 for day in parsed[4])
         where: tzinfo = ZoneInfo(zone) if zone else UTC

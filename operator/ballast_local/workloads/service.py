@@ -56,7 +56,7 @@ class ServiceController(Controller):
         service = self._allocate(service)
         if service["spec"]["type"] == "ExternalName" or not service["spec"].get("selector"):
             return None
-        pods = [pod for pod in self.client.list("pods.", namespace, {"matchLabels": service["spec"]["selector"]})
+        pods = [pod for pod in self.client.find("pods.", namespace, {"matchLabels": service["spec"]["selector"]})
                 if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"]  # fmt: skip
         early = service["spec"].get("publishNotReadyAddresses", False)
         self._write_endpoints(service, pods, early)
@@ -74,7 +74,7 @@ class ServiceController(Controller):
         ports = [dict(port) for port in spec.get("ports") or []]
         if spec["type"] in ("NodePort", "LoadBalancer"):
             taken = {
-                port.get("nodePort") for one in self.client.list("services.") for port in one["spec"].get("ports") or []
+                port.get("nodePort") for one in self.client.find("services.") for port in one["spec"].get("ports") or []
             }
             for port in ports:
                 if not port.get("nodePort"):

@@ -4,7 +4,6 @@ Blocking file work; callers run it in a thread. What may be mounted is decided b
 """
 
 import base64
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,18 @@ class NotYet(Exception):
 
 
 def claim_directory(volumes: Path, claim: Obj) -> Path:
+    """By name alone: what a process calls its directory stays the same over pods and restarts."""
     metadata = claim["metadata"]
-    return volumes / metadata["namespace"] / f"{metadata['name']}-{metadata['uid'][:8]}"
+    return volumes / str(metadata["namespace"]) / str(metadata["name"])
+
+
+def retire(directory: Path, uid: str) -> Path | None:
+    """Moves a deleted claim's directory aside at once, so that its name is free; the caller removes it."""
+    aside = directory.parent.parent / ".deleted" / uid
+    if not directory.is_dir():
+        return None
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    return directory.rename(aside)
 
 
 def config_texts(source: Obj, items: list[Obj] | None, what: str, secret: bool) -> Texts:
@@ -61,17 +70,6 @@ def write_texts(directory: Path, texts: Texts, substitute: Callable[[str], str],
     for held in directory.rglob("*"):
         if held.is_file() and held.relative_to(directory) not in wanted:
             held.unlink()
-
-
-def link(link_path: Path, target: Path) -> None:
-    """A claim's directory under the pod's own, so that all mounts of a pod lie side by side."""
-    target.mkdir(parents=True, exist_ok=True)
-    if link_path.is_symlink():
-        if os.readlink(link_path) == str(target):
-            return
-        link_path.unlink()
-    link_path.parent.mkdir(parents=True, exist_ok=True)
-    link_path.symlink_to(target)
 
 
 def remove_tree(directory: Path) -> None:
