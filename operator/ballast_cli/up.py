@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -28,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=int, metavar="N", help="brokers of the example cluster (3)")
     parser.add_argument("--volumes", type=int, metavar="N", help="volumes of each broker (3)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
-    parser.add_argument("--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (the last one, or any)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (the last one, or any)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,6 +141,13 @@ def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
     return body
 
 
+def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
+    """With the note that `kubectl apply` looks for, so that people can go on with it."""
+    applied = json.dumps(body)
+    body["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    return body
+
+
 async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READY_SECONDS) -> dict[str, Any]:
     """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last."""
     deadline = time.monotonic() + seconds
@@ -164,7 +174,7 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
         await stack.start()
         print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
         if brokers is not None or volumes is not None or await stack.get("kafkaclusters", CLUSTER) is None:
-            await stack.apply(example_cluster(brokers, volumes))
+            await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
         if not await _until_up(stack, stop, began):
             return 0 if stop.is_set() else 1
         ended = asyncio.create_task(stack.operator_ended())
