@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--volumes", type=int, metavar="N", help="volumes of each broker (3)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
     parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (the last one, or any)"
+        "--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (any)"
     )
 
 
@@ -158,10 +158,23 @@ async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READ
         ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
         if found and ready:
             said = ready["message"]
-            if ready["status"] == "True" and status.get("observedGeneration") == found["metadata"]["generation"]:
+            current = status.get("observedGeneration") == found["metadata"]["generation"]
+            if ready["status"] == "True" and current and await _listening(status.get("bootstrapServers", "")):
                 return found
         await asyncio.sleep(0.1)
     raise TimeoutError(f"{name} is not ready after {seconds:.0f} s: {said}")
+
+
+async def _listening(addresses: str) -> bool:
+    """Whether all of these can be connected to: after a restart the status still tells of the time before."""
+    for address in filter(None, addresses.split(",")):
+        host, _, port = address.rpartition(":")
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return False
+        writer.close()
+    return True
 
 
 async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
