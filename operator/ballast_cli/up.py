@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=int, metavar="N", help="brokers of the example cluster (3)")
     parser.add_argument("--volumes", type=int, metavar="N", help="volumes of each broker (3)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (any)"
-    )
+    parser.add_argument("--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (any)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
+# Reasons that are no cause for concern.
+IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"})
 
 
 class WrongClusterError(KafkaUnavailableError):
@@ -105,5 +107,5 @@ class ClusterHandler:
         if not await self._shared.writer.write_status(current, wanted):
             again.cluster_within(0.0)
         elif before is None or before.reason != verdict.reason:
-            kind = NORMAL if verdict.ready == "True" else WARNING
+            kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)

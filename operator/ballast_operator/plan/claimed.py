@@ -11,12 +11,21 @@ from collections import Counter
 from dataclasses import replace
 
 from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.model.kafka import DirectoryId, KafkaView
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView
 from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.resources import names
 
 # File systems take a share for themselves and volumes are rounded up, but not by this much.
 FAR_LARGER = 1.5
+
+
+def _of_volumes(cluster: KafkaCluster, view: KafkaView, sizes: dict[str, int]) -> list[DirectoryView]:
+    return [
+        found
+        for where, found in view.directories.items()
+        if (volume := names.volume_of(where.path, names.pod_name(cluster, where.broker), tuple(sizes)))
+        and found.total_bytes > sizes[volume] * FAR_LARGER
+    ]
 
 
 def as_claimed(cluster: KafkaCluster, view: KafkaView) -> KafkaView:
@@ -36,4 +45,7 @@ def as_claimed(cluster: KafkaCluster, view: KafkaView) -> KafkaView:
         if size and found.online and found.total_bytes > size * FAR_LARGER:
             usable = max(0, min(size - held[where], found.usable_bytes))
             directories[where] = found._replace(total_bytes=size, usable_bytes=usable)
+        elif not volume and any(one.total_bytes == found.total_bytes for one in _of_volumes(cluster, view, sizes)):
+            # A volume that is leaving shares the disk with the others: how full it is cannot be told.
+            directories[where] = found._replace(total_bytes=-1, usable_bytes=-1)
     return replace(view, directories=directories)
