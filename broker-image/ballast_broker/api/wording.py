@@ -6,6 +6,7 @@ from ballast_wire.errors import ErrorCode
 
 WORDING = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or the message was sent "
         "to an incompatible broker. See the broker logs for more details."

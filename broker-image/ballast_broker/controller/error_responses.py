@@ -18,6 +18,7 @@ _TOP_LEVEL = {
     "BrokerHeartbeat": False,
     "BrokerRegistration": False,
     "ControllerRegistration": True,
+    "DescribeQuorum": True,
     "ElectLeaders": False,
     "UnregisterBroker": True,
     "UpdateFeatures": True,

@@ -76,6 +76,22 @@ def test_a_killed_broker_is_fenced_as_soon_as_its_connection_ends() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("CLU-01", "CLU-02")
+def test_what_died_with_the_active_controller_is_fenced_by_the_next_one_at_once() -> None:
+    async def scenario() -> None:
+        async with Cluster(voters=3) as cluster:
+            dead = cluster.active
+            await cluster.create_topic("orders", [dead.id, *(node.id for node in cluster.live if node is not dead)])
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await dead.kill()
+            await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))
+            await cluster.until(lambda: cluster.partition("orders", 0).leader not in (dead.id, -1))
+            assert loop.time() - began < 1.5
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.spec("CLU-01")
 def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
     async def scenario() -> None:

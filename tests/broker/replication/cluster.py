@@ -245,7 +245,7 @@ class Node:
 
     async def _open(self) -> None:
         for directory in self.directories:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.parent.mkdir(parents=True, exist_ok=True)
         config = StorageConfig(
             node_id=self.broker_id, log_dirs=tuple(map(str, self.directories)), cluster_id=CLUSTER_ID
         )
@@ -374,7 +374,7 @@ class Cluster:
         self.folder = folder
         self.controller = Controller()
         self.disk: Any = RealDisk()
-        self.threads = RealThreads(2)
+        self.threads: Any = RealThreads(2)
         self.nodes: dict[int, Node] = {}
         self.cuts: set[frozenset[int]] = set()
         self.fetches: list[Any] = []
