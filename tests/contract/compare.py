@@ -20,10 +20,10 @@ from typing import Any
 from uuid import UUID
 
 import yaml
+from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
 from ballast_wire.records import Record, encode_batch
-from tests.contract.wire import WireClient
 
 HERE = Path(__file__).parent
 UNTIL_TIMEOUT_S = 20.0

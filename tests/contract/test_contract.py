@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from ballast_broker.api.registry import BROKER_APIS
 from tests.contract.compare import Difference, Side, compare, corpus, known_differences
 from tests.contract.nodes import Ballast, Kafka, Node
+
+from ballast_broker.api.registry import BROKER_APIS
 
 MOST_DIFFERENCES = 25
 

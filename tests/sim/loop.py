@@ -100,5 +100,5 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         for task in leftovers:
             task.cancel()
         if leftovers:
-            loop.run_until_complete(asyncio.gather(*leftovers, return_exceptions=True))
+            loop.run_until_complete(asyncio.wait(leftovers, timeout=10))
         loop.close()

@@ -27,6 +27,7 @@ class Listener(NamedTuple):
     name: str
     dispatch: Dispatch
     context: contextvars.Context  # of the process that listens: what it does on a request is its own doing
+    accepting: asyncio.Event
 
 
 @dataclass
@@ -75,9 +76,17 @@ class SimListening:
         self._fabric = fabric
         self._node = node
 
-    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
-        self._fabric.listeners[(host, port)] = Listener(self._node, name, dispatch, contextvars.copy_context())
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
+        listener = Listener(self._node, name, dispatch, contextvars.copy_context(), asyncio.Event())
+        self._fabric.listeners[(host, port)] = listener
+        if accept:
+            listener.accepting.set()
         return port
+
+    def accept(self, name: str) -> None:
+        for listener in self._fabric.listeners.values():
+            if listener.node == self._node and listener.name == name:
+                listener.accepting.set()
 
     def stop_listening(self) -> None:
         mine = [where for where, who in self._fabric.listeners.items() if who.node == self._node]
@@ -195,6 +204,7 @@ class SimChannel:
     async def _serve(self, frame: bytes, answer: asyncio.Future[bytes]) -> None:
         async with self._there:
             await self._travel(self.source, self.target)
+            await self._listener.accepting.wait()
             if self._closed:
                 return
             try:

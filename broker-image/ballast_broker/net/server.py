@@ -56,14 +56,18 @@ class Server:
         self._threads = threads
         self._per_ip: Counter[str] = Counter()
         self._sockets: dict[str, socket.socket] = {}
-        self._paused: set[str] = set()
+        self._held: set[str] = set()  # nobody may come in yet
+        self._paused: set[str] = set()  # nobody more for the moment
         self._starved: deque[Connection] = deque()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
 
     # -- listening ------------------------------------------------------------------------------------------------
-    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
-        """Begin to accept; answers the port (0 asks for any). Raises OSError naming the address."""
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
+        """Take an address; answers the port (0 asks for any). Raises OSError naming the address.
+
+        Until somebody calls `accept`, the kernel keeps connections waiting: a prober finds us alive, a client waits.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -78,10 +82,16 @@ class Server:
             raise OSError(error.errno, f"cannot listen on {name}://{host}:{port}: {error.strerror}") from None
         self._sockets[name] = sock
         self._dispatches[name] = dispatch
-        self.loop.add_reader(sock.fileno(), self._accept, name, sock)
+        self._held.add(name)
+        if accept:
+            self.accept(name)
         self._sweep_later()
         bound: int = sock.getsockname()[1]
         return bound
+
+    def accept(self, name: str) -> None:
+        self._held.discard(name)
+        self.loop.add_reader(self._sockets[name].fileno(), self._accept, name, self._sockets[name])
 
     def _accept(self, name: str, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -138,7 +148,7 @@ class Server:
 
     def stop_listening(self) -> None:
         for name, sock in self._sockets.items():
-            if name not in self._paused:
+            if name not in self._paused and name not in self._held:
                 self.loop.remove_reader(sock.fileno())
             sock.close()
         self._sockets.clear()
