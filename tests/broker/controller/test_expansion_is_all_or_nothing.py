@@ -51,25 +51,22 @@ def partitions(node: Node) -> int:
 
 @pytest.mark.spec("TOP-11")
 @pytest.mark.parametrize("fatal", range(1, 25))
-def test_the_controller_dies_at_step(fatal: int) -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3, seed=fatal) as cluster:
-            await cluster.create_topic("orders", [1, 2, 3])
-            never_half(cluster)
-            steps = Steps(cluster, fatal)
-            asked_by = next(node for node in cluster.live if node is not cluster.active)
-            steps.arm()
-            response = await asked_by.client.call(expand_request(("orders", 5, None)), 3)
-            await asyncio.wait_for(steps.killed.wait(), 5)
-            await steps.task
-            # Done in the first attempt or in the one after the loss of an answer; in both cases once.
-            code = response.results[0].error_code
-            assert code in (0, 37), response.results[0]
-            await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))
-            topic = cluster.active.image.topics.by_name("orders")
-            assert topic is not None
-            assert sorted(topic.partitions) == [0, 1, 2, 3, 4]
-            await steps.victim.start()
-            await cluster.until(lambda: all(partitions(node) == 5 for node in cluster.live))
-
-    asyncio.run(scenario())
+async def test_the_controller_dies_at_step(fatal: int) -> None:
+    async with Cluster(voters=3, seed=fatal) as cluster:
+        await cluster.create_topic("orders", [1, 2, 3])
+        never_half(cluster)
+        steps = Steps(cluster, fatal)
+        asked_by = next(node for node in cluster.live if node is not cluster.active)
+        steps.arm()
+        response = await asked_by.client.call(expand_request(("orders", 5, None)), 3)
+        await asyncio.wait_for(steps.killed.wait(), 5)
+        await steps.task
+        # Done in the first attempt or in the one after the loss of an answer; in both cases once.
+        code = response.results[0].error_code
+        assert code in (0, 37), response.results[0]
+        await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))
+        topic = cluster.active.image.topics.by_name("orders")
+        assert topic is not None
+        assert sorted(topic.partitions) == [0, 1, 2, 3, 4]
+        await steps.victim.start()
+        await cluster.until(lambda: all(partitions(node) == 5 for node in cluster.live))
