@@ -50,6 +50,7 @@ def dump(folder):
 
 def fill(bench, log):
     """Several segments, codecs, producers, epochs."""
+    bench.clock.now_ms = START_MS
     for number in range(100):
         records = [Record(b"k%d" % (number % 9), b"value%d" % n, START_MS + 3 * number + n) for n in range(3)]
         batch = encode_batch(
