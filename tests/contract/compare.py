@@ -20,10 +20,10 @@ from typing import Any
 from uuid import UUID
 
 import yaml
+from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
 from ballast_wire.records import Record, encode_batch
-from tests.contract.wire import WireClient
 
 HERE = Path(__file__).parent
 UNTIL_TIMEOUT_S = 20.0
@@ -65,21 +65,16 @@ class Case:
 
 
 def corpus() -> list[Case]:
-    cases = []
+    cases: list[Case] = []
     for path in sorted((HERE / "corpus").glob("*.yaml")):
-        for each in yaml.safe_load(path.read_text()):
-            cases.append(
-                Case(
-                    path.stem,
-                    each["case"],
-                    each["api"],
-                    tuple(_versions(each["versions"])),
-                    each.get("request") or {},
-                    each.get("until"),
-                    each.get("save") or {},
-                )
-            )
+        cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
     return cases
+
+
+def _case(file: str, each: dict[str, Any]) -> Case:
+    versions = tuple(_versions(each["versions"]))
+    request, save = each.get("request") or {}, each.get("save") or {}
+    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save)
 
 
 def _versions(text: Any) -> Iterator[int]:
@@ -151,7 +146,7 @@ class Side:
             return self._log_dirs[int(name)]
         if kind == "bytes":
             return name.encode()
-        return self._saved[name]
+        return self._saved.get(name, "unsaved")
 
     def _stripped(self, api: str, value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
@@ -254,9 +249,15 @@ def differences(kafka: Any, ballast: Any, path: str = "") -> Iterator[tuple[str,
 def _by_name(entries: list[Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for index, each in enumerate(entries):
-        name = ",".join(str(each[key]) for key in NAMING if key in each) if isinstance(each, dict) else ""
+        name = _name(each) if isinstance(each, dict) else ""
         named[name if name and name not in named else f"{name}#{index}"] = each
     return named
+
+
+def _name(entry: dict[str, Any]) -> str:
+    if "entity" in entry:
+        return "/".join(sorted(f"{each['entity_type']}={each['entity_name']}" for each in entry["entity"])) or "nobody"
+    return ",".join(str(entry[key]) or "(empty)" for key in NAMING if key in entry)
 
 
 @dataclass(frozen=True)

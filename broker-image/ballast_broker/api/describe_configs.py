@@ -7,10 +7,9 @@ from typing import Any
 
 from ballast_broker.api import broker_loggers
 from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
-from ballast_broker.api.config_entries import ConfigEntries, ConfigEntry
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.api.wording import WORDING
+from ballast_broker.config_entries import ConfigEntries, ConfigEntry
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -20,6 +19,7 @@ from ballast_broker.metadata.image import (
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 DYNAMIC_BROKER_LOGGER = 6
 NO_TEXT = ""
