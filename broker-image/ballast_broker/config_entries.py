@@ -116,7 +116,10 @@ class ConfigEntries:
             (ConfigSource.DYNAMIC_BROKER, dict(own)),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
             (ConfigSource.STATIC_BROKER, given),
-            (ConfigSource.DEFAULT, {name: text for name, text in defaults.items() if text is not None}),
+            (
+                ConfigSource.DEFAULT,
+                {name: text for name, text in defaults.items() if text is not None and name not in SHOWN_WHERE_SET},
+            ),
         )
 
     def of_topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:

@@ -31,7 +31,8 @@ class Rules:
                     ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} are not kept here."
                 )
         except ConfigError as error:
-            raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from None
+            code = ErrorCode.INVALID_REQUEST if resource_type == BROKER else ErrorCode.INVALID_CONFIG
+            raise ApiError(code, str(error)) from None
 
     def _check_broker(self, broker: str, configs: Mapping[str, str]) -> None:
         fixed = sorted(name for name in configs if name in BROKER_PROPERTIES and name not in DYNAMIC_BROKER_PROPERTIES)
