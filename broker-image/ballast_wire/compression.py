@@ -14,11 +14,6 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
-# Magic, version 1 with independent blocks, blocks of 64 KiB, and the checksum of these two bytes.
-LZ4_HEADER = bytes.fromhex("04224d18604082")
-LZ4_BLOCK_BYTES = 64 * 1024
-LZ4_STORED = 1 << 31
-LZ4_END = bytes(4)
 
 
 class Codec(IntEnum):
@@ -93,22 +88,8 @@ def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
     if codec == Codec.SNAPPY:
         return _snap(raw)
     if codec == Codec.LZ4:
-        return _lz4_frame(raw)
+        return bytes(cramjam.lz4.compress(raw))
     return bytes(cramjam.zstd.compress(raw))
-
-
-def _lz4_frame(raw: bytes) -> bytes:
-    """Independent blocks without checksums: the Java client reads no linked ones, which is all that cramjam writes."""
-    parts = [LZ4_HEADER]
-    for position in range(0, len(raw), LZ4_BLOCK_BYTES):
-        block = raw[position : position + LZ4_BLOCK_BYTES]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        size = len(packed)
-        if size >= len(block):
-            packed, size = block, len(block) | LZ4_STORED
-        parts += [struct.pack("<I", size), packed]
-    parts.append(LZ4_END)
-    return b"".join(parts)
 
 
 def _snap(raw: bytes) -> bytes:
