@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,16 +21,15 @@ def pairs_in_corpus() -> set[tuple[str, int]]:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    started: list[Node] = []
-    try:
+    with contextlib.ExitStack() as stack:
+        started = []
         for kind in (Kafka, Ballast):
-            started.append(kind(tmp_path / kind.__name__))
+            node = kind(tmp_path / kind.__name__)
+            stack.callback(node.stop)
+            started += [node]
         for node in started:
             node.await_ready()
         yield started[0], started[1]
-    finally:
-        for node in started:
-            node.stop()
 
 
 def test_the_corpus_has_every_version_of_every_api() -> None:
