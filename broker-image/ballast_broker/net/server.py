@@ -118,6 +118,7 @@ class Server:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         self._per_ip[ip] += 1
@@ -187,7 +188,7 @@ class Server:
     def _sweep(self) -> None:
         self._idle_timer = None
         oldest = self.loop.time() - self.limits.max_idle_ms / 1000
-        for connection in [c for c in self.connections if c.last_active < oldest and not c.busy]:
+        for connection in [c for c in self.connections if c.last_active < oldest and not c.awaited]:
             connection.close(None)
         self._sweep_later()
 
@@ -196,19 +197,17 @@ class Server:
         """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
         if not hasattr(os, "RWF_NOWAIT"):
             return True
-        descriptor, last = descriptor_of(part), part.position + part.size - 1
-        probe = bytearray(PROBE_BYTES)
+        descriptor, probe = descriptor_of(part), [bytearray(PROBE_BYTES)]
         try:
-            return (
-                os.preadv(descriptor, [probe], part.position, os.RWF_NOWAIT) == PROBE_BYTES
-                and os.preadv(descriptor, [probe], last, os.RWF_NOWAIT) == PROBE_BYTES
-            )
+            # Past the end of a file that was cut meanwhile there is nothing to wait for either.
+            os.preadv(descriptor, probe, part.position, os.RWF_NOWAIT)
+            os.preadv(descriptor, probe, part.position + part.size - 1, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                return True
-            raise
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+        return True
 
     def warm(self, part: FileData) -> asyncio.Task[None]:
         task = self.loop.create_task(self._threads.run(_reader_of(part)))
