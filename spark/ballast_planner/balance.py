@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 
 from ballast_planner.assemble import Step, by_gain, steps_of
 from ballast_planner.bounds import bounds_of
 from ballast_planner.check import check_plan
-from ballast_planner.exact import improve_exactly
-from ballast_planner.goals import ORDER, evacuation
+from ballast_planner.exact import score_of, solve_exactly
+from ballast_planner.goals import ORDER, PREFERENCES, SPACE, evacuation, racks
+from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_directories
 from ballast_planner.model import Bools, ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
+from ballast_planner.parallel import SolveTasks, broker_tasks
 from ballast_planner.plan import Plan, Unplaced
 from ballast_planner.quality import fill_of, quality_of, used_after
 from ballast_planner.waves import follow_waves, order_in_waves
@@ -28,15 +31,34 @@ class PlanError(ValueError):
     """What was asked for cannot be planned; the message says why."""
 
 
-def plan_balance(load: ClusterLoad, options: PlanOptions | None = None) -> Plan:
-    """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones."""
+def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_tasks: SolveTasks | None = None) -> Plan:
+    """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones.
+
+    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06).
+    """
     chosen = options or PlanOptions()
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
-    bench = improve_exactly(lambda: Workbench(load, levels, movable), lambda bench: pursue_goals(bench, chosen), chosen)
-    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
-    steps = _useful(load, levels, ordered, chosen.max_moves)
-    return finish(load, levels, movable, steps, chosen, must_not_worsen=True)
+    bench = Workbench(load, levels, movable)
+    if solve_tasks is not None and chosen.within_brokers:
+        _pursue_apart(bench, chosen, solve_tasks)
+        return _finish_balance(bench, movable, chosen)[0]
+    repaired = pursue_goals(bench, chosen, SPACE)
+    exact = None if repaired else _exact(bench, movable, chosen)
+    if exact is not None:
+        plan, complete = _finish_balance(exact, movable, chosen)
+        if complete:
+            return plan
+    return _finish_balance(bench, movable, chosen)[0]
+
+
+def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions) -> tuple[Plan, bool]:
+    """The plan, and whether all of its moves found their wave: exchanges on full disks may not."""
+    pursue_goals(bench, options, PREFERENCES)
+    load, levels = bench.load, bench.levels
+    steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
+    plan = finish(load, levels, movable, steps, options, must_not_worsen=True)
+    return plan, len(plan.moves) == len(steps)
 
 
 def plan_drain(
@@ -124,10 +146,34 @@ def finish(
     return plan
 
 
-def pursue_goals(bench: Workbench, options: PlanOptions) -> None:
-    """All goals, in their order."""
-    for goal in ORDER:
+def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[ModuleType] = ORDER) -> bool:
+    """These goals in their order; says whether racks had to be repaired."""
+    repaired = False
+    for goal in goals:
+        before = len(bench.moved)
         goal.improve(bench, options)
+        repaired |= goal is racks and len(bench.moved) > before
+    return repaired
+
+
+def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTasks) -> None:
+    """The goals of space, the one inside brokers being somebody else's work."""
+    for goal in SPACE:
+        if goal is not directories_goal:
+            goal.improve(bench, options)
+            continue
+        for replica, target in sorted(solve_tasks(broker_tasks(bench), options)):
+            bench.move(replica, target)
+
+
+def _exact(bench: Workbench, movable: Bools, options: PlanOptions) -> Workbench | None:
+    """The exact solution where it is better than what the goals found."""
+    found = score_of(bench)
+    start = Workbench(bench.load, bench.levels, movable)
+    moves = solve_exactly(start, found, options)
+    for replica, target in moves or ():
+        start.move(replica, target)
+    return start if moves and score_of(start).better_than(found) else None
 
 
 def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:

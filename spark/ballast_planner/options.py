@@ -26,7 +26,7 @@ class PlanOptions:
     level_leaders: bool = True
     level_traffic: bool = True
     exact_binaries: int = 2_000
-    exact_nodes: int = 500
+    exact_nodes: int = 100
     inter_broker_bytes_per_second: int | None = None
     intra_broker_bytes_per_second: int | None = None
 

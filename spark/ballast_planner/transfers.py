@@ -56,7 +56,8 @@ def swap(bench: Workbench, source: int, target: int, need: int, limit: int) -> b
     At most `limit` bytes do. Prefers the pair of fewest bytes that ends the need; else the nearest pair.
     """
     large, small = bench.movable_in(source), bench.movable_in(target)
-    if need <= 0 or limit <= 0 or not large.size or not small.size:
+    both_take = bench.levels.open[source] and bench.levels.open[target]
+    if need <= 0 or limit <= 0 or not both_take or not large.size or not small.size:
         return False
     large_size, small_size = bench.size[large], bench.size[small]
     if need <= limit:

@@ -10,4 +10,6 @@ from types import ModuleType
 
 from ballast_planner.goals import brokers, directories, evacuation, leaders, racks, remainder, traffic
 
-ORDER: tuple[ModuleType, ...] = (evacuation, racks, brokers, directories, remainder, traffic, leaders)
+SPACE: tuple[ModuleType, ...] = (evacuation, racks, brokers, directories, remainder)
+PREFERENCES: tuple[ModuleType, ...] = (traffic, leaders)
+ORDER = SPACE + PREFERENCES
