@@ -53,8 +53,10 @@ class MappedFile(Protocol):
 
 
 class DiskUsage(Protocol):
-    total_bytes: int
-    usable_bytes: int
+    @property
+    def total_bytes(self) -> int: ...
+    @property
+    def usable_bytes(self) -> int: ...
 
 
 class Disk(Protocol):

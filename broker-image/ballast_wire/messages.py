@@ -7,6 +7,7 @@ kafka-python's own package start would import its whole client; in the broker on
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import importlib.util
 import sys
@@ -49,4 +50,14 @@ def message(name: str) -> Any:
     own = importlib.resources.files(OWN_SCHEMAS).joinpath(f"{name}.json").is_file()
     base = engine.message if name.endswith(("Request", "Response")) else engine.data
     keywords: dict[str, Any] = {"load_json": OWN_SCHEMAS} if own else {}
-    return types.new_class(name, (base,), keywords)
+    made: Any = types.new_class(name, (base,), keywords)
+    if base is engine.message:
+        made.decode = classmethod(functools.partial(_decode, base))
+    return made
+
+
+def _decode(base: Any, kind: Any, data: bytes | memoryview, version: int) -> Any:
+    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers."""
+    found = base.decode.__func__(kind, data, version=version)
+    found._header = None
+    return found

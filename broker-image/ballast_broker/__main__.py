@@ -1,0 +1,156 @@
+"""`python -m ballast_broker FILE.properties [--override name=value ...]`: one node in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ballast_broker.config import BrokerConfig, broker_config, parse_properties
+from ballast_broker.config_types import ConfigError
+
+if TYPE_CHECKING:
+    from ballast_broker.app import Node
+    from ballast_broker.metrics import Observed
+    from ballast_broker.metrics_server import MetricsServer
+    from ballast_broker.net.server import Server
+
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 after an orderly stop, 1 where the node failed, 2 where the configuration is wrong."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=getattr(logging, arguments.log_level.upper()),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        text = Path(arguments.properties).read_text()
+    except OSError as error:
+        print(f"cannot read {arguments.properties}: {error.strerror}", file=sys.stderr)
+        return 2
+    try:
+        config = broker_config(parse_properties(text), arguments.override)
+    except ConfigError as error:
+        print(f"{arguments.properties}: {error}", file=sys.stderr)
+        return 2
+    for warning in config.warnings:
+        logging.getLogger("ballast").warning("%s", warning)
+    # Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
+    gc.set_threshold(*GC_THRESHOLDS)
+    return asyncio.run(_run(config))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ballast broker", description="Run one broker or controller.")
+    parser.add_argument("properties", metavar="FILE", help="a properties file with Apache Kafka's property names")
+    parser.add_argument(
+        "--override", action="append", default=[], metavar="NAME=VALUE", help="set one property; may be repeated"
+    )
+    parser.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+async def _run(config: BrokerConfig) -> int:
+    from ballast_broker.app import Node, NodeFailed
+    from ballast_broker.net.channel import SocketNetwork
+    from ballast_broker.net.server import Server
+    from ballast_broker.real_world import RealClock, RealRandom
+    from ballast_broker.settings import connection_limits
+    from ballast_broker.storage.disk import RealDisk, RealThreads
+    from ballast_broker.storage.errors import DirectoryRefused
+    from ballast_broker.world import World
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    threads = RealThreads()
+    server = Server(connection_limits(config), threads)
+    network = SocketNetwork(f"broker-{config.node_id}")
+    node = Node(config, World(RealDisk(), RealClock(), RealRandom(), threads, network, server))
+    stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
+    metrics = None
+    try:
+        metrics = await _open_metrics(node, server)
+        starting: asyncio.Task[Any] = loop.create_task(node.start())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return 0
+        starting.result()
+        print(_ready_line(node, metrics), flush=True)
+        await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if node.failed.done():
+            node.failed.result()
+        await node.stop()
+    except (NodeFailed, DirectoryRefused, OSError) as error:
+        print(f"broker {config.node_id}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        stopping.cancel()
+        if metrics is not None:
+            await metrics.stop()
+        threads.close()
+    return 0
+
+
+async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
+    """Open before the node starts, so that probes hear "not ready" instead of nothing."""
+    if node.config.metrics_port is None:
+        return None
+    from ballast_broker.metrics import MetricsPage
+    from ballast_broker.metrics_server import MetricsServer
+
+    pages: list[MetricsPage] = []
+
+    def page() -> MetricsPage | None:
+        if not pages and node.ready:
+            pages.append(MetricsPage(_observed(node, server)))
+        return pages[0] if pages else None
+
+    metrics = MetricsServer(page, lambda: node.ready)
+    await metrics.start("", node.config.metrics_port)
+    return metrics
+
+
+def _observed(node: Node, server: Server) -> Observed:
+    from ballast_broker.metrics import Observed
+
+    config, broker = node.config, node.broker
+    return Observed(
+        node_id=config.node_id,
+        cluster_id=node.cluster_id,
+        rack=config.broker_rack,
+        image=lambda: node.image,
+        logs=node.logs,
+        requests=node.request_metrics,
+        traffic=node.traffic,
+        quorum=node.driver,
+        server=server,
+        replicas=None if broker is None else broker.replicas,
+        groups=None if broker is None else broker.groups,
+        per_partition=config.metrics_partitions_enable,
+    )
+
+
+def _ready_line(node: Node, metrics: MetricsServer | None) -> str:
+    config = node.config
+    roles = " and ".join(
+        role for role, has in (("broker", config.is_broker), ("controller", config.is_controller)) if has
+    )
+    addresses = node.addresses()
+    where = ", ".join(map(str, addresses))
+    page = f", metrics on http://{addresses[0].host}:{metrics.port}/metrics" if metrics is not None else ""
+    return f"Ballast {roles} {config.node_id} is ready on {where}{page}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

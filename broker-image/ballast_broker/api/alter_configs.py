@@ -1,0 +1,173 @@
+"""AlterConfigs and IncrementalAlterConfigs: levels of loggers are changed here, all else by the controller.
+
+Here is checked whether a resource may be named at all, and by whom; which configs there are and what values they
+take, the controller knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from ballast_broker.api import broker_loggers
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.forwarded import forward
+from ballast_broker.api.topic_names import refusal
+from ballast_broker.api.wording import WORDING
+from ballast_broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+INCREMENTAL = 44
+DELETE = 1
+Outcome = tuple[int, str | None]  # error code and its sentence
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    name = "IncrementalAlterConfigs" if context.api_key == INCREMENTAL else "AlterConfigs"
+    times = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    outcomes: dict[tuple[int, str], Outcome] = {}
+    remaining = []
+    for each in request.resources:
+        resource = (each.resource_type, each.resource_name)
+        try:
+            if times[resource] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            _check_keys(each, context)
+            _check_resource(each, context)
+        except ApiError as error:
+            outcomes[resource] = (error.code, error.message)
+            continue
+        if each.resource_type == RESOURCE_BROKER_LOGGER:
+            outcomes[resource] = _alter_loggers(each, request.validate_only)
+        else:
+            remaining.append(each)
+    if remaining:
+        outcomes |= await _ask_controller(name, remaining, request.validate_only, context)
+    return _response(name, request, outcomes, context.version)
+
+
+def _invalid(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _check_keys(asked: Any, context: RequestContext) -> None:
+    names = [each.name for each in asked.configs]
+    if len(set(names)) != len(names):
+        raise _invalid("Error due to duplicate config keys")
+    nulls = [
+        each.name
+        for each in asked.configs
+        if each.value is None and (context.api_key != INCREMENTAL or each.config_operation != DELETE)
+    ]
+    if nulls:
+        raise _invalid(f"Null value not supported for : {', '.join(nulls)}")
+
+
+def _check_resource(asked: Any, context: RequestContext) -> None:
+    check = _CHECKS.get(asked.resource_type)
+    if check is None or (asked.resource_type == RESOURCE_BROKER_LOGGER and context.api_key != INCREMENTAL):
+        raise _invalid(f"Unknown resource type {asked.resource_type}")
+    if asked.resource_type == RESOURCE_TOPIC:
+        allowed = authorize(context.principal, Operation.ALTER_CONFIGS, topic(asked.resource_name))
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    else:
+        allowed = authorize(context.principal, Operation.ALTER_CONFIGS, CLUSTER)
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not allowed:
+        raise ApiError(error, WORDING[error])
+    check(asked.resource_name, context)
+
+
+def _check_topic(name: str, _context: RequestContext) -> None:
+    if not name:
+        raise _invalid("Default topic resources are not allowed.")
+    illegal = refusal(name)
+    if illegal is not None:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, illegal)
+
+
+def _node_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+
+
+def _check_broker(name: str, context: RequestContext) -> None:
+    expected = context.broker.node_id
+    if name and _node_id(name) != expected:
+        raise _invalid(f"Unexpected broker id, expected {expected}, but received {name}")
+
+
+def _check_loggers(name: str, context: RequestContext) -> None:
+    expected = context.broker.node_id
+    if _node_id(name) != expected:
+        raise _invalid(f"Unexpected node id. Expected {expected}, but received {name}")
+
+
+def _check_group(name: str, _context: RequestContext) -> None:
+    if not name:
+        raise _invalid("Default group resources are not allowed.")
+
+
+def _check_subscription(name: str, _context: RequestContext) -> None:
+    if not name:
+        raise _invalid("Subscription name can't be empty")
+
+
+_CHECKS: dict[int, Callable[[str, RequestContext], None]] = {
+    RESOURCE_TOPIC: _check_topic,
+    RESOURCE_BROKER: _check_broker,
+    RESOURCE_BROKER_LOGGER: _check_loggers,
+    RESOURCE_GROUP: _check_group,
+    RESOURCE_CLIENT_METRICS: _check_subscription,
+}
+
+
+def _alter_loggers(asked: Any, validate_only: bool) -> Outcome:
+    try:
+        broker_loggers.check(asked.configs)
+    except ApiError as error:
+        return error.code, error.message
+    if not validate_only:
+        broker_loggers.change(asked.configs)
+    return ErrorCode.NONE, None
+
+
+async def _ask_controller(
+    name: str, resources: list[Any], validate_only: bool, context: RequestContext
+) -> dict[tuple[int, str], Outcome]:
+    asked = message(name + "Request")(version=context.version, resources=resources, validate_only=validate_only)
+    try:
+        response = await forward(asked, context)
+    except ApiError as error:
+        return {(each.resource_type, each.resource_name): (error.code, error.message) for each in resources}
+    return {
+        (each.resource_type, each.resource_name): (each.error_code, each.error_message) for each in response.responses
+    }
+
+
+def _response(name: str, request: Any, outcomes: dict[tuple[int, str], Outcome], version: int) -> Any:
+    kind = message(name + "Response")
+    responses = []
+    for each in request.resources:
+        error, text = outcomes[each.resource_type, each.resource_name]
+        responses.append(
+            kind.AlterConfigsResourceResponse(
+                version=version,
+                error_code=error,
+                error_message=text,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+        )
+    return kind(version=version, responses=responses)

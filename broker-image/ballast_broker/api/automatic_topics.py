@@ -1,0 +1,82 @@
+"""Topics that come to be because somebody asked for them: `auto.create.topics.enable`, and the offsets topic.
+
+Requests for one name share one creation. Nothing here raises: who asked is told to ask again, and finds the topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ballast_broker.config import BrokerConfig
+from ballast_broker.controller.client import ControllerClient
+from ballast_broker.metadata.image import MetadataImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+log = logging.getLogger(__name__)
+
+VERSION = 7
+TIMEOUT_MS = 10_000
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class AutomaticTopics:
+    def __init__(self, config: BrokerConfig, image: Callable[[], MetadataImage], controller: ControllerClient) -> None:
+        self._config = config
+        self._image = image
+        self._controller = controller
+        self._in_flight: set[str] = set()
+
+    async def create(self, names: list[str]) -> None:
+        await self._create([self._wanted(name) for name in names if name not in self._in_flight])
+
+    async def create_internal(self, name: str) -> None:
+        if name in self._in_flight:
+            return
+        alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
+        factor: int = self._config.offsets_topic_replication_factor
+        if alive < factor:
+            log.warning(
+                "%s needs %d live brokers (offsets.topic.replication.factor), there are %d: groups have to wait",
+                name,
+                factor,
+                alive,
+            )
+            return
+        await self._create([self._wanted(name)])
+
+    def _wanted(self, name: str) -> Any:
+        kind = message("CreateTopicsRequest").CreatableTopic
+        if name != OFFSETS_TOPIC:
+            return kind(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+        }
+        return kind(
+            name=name,
+            num_partitions=self._config.offsets_topic_num_partitions,
+            replication_factor=self._config.offsets_topic_replication_factor,
+            assignments=[],
+            configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+        )
+
+    async def _create(self, topics: list[Any]) -> None:
+        if not topics:
+            return
+        names = {topic.name for topic in topics}
+        self._in_flight |= names
+        request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
+        try:
+            response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000)
+        except ApiError as error:
+            log.warning("topics %s could not be created: %s", ", ".join(sorted(names)), error)
+            return
+        finally:
+            self._in_flight -= names
+        for result in response.topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                log.warning("topic %s could not be created: %s", result.name, result.error_message)

@@ -1,0 +1,135 @@
+"""Where each config's value comes from: topic, this broker, all brokers, file, default. PURE.
+
+Kafka's rules: a config's synonyms are listed from the strongest source to the weakest, beginning with the first that
+has the config's own name; the source of the value is that of the first synonym, and DEFAULT where none is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
+from ballast_broker.config_rules import DYNAMIC_BROKER_PROPERTIES, dynamic_values
+from ballast_broker.config_types import Property
+from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_default
+
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = range(1, 8)
+UNKNOWN_TYPE = 0
+TYPES = {"boolean": BOOLEAN, "string": STRING, "int": INT, "long": LONG, "double": DOUBLE, "list": LIST}
+# Kafka says another type of these than the one by which we read them.
+TYPES_BY_NAME = {
+    "controller.listener.names": STRING,
+    "listener.security.protocol.map": STRING,
+    "listeners": STRING,
+    "log.dir": STRING,
+    "log.dirs": STRING,
+    "offsets.topic.replication.factor": SHORT,
+}
+# Throttles are no configs of the broker's file to Kafka: shown only where they are set, and as read-only.
+SHOWN_WHERE_SET = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+# Broker configs in several units: the finest one first. The topic table has them all.
+CHAINS = {
+    name: chain
+    for chain in (tuple(name for name, _ in entry.synonyms) for entry in TOPIC_PROPERTIES.values())
+    for name in chain
+    if len(chain) > 1 and name != "log.flush.scheduler.interval.ms"
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    type: int
+    synonyms: tuple[Synonym, ...]
+    read_only: bool = False
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT
+
+
+class ConfigEntries:
+    """`own` and `cluster`: the dynamic configs of this broker and of all brokers, as the metadata has them."""
+
+    def __init__(self, config: BrokerConfig, own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
+        self._config = config
+        given = {name: BROKER_PROPERTIES[name].text_of(value) for name, value in config.values_set.items()}
+        defaults = {name: each.text_of(each.default) for name, each in BROKER_PROPERTIES.items()}
+        self._own = own
+        self._cluster = cluster
+        self._given = given
+        self._layers: tuple[tuple[ConfigSource, Mapping[str, str | None]], ...] = (
+            (ConfigSource.DYNAMIC_BROKER, dict(own)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
+            (ConfigSource.STATIC_BROKER, given),
+            (ConfigSource.DEFAULT, {name: text for name, text in defaults.items() if text is not None}),
+        )
+
+    def of_topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+        values = {**self._config.values_set, **dynamic_values(self._cluster, self._own)}
+        for name, entry in TOPIC_PROPERTIES.items():
+            chain = tuple(synonym for synonym, _ in entry.synonyms)
+            synonyms = self._synonyms(chain[0], chain) if chain else ()
+            value = entry.property.text_of(broker_default(entry, values))
+            if name in overrides:
+                value = overrides[name]
+                synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
+            yield ConfigEntry(name, value, type_of(entry.property), synonyms)
+
+    def of_broker(self) -> Iterator[ConfigEntry]:
+        for name, known in BROKER_PROPERTIES.items():
+            is_set = name in self._own or name in self._cluster or name in self._given
+            if name in SHOWN_WHERE_SET and not is_set:
+                continue
+            yield ConfigEntry(
+                name,
+                self._broker_value(name),
+                type_of(known),
+                self._synonyms(name, CHAINS.get(name, (name,))),
+                read_only=name not in DYNAMIC_BROKER_PROPERTIES or name in SHOWN_WHERE_SET,
+            )
+
+    def of_all_brokers(self) -> Iterator[ConfigEntry]:
+        """What is set for all brokers dynamically, and nothing else."""
+        for name, value in self._cluster.items():
+            known = BROKER_PROPERTIES.get(name)
+            yield ConfigEntry(
+                name,
+                value,
+                UNKNOWN_TYPE if known is None else type_of(known),
+                (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),),
+                read_only=name not in DYNAMIC_BROKER_PROPERTIES or name in SHOWN_WHERE_SET,
+            )
+
+    def _broker_value(self, name: str) -> str | None:
+        for _, layer in self._layers:
+            if name in layer:
+                return layer[name]
+        return None
+
+    def _synonyms(self, name: str, chain: tuple[str, ...]) -> tuple[Synonym, ...]:
+        found = [
+            Synonym(each, layer[each], source) for source, layer in self._layers for each in chain if each in layer
+        ]
+        while found and found[0].name != name:
+            found.pop(0)
+        return tuple(found)
+
+
+def type_of(known: Property) -> int:
+    return TYPES_BY_NAME.get(known.name, TYPES[known.kind])

@@ -1,0 +1,21 @@
+"""DeleteGroups: empty groups go, with all their offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_wire.messages import message
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("DeleteGroupsResponse")
+    results = [
+        kind.DeletableGroupResult(
+            version=context.version,
+            group_id=group_id,
+            error_code=await context.broker.groups.delete_group(group_id),
+        )
+        for group_id in dict.fromkeys(request.groups_names)
+    ]
+    return kind(version=context.version, results=results)

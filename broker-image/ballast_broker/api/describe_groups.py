@@ -1,0 +1,90 @@
+"""DescribeGroups: the state, members and assignments of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.group import Group, GroupState
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+FIRST_VERSION_THAT_SAYS_NOT_FOUND = 6
+NO_OPERATIONS_ASKED = -(2**31)
+GROUP_OPERATIONS = 0b1_0100_1000  # READ, DELETE, DESCRIBE: bit by operation code
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    groups = [_describe(group_id, request, context) for group_id in request.groups]
+    return message("DescribeGroupsResponse")(version=context.version, groups=groups)
+
+
+def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
+    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NO_OPERATIONS_ASKED
+    try:
+        group = context.broker.groups.describe(group_id)
+    except ApiError as error:
+        return _answer(context, group_id, error_code=error.code, operations=operations)
+    if group is None:
+        if context.version < FIRST_VERSION_THAT_SAYS_NOT_FOUND:
+            return _answer(context, group_id, state="Dead", operations=operations)
+        text = f"Group {group_id} not found."
+        return _answer(
+            context,
+            group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=text,
+            state="Dead",
+            operations=operations,
+        )
+    return _answer(
+        context,
+        group_id,
+        state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if group.is_in(GroupState.STABLE) else "",
+        members=_members(group, context),
+        operations=operations,
+    )
+
+
+def _members(group: Group, context: RequestContext) -> list[Any]:
+    kind = message("DescribeGroupsResponse").DescribedGroup.DescribedGroupMember
+    stable = group.is_in(GroupState.STABLE)
+    return [
+        kind(
+            version=context.version,
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            member_metadata=m.metadata_for(group.protocol_name) if stable else b"",
+            member_assignment=m.assignment,
+        )
+        for m in group.members.values()
+    ]
+
+
+def _answer(
+    context: RequestContext,
+    group_id: str,
+    *,
+    error_code: ErrorCode = ErrorCode.NONE,
+    error_message: str | None = None,
+    state: str = "",
+    protocol_type: str = "",
+    protocol_data: str = "",
+    members: list[Any] | None = None,
+    operations: int = NO_OPERATIONS_ASKED,
+) -> Any:
+    return message("DescribeGroupsResponse").DescribedGroup(
+        version=context.version,
+        error_code=error_code,
+        error_message=error_message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type=protocol_type,
+        protocol_data=protocol_data,
+        members=members or [],
+        authorized_operations=operations,
+    )

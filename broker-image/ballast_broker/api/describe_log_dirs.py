@@ -1,0 +1,56 @@
+"""DescribeLogDirs: each directory's health and room, and the replicas in it, future ones too (DIR-32)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.context import RequestContext
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.directories import LogDirectoryInfo
+
+FIRST_VERSION_WITH_ERROR = 3
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("DescribeLogDirsResponse")
+    if not authorize(context.principal, Operation.DESCRIBE, CLUSTER):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if context.version >= FIRST_VERSION_WITH_ERROR else 0
+        return kind(version=context.version, error_code=error, results=[])
+    wanted = None
+    if request.topics is not None:
+        wanted = {TopicPartition(each.topic, number) for each in request.topics for number in each.partitions}
+    directories = context.broker.replicas.describe_log_dirs(wanted)
+    results = [_directory(each, context.version) for each in directories]
+    return kind(version=context.version, error_code=ErrorCode.NONE, results=results)
+
+
+def _directory(directory: LogDirectoryInfo, version: int) -> Any:
+    kind = message("DescribeLogDirsResponse").DescribeLogDirsResult
+    by_topic: dict[str, list[Any]] = {}
+    for each in sorted(directory.replicas, key=lambda replica: (replica.topic_partition, replica.is_future)):
+        by_topic.setdefault(each.topic_partition.topic, []).append(
+            kind.DescribeLogDirsTopic.DescribeLogDirsPartition(
+                version=version,
+                partition_index=each.topic_partition.partition,
+                partition_size=each.size_bytes,
+                offset_lag=each.offset_lag,
+                is_future_key=each.is_future,
+            )
+        )
+    return kind(
+        version=version,
+        error_code=directory.error,
+        log_dir=directory.path,
+        topics=[
+            kind.DescribeLogDirsTopic(version=version, name=name, partitions=partitions)
+            for name, partitions in by_topic.items()
+        ],
+        total_bytes=directory.total_bytes,
+        usable_bytes=directory.usable_bytes,
+        is_cordoned=directory.cordoned,
+    )

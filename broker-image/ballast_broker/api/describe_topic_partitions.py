@@ -1,0 +1,108 @@
+"""DescribeTopicPartitions: topics sorted by name, page by page, with the replicas that may lead though not in sync."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.authorizer import Operation, authorize, authorized_operations, topic
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.placement_view import INTERNAL_TOPICS, offline_replicas, reachable_leader
+from ballast_broker.api.topic_names import is_legal
+from ballast_broker.metadata.image import ClusterImage, PartitionRegistration, TopicImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import ZERO_UUID
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    topics = context.broker.image().topics
+    names = {asked.name for asked in request.topics} or set(topics.sorted_names)
+    first, first_partition = _begin(request, names)
+    room = max(1, min(request.response_partition_limit, context.broker.config.max_request_partition_size_limit))
+    answers: list[Any] = []
+    refused: list[Any] = []
+    cursor = None
+    for name in sorted(each for each in names if each >= first):
+        if not authorize(context.principal, Operation.DESCRIBE, topic(name)):
+            if request.topics:
+                refused.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, context))
+            continue
+        if room == 0:
+            cursor = (name, 0)
+            break
+        found = topics.by_name(name)
+        if found is None:
+            answers.append(_unknown(name, context))
+            continue
+        begin = first_partition if name == first else 0
+        page = [entry for entry in found.sorted_partitions() if entry[0] >= begin]
+        answers.append(_topic(found, page[:room], context))
+        if len(page) > room:
+            cursor = (name, page[room][0])
+            break
+        room -= len(page)
+    return _response(answers + refused, cursor, context)
+
+
+def _begin(request: Any, names: set[str]) -> tuple[str, int]:
+    """The topic and partition where this page begins."""
+    cursor = request.cursor
+    if cursor is None:
+        return "", 0
+    if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    return cursor.topic_name, cursor.partition_index
+
+
+def _response(topics: list[Any], cursor: tuple[str, int] | None, context: RequestContext) -> Any:
+    kind = message("DescribeTopicPartitionsResponse")
+    following = None
+    if cursor is not None:
+        following = kind.Cursor(version=context.version, topic_name=cursor[0], partition_index=cursor[1])
+    return kind(version=context.version, topics=topics, next_cursor=following)
+
+
+def _unknown(name: str, context: RequestContext) -> Any:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return _failed(name, error, context)
+
+
+def _failed(name: str, error: ErrorCode, context: RequestContext) -> Any:
+    return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
+        version=context.version,
+        error_code=error,
+        name=name,
+        topic_id=ZERO_UUID,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=authorized_operations(context.principal, topic(name)),
+    )
+
+
+def _topic(found: TopicImage, page: list[tuple[int, PartitionRegistration]], context: RequestContext) -> Any:
+    cluster = context.broker.image().cluster
+    return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
+        version=context.version,
+        error_code=ErrorCode.NONE,
+        name=found.name,
+        topic_id=found.id,
+        is_internal=found.name in INTERNAL_TOPICS,
+        partitions=[_partition(number, partition, cluster, context) for number, partition in page],
+        topic_authorized_operations=authorized_operations(context.principal, topic(found.name)),
+    )
+
+
+def _partition(number: int, partition: PartitionRegistration, cluster: ClusterImage, context: RequestContext) -> Any:
+    kind = message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic
+    return kind.DescribeTopicPartitionsResponsePartition(
+        version=context.version,
+        error_code=ErrorCode.NONE,  # a partition without a leader is told by leader -1 only
+        partition_index=number,
+        leader_id=reachable_leader(partition, cluster, context.listener),
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=offline_replicas(partition, cluster, context.listener),
+    )

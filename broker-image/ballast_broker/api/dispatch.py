@@ -1,0 +1,136 @@
+"""From a frame to a reply: reads the header, finds the API, calls its handler. One for each kind of listener.
+
+What cannot be understood (an unknown key or version, a body that does not parse) closes the connection, as Kafka does:
+there is no way to answer it. What a handler refuses becomes an answer with the error in its place. A bug in a handler
+is logged and answered with UNKNOWN_SERVER_ERROR; it never takes the loop down. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from ballast_broker.api.context import ANONYMOUS, RequestContext
+from ballast_broker.api.failure import failure_response
+from ballast_broker.api.fetch import Fetch
+from ballast_broker.api.produce import Produce
+from ballast_broker.api.registry import Api, Handler, handler_of
+from ballast_broker.api.services import BrokerServices
+from ballast_broker.net_reply import Peer, Pending, Reply
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast import fetch as fast_fetch
+from ballast_wire.fast import produce as fast_produce
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.headers import (
+    API_VERSIONS_KEY,
+    frame_response,
+    is_flexible,
+    parse_request_header,
+    skip_header_tags,
+)
+from ballast_wire.messages import message
+
+log = logging.getLogger(__name__)
+
+PRODUCE = 0
+FETCH = 1
+
+
+class Dispatcher:
+    """`apis` says what is answered here; `handlers` may give some of them another handler (a controller's listener)."""
+
+    def __init__(
+        self,
+        broker: BrokerServices | None,
+        apis: Mapping[int, Api],
+        metrics: RequestMetrics,
+        *,
+        produce: Produce | None = None,
+        fetch: Fetch | None = None,
+        handlers: Callable[[Api], Handler] = lambda api: handler_of(api.module),
+    ) -> None:
+        self._broker = cast(BrokerServices, broker)  # a controller has none, and its handlers ask for none
+        self._apis = apis
+        self._metrics = metrics
+        self._produce = produce
+        self._fetch = fetch
+        self._handlers = handlers
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._now = asyncio.get_running_loop().time
+
+    def __call__(self, peer: Peer, frame: memoryview) -> Reply:
+        began = self._now()
+        key, version, correlation_id, client_id, body = parse_request_header(frame)
+        if key == PRODUCE and self._produce is not None:
+            if not fast_produce.FIRST_VERSION <= version <= fast_produce.LAST_VERSION:
+                raise MalformedRequest(f"Produce version {version} is not supported")
+            if version >= fast_produce.FIRST_FLEXIBLE:
+                body = skip_header_tags(frame, body)
+            reply = self._produce.handle(frame, body, version, correlation_id, client_id, peer.listener, ANONYMOUS)
+            return self._measured(reply, "Produce", began)
+        if key == FETCH and self._fetch is not None:
+            if not fast_fetch.FIRST_VERSION <= version <= fast_fetch.LAST_VERSION:
+                raise MalformedRequest(f"Fetch version {version} is not supported")
+            if version >= fast_fetch.FIRST_FLEXIBLE:
+                body = skip_header_tags(frame, body)
+            reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
+            return self._measured(reply, "Fetch", began)
+        context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
+        return self._general(context, frame, body, began)
+
+    def _measured(self, reply: Reply, name: str, began: float) -> Reply:
+        if isinstance(reply, Pending):
+            reply.future.add_done_callback(lambda _: self._metrics.answered(name, self._now() - began))
+        else:
+            self._metrics.answered(name, self._now() - began)
+        return reply
+
+    def _general(self, context: RequestContext, frame: memoryview, body: int, began: float) -> Reply:
+        api = self._apis.get(context.api_key)
+        if api is None:
+            raise MalformedRequest(f"API key {context.api_key} is not known here")
+        if not api.lowest <= context.version <= api.highest:
+            if context.api_key != API_VERSIONS_KEY:
+                raise MalformedRequest(f"{api.name} version {context.version} is not supported")
+            request = None  # its handler answers with what is supported, in version 0
+        else:
+            request = self._decode(api, context.version, frame, body)
+        task = asyncio.get_running_loop().create_task(self._run(api, request, context, began))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return Pending(task, pipelined=False)
+
+    def _decode(self, api: Api, version: int, frame: memoryview, body: int) -> Any:
+        kind = message(api.name + "Request")
+        if is_flexible(api.name + "Request", version):
+            body = skip_header_tags(frame, body)
+        try:
+            return kind.decode(bytes(frame[body:]), version=version)
+        except Exception as error:  # the codec raises whatever the bytes lead it to
+            raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error
+
+    async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:
+        try:
+            response = await self._handlers(api)(request, context)
+            error = ErrorCode.NONE
+        except ApiError as refused:
+            error = refused.code
+            response = failure_response(api.name, request, context.version, error, refused.message)
+        except Exception:
+            log.exception("%s version %d failed", api.name, context.version)
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+            response = failure_response(api.name, request, context.version, error, None)
+        self._metrics.answered(api.name, self._now() - began, error)
+        if response is None:
+            return None
+        version = response.version if response.version is not None else context.version
+        flexible = is_flexible(api.name + "Request", version)
+        data = response.encode(version=version)
+        return (frame_response(context.api_key, context.correlation_id, data, flexible=flexible),)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,115 @@
+"""The answer to a request that failed as a whole: Kafka's error at the place where that response has room for it.
+
+A response with an error code of its own has it there; one without repeats what was asked (topics, partitions, groups,
+resources) with the error at each. Both follow from the schemas: what is asked and what is answered have the same shape
+and mostly the same names. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+# These repeat what was asked beside their own error code.
+REPEATED_BESIDE = frozenset({"AlterPartitionReassignments", "ElectLeaders", "ListPartitionReassignments", "Metadata"})
+# What is answered is not what was asked: nothing to repeat.
+NEVER_REPEATED = frozenset({"DescribeLogDirs"})
+# Parts of an entry that say which one it is, though they are lists.
+IDENTITY_LISTS = frozenset({"entity"})
+# What stands for "none" in place of the schema's default.
+NOTHING: dict[str, Any] = {
+    "committed_offset": -1,
+    "committed_leader_epoch": -1,
+    "low_watermark": -1,
+    "node_id": -1,
+    "port": -1,
+    "producer_epoch": -1,
+}
+
+
+def failure_response(name: str, request: Any | None, version: int, error: ErrorCode, text: str | None) -> Any:
+    """`name` is the API's, as in "Metadata"; `request` is None where it could not be read."""
+    kind = message(name + "Response")
+    response = kind(version=version)
+    own_error = _has(kind, "error_code", version)
+    _fill(response, kind, version, error, text)
+    if name == "DescribeClientQuotas":
+        response.entries = None
+    answers = next(_struct_lists(kind, version), None)
+    if answers is None or request is None or name in NEVER_REPEATED:
+        return response
+    if not own_error or name in REPEATED_BESIDE:
+        repeated = [_repeat(answers.data_class, each, version, error, text) for each in _asked(name, request, version)]
+        setattr(response, answers.name, repeated)
+    return response
+
+
+def _fields(kind: Any, version: int) -> list[Any]:
+    return [field for field in kind._struct.fields.values() if field.for_version_q(version)]
+
+
+def _has(kind: Any, field_name: str, version: int) -> bool:
+    return any(field.name == field_name for field in _fields(kind, version))
+
+
+def _struct_lists(kind: Any, version: int) -> Iterator[Any]:
+    return (field for field in _fields(kind, version) if field.is_struct_array())
+
+
+def _asked(name: str, request: Any, version: int) -> list[Any]:
+    if name == "AlterReplicaLogDirs":  # asked by directory, answered by topic
+        return [topic for directory in request.dirs for topic in directory.topics]
+    for field in _fields(type(request), version):
+        if field.is_array():
+            return list(getattr(request, field.name) or ())
+    return []
+
+
+def _fill(answer: Any, kind: Any, version: int, error: ErrorCode, text: str | None) -> None:
+    for field in _fields(kind, version):
+        if field.name == "error_code":
+            answer.error_code = error
+        elif field.name == "error_message":
+            answer.error_message = text
+        elif field.name in NOTHING:
+            setattr(answer, field.name, NOTHING[field.name])
+
+
+def _repeat(kind: Any, asked: Any, version: int, error: ErrorCode, text: str | None) -> Any:
+    """An entry of the answer for an entry (or a mere name or number) of the request."""
+    answer = kind(version=version)
+    _fill(answer, kind, version, error, text)
+    if not hasattr(asked, "_struct"):
+        setattr(answer, _identity(kind, version), asked)
+        return answer
+    says_error = _has(kind, "error_code", version)
+    for field in _fields(kind, version):
+        if not field.is_array():
+            _copy(answer, field.name, asked)
+        elif field.is_struct_array() and (field.name in IDENTITY_LISTS or not says_error):
+            inner = _inner_list(asked, field.name, version)
+            setattr(answer, field.name, [_repeat(field.data_class, each, version, error, text) for each in inner])
+    return answer
+
+
+def _copy(answer: Any, name: str, asked: Any) -> None:
+    source = "name" if name == "topic_name" else name
+    if name not in ("error_code", "error_message") and source in asked._struct.fields:
+        value = getattr(asked, source)
+        setattr(answer, name, "" if value is None and name == "name" else value)
+
+
+def _inner_list(asked: Any, name: str, version: int) -> list[Any]:
+    lists = [field.name for field in asked._struct.fields.values() if field.is_array() and field.for_version_q(version)]
+    source = name if name in lists else next(iter(lists), None)
+    return [] if source is None else list(getattr(asked, source) or ())
+
+
+def _identity(kind: Any, version: int) -> str:
+    """The field that names an entry: its first one beside the error."""
+    names = [each.name for each in _fields(kind, version) if not each.name.startswith("error_")]
+    name: str = names[0]
+    return name

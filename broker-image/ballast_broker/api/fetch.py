@@ -1,0 +1,228 @@
+"""Fetch: what consumers and followers read. Answered from the file by `sendfile`; waits cost nothing.
+
+The dispatcher calls it for every fetch. Where there is enough data, no task and no future is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
+from ballast_broker.api.fetch_sessions import (
+    FINAL_EPOCH,
+    FIRST_EPOCH,
+    NO_SESSION,
+    FetchSessions,
+    Followed,
+    Key,
+    Session,
+)
+from ballast_broker.api.produce import node_endpoints
+from ballast_broker.net_reply import Pending, Reply
+from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast.fetch import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_ENDPOINTS,
+    FIRST_WITH_TOPIC_ID,
+    EpochEnd,
+    FetchAnswer,
+    FetchPartition,
+    FetchRequest,
+    Parts,
+    encode_fetch_response,
+    parse_fetch,
+)
+from ballast_wire.fast.produce import NodeEndpoint
+from ballast_wire.names import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.api.context import Principal
+    from ballast_broker.api.services import BrokerServices
+
+
+class Fetch:
+    def __init__(self, broker: BrokerServices, sessions: FetchSessions) -> None:
+        self._broker = broker
+        self._sessions = sessions
+
+    def handle(
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        listener: str,
+        principal: Principal,
+    ) -> Reply:
+        request = parse_fetch(frame, position, version)
+        asked = [
+            self._follow(key, partition, version, principal, request.replica_id)
+            for key, partitions in request.topics
+            for partition in partitions
+        ]
+        try:
+            session, followed, incremental = self._session(request, asked, version)
+        except ApiError as error:
+            return list(encode_fetch_response(version, correlation_id, [], error=error.code))
+        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener)
+        params = FetchParams(
+            request.replica_id,
+            request.replica_epoch,
+            request.isolation,
+            request.min_bytes,
+            request.max_wait_ms,
+            min(request.max_bytes, self._broker.config.fetch_max_bytes),
+        )
+        if any(not f.known for f in followed):
+            params.max_wait_ms = 0  # an error is told at once
+        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.known])
+        if isinstance(found, list):
+            return answer.encode(found)
+        return answer.later(found)
+
+    def _session(
+        self, request: FetchRequest, asked: list[Followed], version: int
+    ) -> tuple[Session | None, list[Followed], bool]:
+        """The session (or none), all that is to be read now, and whether only news is to be told."""
+        uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
+        if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
+            if request.session_id != NO_SESSION:
+                self._sessions.drop(request.session_id)
+            if request.session_epoch == FINAL_EPOCH:
+                return None, asked, False
+            privileged = request.replica_id >= 0
+            return self._sessions.open(asked, privileged=privileged, uses_topic_ids=uses_topic_ids), asked, False
+        session = self._sessions.take(request, uses_topic_ids)
+        session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])
+        for followed in session.followed.values():
+            if not followed.known:
+                self._look_up(followed)
+        return session, list(session.followed.values()), True
+
+    def _follow(
+        self, key: str | UUID, asked: FetchPartition, version: int, principal: Principal, replica_id: int
+    ) -> Followed:
+        entry = FetchEntry(
+            TopicPartition("" if isinstance(key, UUID) else key, asked.partition),
+            key if isinstance(key, UUID) else ZERO_UUID,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.current_leader_epoch,
+            asked.log_start_offset,
+            asked.max_bytes,
+        )
+        followed = Followed((key, asked.partition), entry, known=not isinstance(key, UUID))
+        if not followed.known:
+            self._look_up(followed)
+        name = entry.topic_partition.topic
+        allowed = (
+            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
+            if replica_id >= 0
+            else authorize(principal, Operation.READ, topic(name))
+        )
+        if not allowed:
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return followed
+
+    def _look_up(self, followed: Followed) -> None:
+        found = self._broker.image().topics.by_id(followed.entry.topic_id)
+        if found is not None:
+            followed.entry.topic_partition = TopicPartition(found.name, followed.key[1])
+            followed.known = True
+
+    @property
+    def broker(self) -> BrokerServices:
+        return self._broker
+
+
+class _Answer:
+    """One request's answer, now or later."""
+
+    __slots__ = ("_correlation_id", "_fetch", "_followed", "_incremental", "_listener", "_session", "_version")
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        session: Session | None,
+        followed: list[Followed],
+        incremental: bool,
+        version: int,
+        correlation_id: int,
+        listener: str,
+    ) -> None:
+        self._fetch = fetch
+        self._session = session
+        self._followed = followed
+        self._incremental = incremental
+        self._version = version
+        self._correlation_id = correlation_id
+        self._listener = listener
+
+    def later(self, results: asyncio.Future[list[FetchResult]]) -> Pending:
+        reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+
+        def done(found: asyncio.Future[list[FetchResult]]) -> None:
+            if found.cancelled():
+                reply.cancel()
+            elif reply.done():  # the client is gone
+                for result in found.result():
+                    result.release()
+            else:
+                reply.set_result(self.encode(found.result()))
+
+        results.add_done_callback(done)
+        reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
+        return Pending(reply, pipelined=False)
+
+    def encode(self, results: list[FetchResult]) -> Parts:
+        topics: dict[str | UUID, list[FetchAnswer]] = {}
+        leaders: set[int] = set()
+        waiting = iter(results)
+        for followed in self._followed:
+            result = next(waiting) if followed.known else self._unknown(followed)
+            if self._session is not None:
+                news = followed.is_news(result)
+                if self._incremental and not news:
+                    result.release()
+                    continue
+                followed.told(result)
+                if result.slice is not None:
+                    self._session.to_the_end(followed.key)
+            topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
+        return encode_fetch_response(
+            self._version,
+            self._correlation_id,
+            list(topics.items()),
+            session_id=self._session.session_id if self._session is not None else NO_SESSION,
+            leaders=self._endpoints(leaders),
+        )
+
+    def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:
+        leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
+        if leader is not None and leader[0] >= 0:
+            leaders.add(leader[0])
+        if result.slice is not None:
+            self._fetch.broker.traffic.fetched(result.topic_partition, result.slice.size)
+        return FetchAnswer(
+            key[1],
+            result.error,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start_offset,
+            result.aborted or None,
+            result.preferred_replica,
+            result.slice,
+            EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,
+            leader,
+        )
+
+    def _unknown(self, followed: Followed) -> FetchResult:
+        return FetchResult(followed.entry.topic_partition, ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def _endpoints(self, ids: set[int]) -> list[NodeEndpoint]:
+        if not ids or self._version < FIRST_WITH_ENDPOINTS:
+            return []
+        return node_endpoints(self._fetch.broker, ids, self._listener)

@@ -1,0 +1,76 @@
+"""FindCoordinator: which broker answers for a group; makes the offsets topic at first need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.wording import WORDING
+from ballast_broker.coordinator.service import partition_for
+from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+FIRST_VERSION_WITH_MANY_KEYS = 4
+GROUP = 0
+Found = tuple[ErrorCode, int, str, int]  # error, node, host, port
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("FindCoordinatorResponse")
+    version = context.version
+    many = version >= FIRST_VERSION_WITH_MANY_KEYS
+    found = {
+        key: await _find(key, request.key_type, context)
+        for key in (request.coordinator_keys if many else [request.key])
+    }
+    if not many:
+        error, node, host, port = found[request.key]
+        return kind(
+            version=version,
+            error_code=error,
+            error_message=_text(error, version),
+            node_id=node,
+            host=host,
+            port=port,
+        )
+    coordinators = [
+        kind.Coordinator(
+            version=version,
+            key=key,
+            node_id=node,
+            host=host,
+            port=port,
+            error_code=error,
+            error_message=_text(error, version),
+        )
+        for key, (error, node, host, port) in found.items()
+    ]
+    return kind(version=version, coordinators=coordinators)
+
+
+async def _find(key: str, key_type: int, context: RequestContext) -> Found:
+    if key_type != GROUP:
+        # Transactions and share groups do not exist here yet: nobody coordinates them.
+        return _nobody(ErrorCode.INVALID_REQUEST)
+    image = context.broker.image()
+    topic = image.topics.by_name(OFFSETS_TOPIC)
+    if topic is None:
+        await context.broker.create_internal_topic(OFFSETS_TOPIC)
+        return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
+    broker = image.cluster.brokers.get(leader)
+    listener = broker.listeners.get(context.listener) if broker is not None and not broker.fenced else None
+    if listener is None:
+        return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return ErrorCode.NONE, leader, listener.host, listener.port
+
+
+def _nobody(error: ErrorCode) -> Found:
+    return error, -1, "", -1
+
+
+def _text(error: ErrorCode, version: int) -> str:
+    if error is ErrorCode.NONE:
+        return "" if version >= FIRST_VERSION_WITH_MANY_KEYS else "NONE"
+    return WORDING[error]

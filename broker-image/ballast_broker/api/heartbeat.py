@@ -1,0 +1,15 @@
+"""Heartbeat: a member is alive, and learns of a rebalance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_wire.messages import message
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    error = context.broker.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
+    return message("HeartbeatResponse")(version=context.version, error_code=error)

@@ -1,0 +1,54 @@
+"""JoinGroup: a member asks to be in the next generation, and waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.group import Protocol
+from ballast_broker.coordinator.rebalance import JoinAsk
+from ballast_wire.messages import message
+
+FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
+FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS = 9
+FIRST_VERSION_WITH_NO_PROTOCOL = 7
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    version = context.version
+    name = request.group_instance_id or context.client_id or ""
+    ask = JoinAsk(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=context.host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(p.name, bytes(p.metadata)) for p in request.protocols),
+        fresh_member_id=f"{name}-{uuid4()}",
+        requires_known_member_id=version >= FIRST_VERSION_THAT_ASKS_FOR_AN_ID and request.group_instance_id is None,
+        supports_skipping_assignment=version >= FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS,
+    )
+    result = await context.broker.groups.join(request.group_id, ask)
+    kind = message("JoinGroupResponse")
+    protocol_name = result.protocol_name
+    if protocol_name is None and version < FIRST_VERSION_WITH_NO_PROTOCOL:
+        protocol_name = ""
+    return kind(
+        version=version,
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=protocol_name,
+        leader=result.leader,
+        skip_assignment=result.skip_assignment,
+        member_id=result.member_id,
+        members=[
+            kind.JoinGroupResponseMember(
+                version=version, member_id=m.member_id, group_instance_id=m.group_instance_id, metadata=m.metadata
+            )
+            for m in result.members
+        ],
+    )

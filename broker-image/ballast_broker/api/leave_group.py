@@ -1,0 +1,28 @@
+"""LeaveGroup: members go at once instead of being missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+FIRST_VERSION_WITH_MANY_MEMBERS = 3
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("LeaveGroupResponse")
+    many = context.version >= FIRST_VERSION_WITH_MANY_MEMBERS
+    members = [(m.member_id, m.group_instance_id) for m in request.members] if many else [(request.member_id, None)]
+    try:
+        errors = context.broker.groups.leave(request.group_id, members)
+    except ApiError as error:
+        return kind(version=context.version, error_code=error.code, members=[])
+    if not many:
+        return kind(version=context.version, error_code=errors[0])
+    answers = [
+        kind.MemberResponse(version=context.version, member_id=m, group_instance_id=instance, error_code=error)
+        for (m, instance), error in zip(members, errors, strict=True)
+    ]
+    return kind(version=context.version, error_code=ErrorCode.NONE, members=answers)

@@ -1,0 +1,90 @@
+"""ListOffsets: the offset at a time, or at one of the special places that negative timestamps name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.placement_view import absence
+from ballast_broker.replication.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+EARLIEST_PENDING_UPLOAD = -6
+FIRST_VERSION_OF = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+ISOLATION_LEVELS = (0, 1)
+FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE = 5
+FIRST_VERSION_WITH_EPOCH = 4
+NOTHING = (-1, -1, -1)
+Answer = tuple[ErrorCode, int, int, int]  # error, timestamp, offset, leader epoch
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    if request.isolation_level not in ISOLATION_LEVELS:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
+    times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
+    kind = message("ListOffsetsResponse").ListOffsetsTopicResponse
+    partitions: dict[str, dict[int, Any]] = {}
+    for asked in request.topics:
+        answers = partitions.setdefault(asked.name, {})
+        for each in asked.partitions:
+            if times[asked.name, each.partition_index] > 1:
+                answer: Answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
+            else:
+                answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
+            answers[each.partition_index] = _partition(kind, context.version, each.partition_index, answer)
+    topics = [
+        kind(version=context.version, name=name, partitions=list(answers.values()))
+        for name, answers in partitions.items()
+    ]
+    return message("ListOffsetsResponse")(version=context.version, topics=topics)
+
+
+def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:
+    if not authorize(context.principal, Operation.DESCRIBE, topic(topic_partition.topic)):
+        return (ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
+    timestamp = asked.timestamp
+    if timestamp < 0 and context.version < FIRST_VERSION_OF.get(timestamp, context.version + 1):
+        return (ErrorCode.UNSUPPORTED_VERSION, *NOTHING)
+    if absence(context.broker.image(), topic_partition) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *NOTHING)
+    if context.broker.replicas.partition(topic_partition) is None:
+        return (ErrorCode.NOT_LEADER_OR_FOLLOWER, *NOTHING)
+    # Nothing is ever uploaded to other storage, so there is nothing that waits for it.
+    looked_for = LATEST_TIERED if timestamp == EARLIEST_PENDING_UPLOAD else timestamp
+    epoch = asked.current_leader_epoch if context.version >= FIRST_VERSION_WITH_EPOCH else -1
+    try:
+        found = context.broker.replicas.list_offset(
+            topic_partition, looked_for, request.isolation_level, epoch, request.replica_id
+        )
+    except ApiError as error:
+        return (_error_for(error.code, context.version), *NOTHING)
+    return (ErrorCode.NONE, found.timestamp, found.offset, found.leader_epoch)
+
+
+def _error_for(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return code
+
+
+def _partition(kind: Any, version: int, index: int, answer: Answer) -> Any:
+    error, timestamp, offset, leader_epoch = answer
+    return kind.ListOffsetsPartitionResponse(
+        version=version,
+        partition_index=index,
+        error_code=error,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )

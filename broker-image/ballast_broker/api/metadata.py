@@ -1,0 +1,184 @@
+"""Metadata: the brokers as this listener's clients reach them, and the topics, by name, by id or all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, authorized_operations, topic
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.placement_view import (
+    INTERNAL_TOPICS,
+    endpoint,
+    leader_error,
+    live_brokers,
+    offline_replicas,
+    reachable_leader,
+)
+from ballast_broker.api.topic_names import is_legal
+from ballast_broker.metadata.image import ClusterImage, MetadataImage, PartitionRegistration, TopicImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import ZERO_UUID
+
+FIRST_VERSION_WHERE_EMPTY_IS_NONE = 1
+FIRST_VERSION_THAT_CAN_FORBID_CREATION = 4
+FIRST_VERSION_WITH_LISTENER_ERRORS = 6
+FIRST_VERSION_WITH_IDS = 12
+CLUSTER_OPERATIONS_VERSIONS = range(8, 11)
+NO_OPERATIONS_ASKED = -(2**31)
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    _check_names_and_ids(request, context.version)
+    image = context.broker.image()
+    topics = [_topic(found, request, context, image) for found in _wanted(request, context, image)]
+    topics += _missing_ids(request, context, image)
+    topics += await _missing_names(request, context, image)
+    brokers = live_brokers(image.cluster, context.listener)
+    fields: dict[str, Any] = {}
+    if context.version in CLUSTER_OPERATIONS_VERSIONS and request.include_cluster_authorized_operations:
+        fields["cluster_authorized_operations"] = authorized_operations(context.principal, CLUSTER)
+    return message("MetadataResponse")(
+        version=context.version,
+        brokers=[_broker(each.id, each.rack, image.cluster, context) for each in brokers],
+        cluster_id=context.broker.cluster_id,
+        controller_id=_somebody([each.id for each in brokers], context),
+        topics=topics,
+        error_code=ErrorCode.NONE,
+        **fields,
+    )
+
+
+def _check_names_and_ids(request: Any, version: int) -> None:
+    for asked in request.topics or ():
+        by_id = bool(asked.topic_id) and asked.topic_id != ZERO_UUID
+        if version < FIRST_VERSION_WITH_IDS and (asked.name is None or by_id):
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        if asked.name is None and not by_id:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
+
+
+def _asks_for_all(request: Any, version: int) -> bool:
+    return request.topics is None or (version < FIRST_VERSION_WHERE_EMPTY_IS_NONE and not request.topics)
+
+
+def _ids(request: Any) -> list[Any]:
+    """The ids asked for; where there is one, names are not looked at."""
+    ids = [asked.topic_id for asked in request.topics or () if asked.topic_id and asked.topic_id != ZERO_UUID]
+    return list(dict.fromkeys(ids))
+
+
+def _names(request: Any) -> list[str]:
+    return [] if _ids(request) else list(dict.fromkeys(asked.name for asked in request.topics or ()))
+
+
+def _may_describe(name: str, context: RequestContext) -> bool:
+    return authorize(context.principal, Operation.DESCRIBE, topic(name))
+
+
+def _wanted(request: Any, context: RequestContext, image: MetadataImage) -> list[TopicImage]:
+    found: list[TopicImage | None]
+    if _asks_for_all(request, context.version):
+        found = list(image.topics)
+    else:
+        found = [image.topics.by_id(each) for each in _ids(request)]
+        found += [image.topics.by_name(name) for name in _names(request)]
+    return [each for each in found if each is not None and _may_describe(each.name, context)]
+
+
+def _missing_ids(request: Any, context: RequestContext, image: MetadataImage) -> list[Any]:
+    unknown = [each for each in _ids(request) if image.topics.by_id(each) is None]
+    return [_failed(context, None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=each) for each in unknown]
+
+
+async def _missing_names(request: Any, context: RequestContext, image: MetadataImage) -> list[Any]:
+    answers, creatable = [], []
+    may_create = context.broker.config.auto_create_topics_enable and (
+        context.version < FIRST_VERSION_THAT_CAN_FORBID_CREATION or request.allow_auto_topic_creation
+    )
+    for name in _names(request):
+        operations = _operations(name, request, context)
+        if not _may_describe(name, context):
+            answers.append(_failed(context, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        elif image.topics.by_name(name) is None and not is_legal(name):
+            answers.append(_failed(context, name, ErrorCode.INVALID_TOPIC_EXCEPTION, operations=operations))
+        elif image.topics.by_name(name) is None:
+            creatable.append(name)
+            answers.append(_failed(context, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations=operations))
+    if may_create and creatable:
+        await context.broker.create_topics_automatically(creatable)
+    return answers
+
+
+def _operations(name: str, request: Any, context: RequestContext) -> int:
+    if not request.include_topic_authorized_operations:
+        return NO_OPERATIONS_ASKED
+    return authorized_operations(context.principal, topic(name))
+
+
+def _somebody(broker_ids: list[int], context: RequestContext) -> int:
+    """Any live broker will do as "controller", since all forward; the choice is spread over requests."""
+    return broker_ids[context.correlation_id % len(broker_ids)] if broker_ids else -1
+
+
+def _broker(broker_id: int, rack: str | None, cluster: ClusterImage, context: RequestContext) -> Any:
+    at = endpoint(cluster, broker_id, context.listener)
+    assert at is not None  # live_brokers has this listener
+    kind = message("MetadataResponse").MetadataResponseBroker
+    return kind(version=context.version, node_id=broker_id, host=at.host, port=at.port, rack=rack)
+
+
+def _failed(
+    context: RequestContext,
+    name: str | None,
+    error: ErrorCode,
+    *,
+    topic_id: Any = ZERO_UUID,
+    operations: int = NO_OPERATIONS_ASKED,
+) -> Any:
+    return message("MetadataResponse").MetadataResponseTopic(
+        version=context.version,
+        error_code=error,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+        topic_authorized_operations=operations,
+    )
+
+
+def _topic(found: TopicImage, request: Any, context: RequestContext, image: MetadataImage) -> Any:
+    return message("MetadataResponse").MetadataResponseTopic(
+        version=context.version,
+        error_code=ErrorCode.NONE,
+        name=found.name,
+        topic_id=found.id,
+        is_internal=found.name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(number, partition, context, image.cluster) for number, partition in found.sorted_partitions()
+        ],
+        topic_authorized_operations=_operations(found.name, request, context),
+    )
+
+
+def _partition(number: int, partition: PartitionRegistration, context: RequestContext, cluster: ClusterImage) -> Any:
+    listener, version = context.listener, context.version
+    error = leader_error(partition, cluster, listener)
+    if error is ErrorCode.LISTENER_NOT_FOUND and version < FIRST_VERSION_WITH_LISTENER_ERRORS:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    if version == 0:  # the oldest clients know no offline replicas: those that are away are left out
+        replicas = [each for each in replicas if endpoint(cluster, each, listener) is not None]
+        isr = [each for each in isr if endpoint(cluster, each, listener) is not None]
+        if error is ErrorCode.NONE and (len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr)):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return message("MetadataResponse").MetadataResponseTopic.MetadataResponsePartition(
+        version=version,
+        error_code=error,
+        partition_index=number,
+        leader_id=reachable_leader(partition, cluster, listener),
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=offline_replicas(partition, cluster, listener),
+    )

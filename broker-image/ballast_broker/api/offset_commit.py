@@ -1,0 +1,72 @@
+"""OffsetCommit: how far a group has read, kept in `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+LAST_VERSION_WITH_RETENTION = 4
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    topics = context.broker.image().topics
+    by_id = context.version >= FIRST_VERSION_WITH_TOPIC_IDS
+    offsets: Offsets = {}
+    answers: dict[tuple[Any, int], ErrorCode] = {}
+    targets: dict[tuple[Any, int], TopicPartition] = {}
+    for asked in request.topics:
+        key = asked.topic_id if by_id else asked.name
+        topic = topics.by_id(key) if by_id else topics.by_name(key)
+        for p in asked.partitions:
+            where = (key, p.partition_index)
+            if topic is None:
+                answers[where] = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif p.partition_index not in topic.partitions:
+                answers[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                partition = targets[where] = TopicPartition(topic.name, p.partition_index)
+                offsets[partition] = _committed(request, p, context)
+    errors = await _commit(request, context, offsets)
+    answers |= {where: errors[partition] for where, partition in targets.items()}
+    return _response(request, context.version, by_id, answers)
+
+
+def _committed(request: Any, asked: Any, context: RequestContext) -> CommittedOffset:
+    now_ms = context.broker.clock.wall_ms()
+    keeps_own_time = context.version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms >= 0
+    expires = now_ms + request.retention_time_ms if keeps_own_time else -1
+    return CommittedOffset(
+        asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or "", now_ms, expires
+    )
+
+
+async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> dict[TopicPartition, ErrorCode]:
+    generation = request.generation_id_or_member_epoch
+    try:
+        return await context.broker.groups.commit(
+            request.group_id, request.member_id, request.group_instance_id, generation, offsets
+        )
+    except ApiError as error:
+        return dict.fromkeys(offsets, error.code)
+
+
+def _response(request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]) -> Any:
+    kind = message("OffsetCommitResponse")
+    topics = []
+    for asked in request.topics:
+        key = asked.topic_id if by_id else asked.name
+        partitions = [
+            kind.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
+                version=version, partition_index=p.partition_index, error_code=answers[(key, p.partition_index)]
+            )
+            for p in asked.partitions
+        ]
+        named = {"topic_id": key} if by_id else {"name": key}
+        topics.append(kind.OffsetCommitResponseTopic(version=version, partitions=partitions, **named))
+    return kind(version=version, topics=topics)

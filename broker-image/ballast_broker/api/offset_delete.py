@@ -1,0 +1,40 @@
+"""OffsetDelete: forget where a group was in partitions that it no longer reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.context import RequestContext
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("OffsetDeleteResponse")
+    asked = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+    topics = context.broker.image().topics
+    known = [p for p in asked if (topic := topics.by_name(p.topic)) and p.partition in topic.partitions]
+    try:
+        errors = await context.broker.groups.delete_offsets(request.group_id, known)
+    except ApiError as error:
+        return kind(version=context.version, error_code=error.code, topics=[])
+    topic_kind = kind.OffsetDeleteResponseTopic
+    answers = [
+        topic_kind(
+            version=context.version,
+            name=t.name,
+            partitions=[
+                topic_kind.OffsetDeleteResponsePartition(
+                    version=context.version,
+                    partition_index=p.partition_index,
+                    error_code=errors.get(
+                        TopicPartition(t.name, p.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    ),
+                )
+                for p in t.partitions
+            ],
+        )
+        for t in request.topics
+    ]
+    return kind(version=context.version, error_code=ErrorCode.NONE, topics=answers)

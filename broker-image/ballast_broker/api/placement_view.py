@@ -1,0 +1,62 @@
+"""How a partition looks to clients on one listener: who leads it, who is offline, and what is wrong with it. PURE.
+
+Metadata and DescribeTopicPartitions tell the same facts with different errors, so both ask here.
+"""
+
+from __future__ import annotations
+
+from ballast_broker.metadata.image import (
+    NO_LEADER,
+    BrokerImage,
+    ClusterImage,
+    Listener,
+    MetadataImage,
+    PartitionRegistration,
+)
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def endpoint(cluster: ClusterImage, broker_id: int, listener: str) -> Listener | None:
+    """Where that broker is for clients of this listener; None where it is not registered or lacks the listener."""
+    broker = cluster.brokers.get(broker_id)
+    return None if broker is None else broker.listeners.get(listener)
+
+
+def live_brokers(cluster: ClusterImage, listener: str) -> list[BrokerImage]:
+    return [broker for broker in cluster.unfenced() if listener in broker.listeners]
+
+
+def reachable_leader(partition: PartitionRegistration, cluster: ClusterImage, listener: str) -> int:
+    """The leader, or -1 where there is none that clients of this listener could ask."""
+    return NO_LEADER if endpoint(cluster, partition.leader, listener) is None else partition.leader
+
+
+def leader_error(partition: PartitionRegistration, cluster: ClusterImage, listener: str) -> ErrorCode:
+    if endpoint(cluster, partition.leader, listener) is not None:
+        return ErrorCode.NONE
+    if partition.leader in cluster.brokers:
+        return ErrorCode.LISTENER_NOT_FOUND
+    return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def offline_replicas(partition: PartitionRegistration, cluster: ClusterImage, listener: str) -> list[int]:
+    """Replicas on brokers that are away, fenced or without this listener, or in a directory that is offline."""
+    return [
+        broker_id
+        for broker_id, directory in zip(partition.replicas, partition.directories, strict=True)
+        if (broker := cluster.brokers.get(broker_id)) is None
+        or broker.fenced
+        or listener not in broker.listeners
+        or not broker.has_directory(directory)
+    ]
+
+
+def absence(image: MetadataImage, topic_partition: TopicPartition) -> ErrorCode:
+    """Why a partition is not on this broker: it is elsewhere, or nowhere."""
+    topic = image.topics.by_name(topic_partition.topic)
+    if topic is not None and topic_partition.partition in topic.partitions:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

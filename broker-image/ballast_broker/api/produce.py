@@ -1,0 +1,170 @@
+"""Produce: batches go from the connection's buffer into the log while they lie there; the answer may wait for the ISR.
+
+Called by the dispatcher on every produce: with acks 0 or 1, or where the ISR is this broker alone, no task and no
+future is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.net_reply import Pending, Reply
+from ballast_broker.storage.errors import InvalidRecords
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast.produce import (
+    FIRST_WITH_LEADER,
+    NodeEndpoint,
+    ProduceAnswer,
+    ProduceRequest,
+    encode_produce_response,
+    parse_produce,
+)
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.api.context import Principal
+    from ballast_broker.api.services import BrokerServices
+
+ACKS_ALL = -1
+NO_TOPIC_ID = UUID(int=0)
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+ADMIN_CLIENT_ID = "__admin_client"
+
+Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
+Wait = tuple[list[ProduceAnswer], int, asyncio.Future[ErrorCode]]  # the answers, which of them, what it waits for
+
+
+class ProduceRefused(MalformedRequest):
+    """With acks=0 there is no answer to put an error into: the connection is closed, so that the client looks anew."""
+
+
+class Produce:
+    def __init__(self, broker: BrokerServices) -> None:
+        self._broker = broker
+
+    def handle(
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        listener: str,
+        principal: Principal,
+    ) -> Reply:
+        request = parse_produce(frame, position, version)
+        topics: Topics = []
+        waits: list[Wait] = []
+        for key, partitions in request.topics:
+            name, topic_id, refusal = self._target(key, client_id, principal)
+            answers: list[ProduceAnswer] = []
+            topics.append((key, answers))
+            for number, batches in partitions:
+                if refusal is not None:
+                    answers.append(ProduceAnswer(number, refusal))
+                    continue
+                answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
+                if future is not None:
+                    waits.append((answers, len(answers), future))
+                answers.append(answer)
+        if request.acks == 0:
+            if any(answer.error for _, answers in topics for answer in answers):
+                raise ProduceRefused("a produce without acks was refused")
+            return None
+        if not waits:
+            return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
+        return self._later(topics, waits, version, correlation_id, listener)
+
+    def _target(
+        self, key: str | UUID, client_id: str | None, principal: Principal
+    ) -> tuple[str, UUID | None, ErrorCode | None]:
+        """The topic's name and id, or why nothing may be written to it."""
+        if isinstance(key, UUID):
+            found = self._broker.image().topics.by_id(key)
+            if found is None:
+                return "", None, ErrorCode.UNKNOWN_TOPIC_ID
+            name, topic_id = found.name, key
+        else:
+            name, topic_id = key, None
+        if name in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
+            return name, None, ErrorCode.INVALID_TOPIC_EXCEPTION
+        if not authorize(principal, Operation.WRITE, topic(name)):
+            return name, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return name, topic_id, None
+
+    def _append(
+        self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview | None, request: ProduceRequest
+    ) -> tuple[ProduceAnswer, asyncio.Future[ErrorCode] | None]:
+        number, acks, replicas = partition.partition, request.acks, self._broker.replicas
+        if acks not in (-1, 0, 1):
+            return ProduceAnswer(number, ErrorCode.INVALID_REQUIRED_ACKS), None
+        if request.transactional_id is not None:
+            text = "Transactions are not supported by this broker."
+            return ProduceAnswer(number, ErrorCode.INVALID_TXN_STATE, message=text), None
+        try:
+            if batches is None or not len(batches):
+                raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
+            info = replicas.append(partition, topic_id, batches, acks)
+        except ApiError as error:
+            return self._refused(partition, error), None
+        self._broker.traffic.produced(partition, len(batches))
+        answer = ProduceAnswer(number, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+        if acks != ACKS_ALL:
+            return answer, None
+        outcome = replicas.await_committed(partition, info.last_offset + 1, request.timeout_ms)
+        if not isinstance(outcome, ErrorCode):
+            return answer, outcome
+        if outcome is not ErrorCode.NONE:
+            return ProduceAnswer(number, outcome), None
+        return answer, None
+
+    def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
+        answer = ProduceAnswer(partition.partition, error.code, message=error.message)
+        if isinstance(error, InvalidRecords):
+            return answer._replace(record_errors=error.record_errors)
+        if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            found = self._broker.image().topics.by_name(partition.topic)
+            now = found.partitions.get(partition.partition) if found is not None else None
+            if now is not None:
+                return answer._replace(leader_id=now.leader, leader_epoch=now.leader_epoch)
+        return answer
+
+    def _leaders(self, topics: Topics, version: int, listener: str) -> list[NodeEndpoint]:
+        if version < FIRST_WITH_LEADER:
+            return []
+        ids = {a.leader_id for _, answers in topics for a in answers if a.leader_id >= 0}
+        return node_endpoints(self._broker, ids, listener) if ids else []
+
+    def _later(self, topics: Topics, waits: list[Wait], version: int, correlation_id: int, listener: str) -> Pending:
+        reply: asyncio.Future[tuple[bytes]] = asyncio.get_running_loop().create_future()
+        left = len(waits)
+
+        def settle(answers: list[ProduceAnswer], index: int, future: asyncio.Future[ErrorCode]) -> None:
+            nonlocal left
+            left -= 1
+            error = future.result()
+            if error is not ErrorCode.NONE:
+                answers[index] = ProduceAnswer(answers[index].partition, error)
+            if not left and not reply.done():
+                leaders = self._leaders(topics, version, listener)
+                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders),))
+
+        for answers, index, future in waits:
+            future.add_done_callback(lambda done, a=answers, i=index: settle(a, i, done))  # type: ignore[misc]
+        return Pending(reply, pipelined=True)
+
+
+def node_endpoints(broker: BrokerServices, ids: set[int], listener: str) -> list[NodeEndpoint]:
+    """Where these brokers are to be found by somebody who came through `listener`."""
+    brokers = broker.image().cluster.brokers
+    found = []
+    for node_id in sorted(ids):
+        node = brokers.get(node_id)
+        endpoint = node.listeners.get(listener) if node is not None else None
+        if node is not None and endpoint is not None:
+            found.append(NodeEndpoint(node_id, endpoint.host, endpoint.port, node.rack))
+    return found

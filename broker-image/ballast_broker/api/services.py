@@ -1,0 +1,37 @@
+"""The broker as its handlers see it: one object with everything they may use. `app.py` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ballast_broker.config import BrokerConfig
+    from ballast_broker.controller.client import ControllerClient
+    from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.replication.replicas import Replicas
+    from ballast_broker.seams import Clock
+    from ballast_broker.storage.manager import LogManager
+    from ballast_broker.traffic import Traffic
+
+
+@dataclass(slots=True)
+class BrokerServices:
+    node_id: int
+    cluster_id: str
+    config: BrokerConfig
+    clock: Clock
+    image: Callable[[], MetadataImage]
+    replicas: Replicas
+    logs: LogManager
+    controller: ControllerClient
+    groups: GroupCoordinator
+    traffic: Traffic
+    next_producer_id: Callable[[], Awaitable[int]]
+    """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
+    create_internal_topic: Callable[[str], Awaitable[None]]
+    """Ask the controller for `__consumer_offsets`, once for all who need it; never raises: they ask again."""
+    create_topics_automatically: Callable[[list[str]], Awaitable[None]]
+    """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""

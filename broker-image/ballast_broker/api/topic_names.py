@@ -1,0 +1,19 @@
+"""Which topic names may be: the same rule as the controller's, as a question and as a refusal."""
+
+from __future__ import annotations
+
+from ballast_broker.controller.commands.topic_names import check_name
+from ballast_wire.errors import ApiError
+
+
+def is_legal(name: str) -> bool:
+    return refusal(name) is None
+
+
+def refusal(name: str) -> str | None:
+    """Why this name may not be, in Kafka's words; None for a legal one."""
+    try:
+        check_name(name)
+    except ApiError as error:
+        return error.message
+    return None

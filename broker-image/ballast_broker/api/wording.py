@@ -1,0 +1,16 @@
+"""What Kafka says of an error where nothing more particular is said; only those that handlers say so. PURE."""
+
+from __future__ import annotations
+
+from ballast_wire.errors import ErrorCode
+
+WORDING = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the message was sent "
+        "to an incompatible broker. See the broker logs for more details."
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+}

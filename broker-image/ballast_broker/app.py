@@ -1,0 +1,393 @@
+"""One node: constructs every room, wires them, owns their tasks, starts and stops them in order.
+
+Nothing else constructs or holds globals. The same code runs in production and in the simulation; what differs is the
+`World` it is given. Order of a start: directories and logs, the metadata log, listeners, the quorum, registration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Coroutine
+from typing import Any
+from uuid import UUID
+
+from ballast_broker import settings
+from ballast_broker.api.automatic_topics import AutomaticTopics
+from ballast_broker.api.dispatch import Dispatcher
+from ballast_broker.api.fetch import Fetch
+from ballast_broker.api.fetch_sessions import FetchSessions
+from ballast_broker.api.produce import Produce
+from ballast_broker.api.producer_ids import ProducerIds
+from ballast_broker.api.registry import BROKER_APIS
+from ballast_broker.api.services import BrokerServices
+from ballast_broker.config import BrokerConfig, Endpoint
+from ballast_broker.config_rules import Rules
+from ballast_broker.controller.client import ControllerClient
+from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
+from ballast_broker.controller.replica import MetadataReplica
+from ballast_broker.controller.service import ControllerService
+from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
+from ballast_broker.coordinator.leadership import GroupLeadership
+from ballast_broker.coordinator.service import GroupCoordinator
+from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
+from ballast_broker.raft.wire import Quorum
+from ballast_broker.replication.replicas import Replicas
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.manager import LogManager
+from ballast_broker.traffic import Traffic
+from ballast_broker.world import World
+
+log = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT_S = 20.0
+HEARTBEAT_CALL_TIMEOUT_S = 4.0
+
+
+class NodeFailed(Exception):
+    """The node cannot go on; the text says why."""
+
+
+class Node:
+    """A broker, a controller, or both, as `process.roles` says."""
+
+    def __init__(self, config: BrokerConfig, world: World) -> None:
+        self.config = config
+        self.world = world
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.request_metrics = RequestMetrics()
+        self.traffic = Traffic()
+        self.logs: LogManager
+        self.driver: RaftDriver
+        self.metadata: MetadataReplica
+        self.controller: ControllerService | None = None
+        self.broker: _Broker | None = None
+        self.ports: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._dispatchers: list[Dispatcher] = []
+        self._cluster_id = ""
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    @property
+    def ready(self) -> bool:
+        """A broker: registered, caught up, unfenced. A controller alone: it knows who leads the quorum."""
+        if not hasattr(self, "driver") or self.failed.done():
+            return False
+        if self.broker is None:
+            return self.driver.leader_id >= 0
+        return self.broker.is_running
+
+    # -- start ----------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Returns when the node serves. Raises whatever keeps it from doing so, with a sentence to show."""
+        await self._open_logs()
+        await self._build_quorum()
+        if self.config.is_broker:
+            self.broker = _Broker(self)
+        self._listen_for_controllers()
+        if self.broker is not None:
+            self.broker.listen()
+        await self.driver.start()
+        if self.broker is not None:
+            await self.broker.join()
+
+    async def _open_logs(self) -> None:
+        world, config = self.world, self.config
+        storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id())
+        self.logs = LogManager(world.disk, world.clock, world.threads, storage, world.random, config_of=self._config_of)
+        self.logs.on_directory_failure.append(self._directory_failed)
+        await self.logs.start()
+        assert self.logs.cluster_id is not None
+        self._cluster_id = self.logs.cluster_id
+
+    def _new_cluster_id(self) -> str | None:
+        """For empty directories: a cluster of one names itself; several must be told, or each would invent one."""
+        disk = self.world.disk
+        if any(disk.exists(f"{path}/{META_PROPERTIES}") for path in self.config.log_directories):
+            return None
+        if len(self.config.voters) > 1 or not self.config.is_controller:
+            raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
+        return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
+
+    def _config_of(self, topic: str) -> Any:
+        """What a topic's log is configured with before the metadata is read: this broker's defaults."""
+        del topic
+        return self.config.log_config({})
+
+    async def _build_quorum(self) -> None:
+        world, config = self.world, self.config
+        metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
+        store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
+        self.metadata = MetadataReplica(
+            store,
+            world.clock,
+            world.threads,
+            on_failure=self._fail,
+            bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
+            interval_between_snapshots_s=config.metadata_log_max_snapshot_interval_ms / 1000,
+        )
+        self.driver = RaftDriver(
+            node_id=config.node_id,
+            quorum=Quorum(self._cluster_id, self._quorum_endpoints(), min(config.controller_names)),
+            store=store,
+            listener=self.metadata,
+            network=world.network,
+            clock=world.clock,
+            threads=world.threads,
+            random=world.random,
+            timeouts=settings.raft_timeouts(config),
+        )
+        if config.is_controller:
+            self.controller = ControllerService(
+                driver=self.driver,
+                replica=self.metadata,
+                config=settings.controller_config(config, self._cluster_id),
+                rules=Rules(config),
+                clock=world.clock,
+                random=world.random,
+                network=world.network,
+                timing=settings.controller_timing(config),
+            )
+
+    def _quorum_endpoints(self) -> dict[int, QuorumEndpoint]:
+        voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in self.config.voters}
+        return voters or {self.config.node_id: QuorumEndpoint("127.0.0.1", 0)}
+
+    def _listen_for_controllers(self) -> None:
+        if self.controller is None:
+            return
+        handlers = ControllerHandlers(self.driver, self.controller, lambda: self.image, self._cluster_id)
+        for endpoint in self.config.controller_listeners:
+            dispatcher = Dispatcher(None, CONTROLLER_APIS, self.request_metrics, handlers=handlers.of)
+            self.listen(endpoint, dispatcher)
+
+    def listen(self, endpoint: Endpoint, dispatcher: Dispatcher) -> int:
+        self._dispatchers.append(dispatcher)
+        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher)
+        self.ports[endpoint.name] = port
+        return port
+
+    def addresses(self) -> list[Endpoint]:
+        """Where this node is to be found: what it advertises, and its controller's listeners, with the real ports."""
+        return [
+            e._replace(host=e.host or self.config.advertised_host, port=e.port or self.ports.get(e.name, 0))
+            for e in (*self.config.advertised, *self.config.controller_listeners)
+        ]
+
+    def client(self, *, timeout_s: float) -> ControllerClient:
+        """A way to the active controller with a connection of its own."""
+        return ControllerClient(
+            node_id=self.config.node_id,
+            leader=self.driver,
+            local=self.controller,
+            endpoints=self._quorum_endpoints(),
+            network=self.world.network,
+            clock=self.world.clock,
+            call_timeout_s=timeout_s,
+        )
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    # -- going on -------------------------------------------------------------------------------------------------
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """A task that must not end by itself: if it fails, the node does."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s failed", task.get_name(), exc_info=task.exception())
+            self._fail(task.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(NodeFailed(str(error)))
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        log.error("log directory %s is offline: %s", directory.path, directory.error)
+        if not self.logs.online_directories():
+            self._fail(NodeFailed("the last log directory has failed"))
+        elif directory.path == self.config.metadata_directory:
+            self._fail(NodeFailed(f"the metadata log's directory {directory.path} has failed"))
+        elif self.broker is not None:
+            self.broker.report_offline(directory)
+
+    # -- stop -----------------------------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """In order: leaderships handed over, listeners closed, logs flushed and marked clean."""
+        broker_epoch = -1
+        if self.broker is not None:
+            broker_epoch = await self.broker.leave()
+        self.world.listening.stop_listening()
+        if self.controller is not None:
+            await self.controller.stop()
+        await self.driver.stop()
+        await self.metadata.stop()
+        for dispatcher in self._dispatchers:
+            dispatcher.close()
+        self.world.listening.close()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.logs.shutdown(broker_epoch=broker_epoch)
+
+
+class _Broker:
+    """The broker half of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        config, world = node.config, node.world
+        self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
+        self._heartbeats = node.client(timeout_s=HEARTBEAT_CALL_TIMEOUT_S)
+        self.lifecycle: BrokerLifecycle
+        self.replicas = Replicas(
+            settings.replication_settings(config),
+            logs=node.logs,
+            clock=world.clock,
+            controller=self._controller,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            log_config=lambda image, topic: settings.topic_log_config(config, image, topic),
+            network=world.network,
+            threads=world.threads,
+        )
+        store = OffsetsStore(
+            self.replicas,
+            world.clock,
+            world.threads,
+            timeout_ms=config.offsets_commit_timeout_ms,
+            load_bytes=config.offsets_load_buffer_size,
+        )
+        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
+        self.services = self._services()
+        self.ports: dict[str, int] = {}
+        node.metadata.add_publisher(self.replicas.publish)
+        node.metadata.add_publisher(GroupLeadership(config.node_id, self.groups).publish)
+
+    def _services(self) -> BrokerServices:
+        node = self._node
+        topics = AutomaticTopics(node.config, lambda: node.image, self._controller)
+        ids = ProducerIds(node.config.node_id, lambda: self.lifecycle.broker_epoch, self._controller)
+        return BrokerServices(
+            node_id=node.config.node_id,
+            cluster_id=node.cluster_id,
+            config=node.config,
+            clock=node.world.clock,
+            image=lambda: node.image,
+            replicas=self.replicas,
+            logs=node.logs,
+            controller=self._controller,
+            groups=self.groups,
+            traffic=node.traffic,
+            next_producer_id=ids.next,
+            create_internal_topic=topics.create_internal,
+            create_topics_automatically=topics.create,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return hasattr(self, "lifecycle") and self.lifecycle.state is LifecycleState.RUNNING
+
+    def listen(self) -> None:
+        node, services = self._node, self.services
+        slots = node.config.max_incremental_fetch_session_cache_slots
+        sessions = FetchSessions(slots, node.world.random, node.world.clock.monotonic)
+        for endpoint in node.config.client_listeners:
+            dispatcher = Dispatcher(
+                services,
+                BROKER_APIS,
+                node.request_metrics,
+                produce=Produce(services),
+                fetch=Fetch(services, sessions),
+            )
+            self.ports[endpoint.name] = node.listen(endpoint, dispatcher)
+
+    async def join(self) -> None:
+        """Register, catch up, be unfenced."""
+        node = self._node
+        node.spawn(node.logs.run_maintenance(), "log maintenance")
+        await self.replicas.start()
+        self.lifecycle = BrokerLifecycle(
+            identity=self._identity(),
+            client=self._heartbeats,
+            clock=node.world.clock,
+            directories=lambda: [d.id for d in node.logs.online_directories()],
+            metadata_offset=lambda: node.image.offset,
+            heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,
+        )
+        node.metadata.add_publisher(self.lifecycle.publish)
+        self.lifecycle.set_ready()
+        membership = node.spawn(self.lifecycle.run(), "membership")
+        node.spawn(self._expire_offsets(), "offset expiry")
+        running = asyncio.ensure_future(self.lifecycle.running.wait())
+        await asyncio.wait({running, membership, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        if membership.done() and not membership.cancelled() and membership.exception() is not None:
+            raise NodeFailed(str(membership.exception()))
+        if node.failed.done():
+            node.failed.result()
+        self.replicas.settle_strays(node.image)
+
+    def _identity(self) -> BrokerIdentity:
+        node = self._node
+        bound = {e.name: self.ports[e.name] for e in node.config.client_listeners}
+        listeners = {
+            e.name: Listener(e.host or node.config.advertised_host, e.port or bound.get(e.name, 0))
+            for e in node.config.advertised
+        }
+        clean = all(d.was_clean for d in node.logs.online_directories())
+        epochs = {d.previous_broker_epoch for d in node.logs.online_directories()}
+        return BrokerIdentity(
+            node_id=node.config.node_id,
+            cluster_id=node.cluster_id,
+            incarnation_id=UUID(bytes=node.world.random.bytes_of(16), version=4),
+            listeners=listeners,
+            rack=node.config.broker_rack,
+            previous_epoch=epochs.pop() if clean and len(epochs) == 1 else -1,
+        )
+
+    async def _expire_offsets(self) -> None:
+        interval_s = self._node.config.offsets_retention_check_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.groups.expire_offsets()
+
+    def report_offline(self, directory: LogDirectory) -> None:
+        timeout_s = self._node.config.log_dir_failure_timeout_ms / 1000
+
+        async def report() -> None:
+            async with asyncio.timeout(timeout_s):
+                await self.lifecycle.report_offline_directory(directory.id)
+
+        self._node.spawn(report(), f"report that {directory.path} is offline")
+
+    async def leave(self) -> int:
+        """Hand over what this broker leads, then stop; answers the epoch it had."""
+        epoch = self.lifecycle.broker_epoch if hasattr(self, "lifecycle") else -1
+        if epoch >= 0 and self._node.config.controlled_shutdown_enable:
+            try:
+                async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                    await self.lifecycle.leave()
+            except TimeoutError:
+                log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
+        self.groups.close()
+        await self.replicas.stop()
+        self._controller.close()
+        self._heartbeats.close()
+        return epoch

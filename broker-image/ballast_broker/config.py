@@ -1,0 +1,357 @@
+"""The broker's configuration: Kafka's property names and defaults, checked once, then one frozen object.
+
+A property that Kafka has and this broker does not use, or that nobody knows, is warned about, never taken in silence.
+A wrong value is refused with its property, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, one_of
+from ballast_broker.topic_config import CODECS, log_config
+
+_P = Property
+
+BROKER_PROPERTIES = {
+    p.name: p
+    for p in (
+        _P("advertised.listeners", "string", None),
+        _P("alter.log.dirs.replication.quota.window.num", "int", 11, between(1)),
+        _P("alter.log.dirs.replication.quota.window.size.seconds", "int", 1, between(1)),
+        _P("auto.create.topics.enable", "boolean", True),
+        _P("auto.leader.rebalance.enable", "boolean", True),
+        _P("ballast.log.dir.reserve.bytes", "long", -1, between(-1)),
+        _P("broker.heartbeat.interval.ms", "int", 2000, between(1)),
+        _P("broker.id", "int", -1),
+        _P("broker.rack", "string", None),
+        _P("broker.session.timeout.ms", "int", 9000, between(1)),
+        _P("cluster.id", "string", None),
+        _P("compression.type", "string", "producer", one_of(*CODECS)),
+        _P("connections.max.idle.ms", "long", 600_000),
+        _P("controlled.shutdown.enable", "boolean", True),
+        _P("controller.listener.names", "list", ("CONTROLLER",)),
+        _P("controller.quorum.append.linger.ms", "int", 25, between(0)),
+        _P("controller.quorum.election.backoff.max.ms", "int", 1000, between(0)),
+        _P("controller.quorum.election.timeout.ms", "int", 1000, between(1)),
+        _P("controller.quorum.fetch.timeout.ms", "int", 2000, between(1)),
+        _P("controller.quorum.request.timeout.ms", "int", 2000, between(1)),
+        _P("controller.quorum.retry.backoff.ms", "int", 20, between(0)),
+        _P("controller.quorum.voters", "list", ()),
+        _P("cordoned.log.dirs", "list", ()),
+        _P("default.replication.factor", "int", 1, between(1)),
+        _P("delete.topic.enable", "boolean", True),
+        _P("fetch.max.bytes", "int", 57_671_680, between(1024)),
+        _P("follower.replication.throttled.rate", "long", LONG_MAX, between(0)),
+        _P("group.initial.rebalance.delay.ms", "int", 3000, between(0)),
+        _P("group.max.session.timeout.ms", "int", 1_800_000),
+        _P("group.max.size", "int", INT_MAX, between(1)),
+        _P("group.min.session.timeout.ms", "int", 6000),
+        _P("initial.broker.registration.timeout.ms", "int", 60_000, between(1)),
+        _P("inter.broker.listener.name", "string", None),
+        _P("leader.imbalance.check.interval.seconds", "long", 300, between(1)),
+        _P("leader.imbalance.per.broker.percentage", "int", 10, between(0)),
+        _P("leader.replication.throttled.rate", "long", LONG_MAX, between(0)),
+        _P("listener.security.protocol.map", "list", ()),
+        _P("listeners", "list", ("PLAINTEXT://:9092",)),
+        _P("log.cleaner.backoff.ms", "long", 15_000, between(0)),
+        _P("log.cleaner.dedupe.buffer.size", "long", 134_217_728, between(1_048_576)),
+        _P("log.cleaner.delete.retention.ms", "long", 86_400_000, between(0)),
+        _P("log.cleaner.enable", "boolean", True),
+        _P("log.cleaner.io.max.bytes.per.second", "double", 1.7976931348623157e308),
+        _P("log.cleaner.max.compaction.lag.ms", "long", LONG_MAX, between(1)),
+        _P("log.cleaner.min.cleanable.ratio", "double", 0.5, between(0, 1)),
+        _P("log.cleaner.min.compaction.lag.ms", "long", 0, between(0)),
+        _P("log.cleaner.threads", "int", 1, between(0)),
+        _P("log.cleanup.policy", "list", ("delete",), each_of("compact", "delete")),
+        _P("log.dir", "list", ("/tmp/kafka-logs",)),
+        _P("log.dir.failure.timeout.ms", "long", 30_000, between(1)),
+        _P("log.dirs", "list", None),
+        _P("log.flush.interval.messages", "long", LONG_MAX, between(1)),
+        _P("log.flush.interval.ms", "long", None),
+        _P("log.flush.offset.checkpoint.interval.ms", "int", 60_000, between(1)),
+        _P("log.flush.scheduler.interval.ms", "long", LONG_MAX),
+        _P("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, between(1)),
+        _P("log.index.interval.bytes", "int", 4096, between(0)),
+        _P("log.index.size.max.bytes", "int", 10_485_760, between(4)),
+        _P("log.initial.task.delay.ms", "long", 30_000, between(0)),
+        _P("log.message.timestamp.after.max.ms", "long", 3_600_000, between(0)),
+        _P("log.message.timestamp.before.max.ms", "long", LONG_MAX, between(0)),
+        _P("log.message.timestamp.type", "string", "CreateTime", one_of("CreateTime", "LogAppendTime")),
+        _P("log.preallocate", "boolean", False),
+        _P("log.retention.bytes", "long", -1),
+        _P("log.retention.check.interval.ms", "long", 300_000, between(1)),
+        _P("log.retention.hours", "int", 168),
+        _P("log.retention.minutes", "int", None),
+        _P("log.retention.ms", "long", None),
+        _P("log.roll.hours", "int", 168, between(1)),
+        _P("log.roll.jitter.hours", "int", 0, between(0)),
+        _P("log.roll.jitter.ms", "long", None),
+        _P("log.roll.ms", "long", None),
+        _P("log.segment.bytes", "int", 1_073_741_824, between(1_048_576)),
+        _P("log.segment.delete.delay.ms", "long", 60_000, between(0)),
+        _P("max.connections", "int", INT_MAX, between(0)),
+        _P("max.connections.per.ip", "int", INT_MAX, between(0)),
+        _P("max.incremental.fetch.session.cache.slots", "int", 1000, between(0)),
+        _P("max.request.partition.size.limit", "int", 2000, between(1)),
+        _P("message.max.bytes", "int", 1_048_588, between(0)),
+        _P("metadata.log.dir", "string", None),
+        _P("metadata.log.max.record.bytes.between.snapshots", "long", 20_971_520, between(1)),
+        _P("metadata.log.max.snapshot.interval.ms", "long", 3_600_000, between(0)),
+        _P("metadata.log.segment.bytes", "int", 1_073_741_824, between(8_388_608)),
+        _P("metadata.max.idle.interval.ms", "int", 500, between(0)),
+        _P("metadata.max.retention.bytes", "long", 104_857_600),
+        _P("metrics.partitions.enable", "boolean", True),
+        _P("metrics.port", "int", None, between(0, 65_535)),
+        _P("min.insync.replicas", "int", 1, between(1)),
+        _P("node.id", "int", -1),
+        _P("num.partitions", "int", 1, between(1)),
+        _P("num.recovery.threads.per.data.dir", "int", 2, between(1)),
+        _P("num.replica.alter.log.dirs.threads", "int", None, between(1)),
+        _P("num.replica.fetchers", "int", 1, between(1)),
+        _P("offset.metadata.max.bytes", "int", 4096),
+        _P("offsets.commit.timeout.ms", "int", 5000, between(1)),
+        _P("offsets.load.buffer.size", "int", 5_242_880, between(1)),
+        _P("offsets.retention.check.interval.ms", "long", 600_000, between(1)),
+        _P("offsets.retention.minutes", "int", 10_080, between(1)),
+        _P("offsets.topic.num.partitions", "int", 50, between(1)),
+        _P("offsets.topic.replication.factor", "int", 3, between(1)),
+        _P("offsets.topic.segment.bytes", "int", 104_857_600, between(1)),
+        _P("process.roles", "list", ("broker", "controller"), each_of("broker", "controller")),
+        _P("producer.id.expiration.check.interval.ms", "int", 600_000, between(1)),
+        _P("producer.id.expiration.ms", "int", 86_400_000, between(1)),
+        _P("queued.max.request.bytes", "long", -1),
+        _P("replica.alter.log.dirs.io.max.bytes.per.second", "long", LONG_MAX, between(0)),
+        _P("replica.fetch.backoff.ms", "int", 1000, between(0)),
+        _P("replica.fetch.max.bytes", "int", 1_048_576, between(0)),
+        _P("replica.fetch.min.bytes", "int", 1),
+        _P("replica.fetch.response.max.bytes", "int", 10_485_760, between(0)),
+        _P("replica.fetch.wait.max.ms", "int", 500),
+        _P("replica.high.watermark.checkpoint.interval.ms", "long", 5000, between(1)),
+        _P("replica.lag.time.max.ms", "long", 30_000, between(1)),
+        _P("replica.socket.timeout.ms", "int", 30_000, between(1)),
+        _P("replication.quota.window.num", "int", 11, between(1)),
+        _P("replication.quota.window.size.seconds", "int", 1, between(1)),
+        _P("request.timeout.ms", "int", 30_000, between(1)),
+        _P("socket.connection.setup.timeout.ms", "long", 10_000, between(1)),
+        _P("socket.listen.backlog.size", "int", 50, between(1)),
+        _P("socket.receive.buffer.bytes", "int", 102_400),
+        _P("socket.request.max.bytes", "int", 104_857_600, between(1)),
+        _P("socket.send.buffer.bytes", "int", 102_400),
+        _P("unclean.leader.election.enable", "boolean", False),
+        _P("unclean.leader.election.interval.ms", "long", 300_000, between(1)),
+    )
+}
+
+
+class Endpoint(NamedTuple):
+    name: str
+    host: str
+    port: int
+    security: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.host}:{self.port}"
+
+
+class Voter(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Every property by its name with dots as underscores (`config.num_partitions`), and what follows from several."""
+
+    values: Mapping[str, Any]
+    given: frozenset[str]  # names that the file or an override set
+    warnings: tuple[str, ...] = ()
+
+    def __getattr__(self, field: str) -> Any:
+        try:
+            return self.values[field.replace("_", ".")]
+        except KeyError:
+            raise AttributeError(field) from None
+
+    @cached_property
+    def node_id(self) -> int:
+        node_id: int = self.values["node.id"]
+        return node_id if node_id >= 0 else self.values["broker.id"]
+
+    @cached_property
+    def log_directories(self) -> tuple[str, ...]:
+        directories: tuple[str, ...] = self.values["log.dirs"] or self.values["log.dir"]
+        return directories
+
+    @cached_property
+    def metadata_directory(self) -> str:
+        return self.values["metadata.log.dir"] or self.log_directories[0]
+
+    @cached_property
+    def is_broker(self) -> bool:
+        return "broker" in self.values["process.roles"]
+
+    @cached_property
+    def is_controller(self) -> bool:
+        return "controller" in self.values["process.roles"]
+
+    @cached_property
+    def security_map(self) -> dict[str, str]:
+        known = {name: name for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+        pairs = (entry.partition(":") for entry in self.values["listener.security.protocol.map"])
+        mapped = {name.strip().upper(): security.strip().upper() for name, _, security in pairs}
+        if mapped:
+            return mapped
+        controllers = {name.upper(): "PLAINTEXT" for name in self.values["controller.listener.names"]}
+        return controllers | known
+
+    @cached_property
+    def listeners_all(self) -> tuple[Endpoint, ...]:
+        return tuple(self._endpoint("listeners", text) for text in self.values["listeners"])
+
+    @cached_property
+    def controller_names(self) -> frozenset[str]:
+        return frozenset(name.upper() for name in self.values["controller.listener.names"])
+
+    @cached_property
+    def client_listeners(self) -> tuple[Endpoint, ...]:
+        return tuple(e for e in self.listeners_all if e.name not in self.controller_names)
+
+    @cached_property
+    def controller_listeners(self) -> tuple[Endpoint, ...]:
+        return tuple(e for e in self.listeners_all if e.name in self.controller_names)
+
+    @cached_property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        text = self.values["advertised.listeners"]
+        if not text:
+            return self.client_listeners
+        return tuple(self._endpoint("advertised.listeners", part.strip()) for part in text.split(","))
+
+    @cached_property
+    def advertised_host(self) -> str:
+        """What an address without a host is made known as: this machine's name, as in Kafka."""
+        return socket.getfqdn()
+
+    @cached_property
+    def inter_broker_listener(self) -> str:
+        named = self.values["inter.broker.listener.name"]
+        return named.upper() if named else (self.client_listeners[0].name if self.client_listeners else "PLAINTEXT")
+
+    @cached_property
+    def voters(self) -> tuple[Voter, ...]:
+        return tuple(_voter(text) for text in self.values["controller.quorum.voters"])
+
+    @cached_property
+    def mover_count(self) -> int:
+        return self.values["num.replica.alter.log.dirs.threads"] or len(self.log_directories)
+
+    def log_config(self, overrides: Mapping[str, str], dynamic: Mapping[str, Any] | None = None) -> Any:
+        """The configuration of a topic's log on this broker."""
+        return log_config(overrides, {**self.values_set, **(dynamic or {})})
+
+    @cached_property
+    def values_set(self) -> dict[str, Any]:
+        """Values that were given; defaults of broker properties equal those of the topic configs."""
+        return {name: self.values[name] for name in self.given}
+
+    def _endpoint(self, name: str, text: str) -> Endpoint:
+        label, separator, rest = text.partition("://")
+        host, _, port = rest.rpartition(":")
+        if not separator or not port.isdigit() or int(port) > 65_535:
+            raise ConfigError(f"Invalid value {text} for configuration {name}: Value must be NAME://HOST:PORT")
+        security = self.security_map.get(label.upper())
+        if security is None:
+            raise ConfigError(f"{name} names {label}, which listener.security.protocol.map does not map")
+        return Endpoint(label.upper(), host.strip("[]"), int(port), security)
+
+
+def _voter(text: str) -> Voter:
+    node, _, address = text.partition("@")
+    host, _, port = address.rpartition(":")
+    if not node.isdigit() or not host or not port.isdigit():
+        raise ConfigError(
+            f"Invalid value {text} for configuration controller.quorum.voters: Value must be ID@HOST:PORT"
+        )
+    return Voter(int(node), host.strip("[]"), int(port))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: `key=value` (or `:`), `#` and `!` comments, `\\` at the end of a line goes on."""
+    found: dict[str, str] = {}
+    pending = ""
+    for line in text.splitlines():
+        line = pending + line.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            pending = line[:-1]
+            continue
+        cut = min((i for i in (line.find("="), line.find(":")) if i > 0), default=len(line))
+        found[line[:cut].strip()] = line[cut + 1 :].strip()
+    return found
+
+
+def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) -> BrokerConfig:
+    """Check all of it and answer the frozen whole; raises ConfigError at the first thing that cannot be."""
+    merged = dict(properties)
+    for override in overrides:
+        name, separator, value = override.partition("=")
+        if not separator:
+            raise ConfigError(f"--override {override}: give it as name=value")
+        merged[name.strip()] = value.strip()
+    values = {name: p.default for name, p in BROKER_PROPERTIES.items()}
+    warnings = []
+    given = set()
+    for name, text in merged.items():
+        known = BROKER_PROPERTIES.get(name)
+        if known is None:
+            warnings.append(f"property {name} is not known to Ballast and has no effect")
+            continue
+        values[name] = known.parse(text)
+        given.add(name)
+    config = BrokerConfig(values, frozenset(given), tuple(warnings))
+    _check_whole(config)
+    return config
+
+
+def _check_whole(config: BrokerConfig) -> None:
+    """What one property says about another."""
+    if config.node_id < 0:
+        raise ConfigError("node.id is missing: every broker and controller needs a number of its own, 0 or more")
+    node, broker = config.values["node.id"], config.values["broker.id"]
+    if node >= 0 and broker >= 0 and node != broker:
+        raise ConfigError(
+            f"node.id {node} and broker.id {broker} differ: they must be the same, or leave broker.id out"
+        )
+    for endpoint in (*config.listeners_all, *config.advertised):
+        if endpoint.security != "PLAINTEXT":
+            raise ConfigError(f"listener {endpoint} wants {endpoint.security}: only PLAINTEXT is built so far")
+    if config.is_broker and not config.client_listeners:
+        raise ConfigError("listeners has none for clients: add one, for instance PLAINTEXT://:9092")
+    if config.is_controller:
+        _check_controller(config)
+    elif not config.voters:
+        raise ConfigError("controller.quorum.voters is empty: a broker must know its controllers (ID@HOST:PORT,...)")
+    directories = config.log_directories
+    if len(set(directories)) != len(directories):
+        raise ConfigError(f"log.dirs names a directory twice: {','.join(directories)}")
+    unknown = set(config.values["cordoned.log.dirs"]) - set(directories) - {"*"}
+    if unknown:
+        raise ConfigError(f"cordoned.log.dirs names {', '.join(sorted(unknown))}, which log.dirs does not")
+
+
+def _check_controller(config: BrokerConfig) -> None:
+    if config.voters and config.node_id not in {v.node_id for v in config.voters}:
+        raise ConfigError(f"controller.quorum.voters does not name node.id {config.node_id}, which is a controller")
+    if not config.controller_listeners and len(config.voters) > 1:
+        raise ConfigError(
+            "listeners has none for the controller: add one named in controller.listener.names, "
+            "for instance CONTROLLER://:9093"
+        )

@@ -1,0 +1,86 @@
+"""Asking the active controller, wherever it is: in this process or behind a connection.
+
+The answer is the controller's; NOT_CONTROLLER, a broken connection or an election in progress only cost time, up to
+the deadline. A request may thus be executed twice if an answer got lost; all controller requests bear that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from ballast_broker.controller.error_responses import is_not_controller
+from ballast_broker.raft.links import PeerLink
+from ballast_broker.raft.wire import Endpoint
+from ballast_broker.seams import Clock, Network
+from ballast_wire.errors import ApiError, ErrorCode
+
+RETRY_S = 0.02
+RETRY_MAX_S = 0.25
+CALL_TIMEOUT_S = 30.0
+
+
+class LocalController(Protocol):
+    async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any: ...
+
+
+class LeaderView(Protocol):
+    """What the Raft driver knows of the quorum's leader; -1 for nobody."""
+
+    @property
+    def leader_id(self) -> int: ...
+
+
+class ControllerClient:
+    """One per purpose: heartbeats have their own connection, whose end tells the controller that this broker died."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        leader: LeaderView,
+        local: LocalController | None,
+        endpoints: dict[int, Endpoint],
+        network: Network,
+        clock: Clock,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self._node_id = node_id
+        self._leader = leader
+        self._local = local
+        self._clock = clock
+        self._call_timeout_s = call_timeout_s
+        self._links = {peer: PeerLink(network, endpoint, call_timeout_s) for peer, endpoint in endpoints.items()}
+        self._closed = False
+
+    async def call(self, request: Any, version: int, *, timeout_s: float | None = None) -> Any:
+        """The response. ApiError REQUEST_TIMED_OUT where no controller answered in time."""
+        deadline = self._clock.monotonic() + (self._call_timeout_s if timeout_s is None else timeout_s)
+        wait = RETRY_S
+        while True:
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or self._closed:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
+            response = await self._try(request, version, left)
+            if response is not None and not is_not_controller(response):
+                return response
+            await asyncio.sleep(min(wait, max(0.0, deadline - self._clock.monotonic())))
+            wait = min(wait * 2, RETRY_MAX_S)
+
+    async def _try(self, request: Any, version: int, timeout_s: float) -> Any | None:
+        leader = self._leader.leader_id
+        if leader == self._node_id and self._local is not None:
+            return await self._local.handle(request.API_KEY, version, request)
+        link = self._links.get(leader)
+        if link is None:
+            return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await link.call(request, version)
+        except (OSError, TimeoutError):
+            return None
+
+    def close(self) -> None:
+        self._closed = True
+        for link in self._links.values():
+            link.close()

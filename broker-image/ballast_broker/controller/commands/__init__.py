@@ -1,0 +1,1 @@
+"""What the controller does, one module per family: PURE functions from (context, request) to records and response."""

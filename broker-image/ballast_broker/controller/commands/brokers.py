@@ -1,0 +1,317 @@
+"""Brokers come, live, leave and die: registration, heartbeats, fencing, unregistering. PURE.
+
+A broker's epoch is the offset of its RegisterBrokerRecord, which is therefore the first record of its batch.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.partition_change import (
+    change_of,
+    leader_acceptor,
+    with_broker,
+    without_broker,
+)
+from ballast_broker.metadata.features import METADATA_VERSION
+from ballast_broker.metadata.image import (
+    FIRST_FREE_DIRECTORY,
+    NO_LEADER,
+    BrokerImage,
+    ClusterImage,
+    ControllerImage,
+    Listener,
+    TopicImage,
+)
+from ballast_broker.metadata.records import known_id, record
+from ballast_broker.metadata.snapshot import broker_record, controller_record
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+CLEAN_EPOCH_UNKNOWN = -1
+Place = tuple[TopicImage, int]
+
+
+def check_broker_epoch(context: CommandContext, broker_id: int, epoch: int) -> BrokerImage:
+    broker = context.image.cluster.brokers.get(broker_id)
+    if broker is None:
+        raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != epoch:
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH, f"Expected broker epoch {broker.epoch}, but got broker epoch {epoch}"
+        )
+    return broker
+
+
+# ---------------------------------------------------------------------- where a broker's replicas are
+
+
+def in_sync_on(context: CommandContext, broker_id: int) -> Iterator[Place]:
+    for topic in context.image.topics.topics_by_id.values():
+        for partition, registration in topic.partitions.items():
+            if broker_id in registration.isr:
+                yield topic, partition
+
+
+def in_sync_or_eligible_on(context: CommandContext, broker_id: int) -> Iterator[Place]:
+    for topic in context.image.topics.topics_by_id.values():
+        for partition, registration in topic.partitions.items():
+            if broker_id in registration.isr or broker_id in registration.elr:
+                yield topic, partition
+
+
+def leaderless(context: CommandContext) -> Iterator[Place]:
+    for topic in context.image.topics.topics_by_id.values():
+        for partition, registration in topic.partitions.items():
+            if registration.leader == NO_LEADER:
+                yield topic, partition
+
+
+def leads_something(context: CommandContext, broker_id: int) -> bool:
+    return any(
+        registration.leader == broker_id
+        for topic in context.image.topics.topics_by_id.values()
+        for registration in topic.partitions.values()
+    )
+
+
+# ---------------------------------------------------------------------- registration
+
+
+def register_broker(context: CommandContext, request: Any, *, session_is_valid: bool) -> Outcome:
+    """`session_is_valid`: whether a broker of this id has been heard of in its session time."""
+    _check_registration(context, request)
+    before = context.image.cluster.brokers.get(request.broker_id)
+    incarnation = known_id(request.incarnation_id)
+    same = before is not None and before.incarnation_id == incarnation
+    if before is not None and not same and session_is_valid and not before.in_controlled_shutdown:
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently restarted this should "
+            "self-resolve once the heartbeat manager expires the broker's session.",
+        )
+    registered = BrokerImage(
+        id=request.broker_id,
+        epoch=before.epoch if before is not None and same else context.next_offset,
+        incarnation_id=incarnation,
+        listeners={each.name: Listener(each.host, each.port, each.security_protocol) for each in request.listeners},
+        rack=request.rack,
+        fenced=before.fenced if before is not None and same else True,
+        in_controlled_shutdown=before.in_controlled_shutdown if before is not None and same else False,
+        directories=frozenset(known_id(each) for each in request.log_dirs),
+        features={each.name: (each.min_supported_version, each.max_supported_version) for each in request.features},
+    )
+    records = [broker_record(registered)]
+    if before is not None and not same:
+        clean = not context.elr_enabled or request.previous_broker_epoch == before.epoch
+        records += _after_restart(context, request.broker_id, clean=clean)
+    response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
+    return Outcome(records, response, atomic=False)
+
+
+def _after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Any]:
+    """A new incarnation is in no ISR; after an unclean stop it may have lost data, and leaves the ELR as well."""
+    if clean:
+        return without_broker(context, in_sync_on(context, broker_id), broker_id)
+    places = in_sync_or_eligible_on(context, broker_id)
+    return without_broker(context, places, broker_id, unclean_shutdown=True)
+
+
+def _check_registration(context: CommandContext, request: Any) -> None:
+    if request.cluster_id != context.config.cluster_id:
+        raise ApiError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {context.config.cluster_id}, but got cluster ID {request.cluster_id}",
+        )
+    if request.is_migrating_zk_broker:
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, "Controller does not support registering ZK brokers.")
+    _check_directories(context, request)
+    _check_features(context, request)
+
+
+def _check_directories(context: CommandContext, request: Any) -> None:
+    directories = [known_id(each) for each in request.log_dirs or ()]
+    if not directories:
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
+    if any(each.int < FIRST_FREE_DIRECTORY for each in directories):
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+    if len(set(directories)) != len(directories):
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    for broker in context.image.cluster.brokers.values():
+        shared = [each for each in directories if broker.id != request.broker_id and each in broker.directories]
+        if shared:
+            raise ApiError(
+                ErrorCode.INVALID_REGISTRATION,
+                f"Broker {broker.id} is already registered with directory {kafka_id(shared[0])}",
+            )
+
+
+def _check_features(context: CommandContext, request: Any) -> None:
+    ranges = {each.name: (each.min_supported_version, each.max_supported_version) for each in request.features}
+    if METADATA_VERSION not in ranges:
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, "Request features do not contain 'metadata.version'")
+    for name, level in context.image.features.levels.items():
+        low, high = ranges.get(name, (0, 0))
+        if not low <= level <= high:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. "
+                f"The broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def kafka_id(value: UUID) -> str:
+    """An id as Kafka prints it: 22 characters of URL-safe base 64."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def register_controller(context: CommandContext, request: Any) -> Outcome:
+    registered = ControllerImage(
+        request.controller_id,
+        known_id(request.incarnation_id),
+        {each.name: Listener(each.host, each.port, each.security_protocol) for each in request.listeners},
+        {each.name: (each.min_supported_version, each.max_supported_version) for each in request.features},
+    )
+    response = message("ControllerRegistrationResponse")(error_code=0, error_message=None, throttle_time_ms=0)
+    if context.image.cluster.controllers.get(registered.id) == registered:
+        return Outcome([], response)
+    return Outcome([controller_record(registered)], response)
+
+
+def unregister_broker(context: CommandContext, request: Any) -> Outcome:
+    broker = context.image.cluster.brokers.get(request.broker_id)
+    if broker is None:
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered")
+    records = without_broker(context, in_sync_on(context, broker.id), broker.id)
+    records.append(record("UnregisterBrokerRecord", broker_id=broker.id, broker_epoch=broker.epoch))
+    response = message("UnregisterBrokerResponse")(error_code=0, error_message=None, throttle_time_ms=0)
+    return Outcome(records, response, atomic=False)
+
+
+# ---------------------------------------------------------------------- fencing and shutdown
+
+
+def _changed(broker: BrokerImage, **fields: Any) -> Any:
+    return record("BrokerRegistrationChangeRecord", broker_id=broker.id, broker_epoch=broker.epoch, **fields)
+
+
+def fence_broker(context: CommandContext, broker_id: int) -> Outcome:
+    """The broker is dead or silent: it leads nothing and is in no ISR."""
+    broker = context.image.cluster.brokers.get(broker_id)
+    if broker is None or broker.fenced:
+        return Outcome()
+    records = without_broker(context, in_sync_on(context, broker_id), broker_id)
+    return Outcome([*records, _changed(broker, fenced=1)], atomic=False)
+
+
+def unfence_broker(context: CommandContext, broker: BrokerImage) -> list[Any]:
+    unfenced = _changed(broker, fenced=-1)
+    return [unfenced, *with_broker(context, leaderless(context), broker.id)]
+
+
+def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> list[Any]:
+    records = without_broker(context, in_sync_on(context, broker.id), broker.id)
+    return [_changed(broker, in_controlled_shutdown=1), *records]
+
+
+def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> list[Any]:
+    """Replicas on these directories leave ISRs and leaderships; the broker's other directories go on."""
+    newly = broker.directories & offline
+    if not newly:
+        return []
+    remaining = broker.directories - newly
+    records = [_changed(broker, log_dirs=sorted(remaining))]
+    brokers = {**context.image.cluster.brokers, broker.id: replace(broker, directories=remaining)}
+    image = replace(context.image, cluster=ClusterImage(brokers, context.image.cluster.controllers))
+    after = replace(context, image=image)
+    for topic in image.topics.topics_by_id.values():
+        for partition_id, before in topic.partitions.items():
+            if before.directory_of(broker.id) not in newly or broker.id not in before.isr:
+                continue
+            acceptable = leader_acceptor(after, before, without=broker.id)
+            change = change_of(after, topic, partition_id, acceptable=acceptable)
+            change.isr = [each for each in before.isr if each != broker.id]
+            built = change.build()
+            if built is not None:
+                records.append(built)
+    return records
+
+
+# ---------------------------------------------------------------------- heartbeats
+
+
+class BrokerState(Enum):
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """What the controller knows beyond the image when it answers a heartbeat."""
+
+    lowest_active_offset: int
+    """The smallest metadata offset that a live broker reports to have applied."""
+    controlled_shutdown_offset: int
+    """The offset at which this broker's shutdown was written; everybody must know before it goes."""
+
+
+def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) -> tuple[Outcome, BrokerState]:
+    broker = check_broker_epoch(context, request.broker_id, request.broker_epoch)
+    state = state_of(broker)
+    offline = frozenset(known_id(each) for each in request.offline_log_dirs or ())
+    records = directories_offline(context, broker, offline)
+    following = _next_state(context, broker, request, liveness)
+    if following is not state:
+        records += _transition(context.after(records), broker, state, following)
+    response = message("BrokerHeartbeatResponse")(
+        error_code=0,
+        throttle_time_ms=0,
+        is_caught_up=request.current_metadata_offset >= broker.epoch,
+        is_fenced=following in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW),
+        should_shut_down=following is BrokerState.SHUTDOWN_NOW,
+    )
+    return Outcome(records, response, atomic=False), following
+
+
+def state_of(broker: BrokerImage) -> BrokerState:
+    if broker.fenced:
+        return BrokerState.FENCED
+    return BrokerState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerState.UNFENCED
+
+
+def _next_state(context: CommandContext, broker: BrokerImage, request: Any, liveness: Liveness) -> BrokerState:
+    state = state_of(broker)
+    if state is BrokerState.FENCED:
+        if request.want_shut_down:
+            return BrokerState.SHUTDOWN_NOW
+        caught_up = request.current_metadata_offset >= broker.epoch
+        return BrokerState.UNFENCED if caught_up and not request.want_fence else BrokerState.FENCED
+    if state is BrokerState.UNFENCED:
+        if request.want_fence:
+            return BrokerState.SHUTDOWN_NOW if request.want_shut_down else BrokerState.FENCED
+        if request.want_shut_down:
+            leads = leads_something(context, broker.id)
+            return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
+        return BrokerState.UNFENCED
+    if leads_something(context, broker.id):
+        return BrokerState.CONTROLLED_SHUTDOWN
+    known_by_all = liveness.controlled_shutdown_offset <= liveness.lowest_active_offset
+    return BrokerState.SHUTDOWN_NOW if known_by_all else BrokerState.CONTROLLED_SHUTDOWN
+
+
+def _transition(context: CommandContext, broker: BrokerImage, state: BrokerState, following: BrokerState) -> list[Any]:
+    if following is BrokerState.UNFENCED:
+        return unfence_broker(context, broker)
+    if following is BrokerState.CONTROLLED_SHUTDOWN:
+        return enter_controlled_shutdown(context, broker)
+    if state is BrokerState.FENCED:  # a fenced broker that may go: nothing to write
+        return []
+    return fence_broker(context, broker.id).records

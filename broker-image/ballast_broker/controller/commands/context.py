@@ -1,0 +1,123 @@
+"""What every command gets, and what it returns. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.features import ELIGIBLE_LEADER_REPLICAS
+from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from ballast_broker.seams import Random
+from ballast_wire.errors import ApiError, ErrorCode
+
+MAX_RECORDS_PER_BATCH = 10_000
+FIRST_RANDOM_ID = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One effective topic config, as CreateTopics answers it."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    source: int
+    sensitive: bool
+
+
+class ConfigRules(Protocol):
+    """What configs there are and which values they take; the table lives above this room."""
+
+    def validate(self, resource_type: int, resource_name: str, configs: Mapping[str, str]) -> None:
+        """ApiError (INVALID_CONFIG, naming the config) unless these overrides may be stored."""
+
+    def is_list(self, resource_type: int, name: str) -> bool: ...
+
+    def default(self, resource_type: int, name: str) -> str | None:
+        """The static value or default that append and subtract begin from."""
+
+    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    cluster_id: str
+    node_id: int
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    leader_imbalance_per_broker_percentage: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """`image` holds everything appended so far, committed or not; `next_offset` is that of the next record."""
+
+    image: MetadataImage
+    config: ControllerConfig
+    rules: ConfigRules
+    random: Random
+    next_offset: int = 0
+
+    @property
+    def elr_enabled(self) -> bool:
+        return self.image.features.level(ELIGIBLE_LEADER_REPLICAS) > 0
+
+    def topic_setting(self, topic: str, name: str, static: str) -> str:
+        """A topic config as it counts for the controller: topic, this node, all brokers, static."""
+        configs = self.image.configs
+        for resource in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, str(self.config.node_id)), (RESOURCE_BROKER, "")):
+            value = configs.of(*resource).get(name)
+            if value is not None:
+                return value
+        return static
+
+    def min_insync_replicas(self, topic: str, replica_count: int) -> int:
+        value = self.topic_setting(topic, "min.insync.replicas", str(self.config.min_insync_replicas))
+        return min(int(value), replica_count)
+
+    def unclean_election_enabled(self, topic: str) -> bool:
+        static = "true" if self.config.unclean_leader_election_enable else "false"
+        return self.topic_setting(topic, "unclean.leader.election.enable", static) == "true"
+
+    def default_directory(self, broker_id: int) -> UUID:
+        """Where a new replica of this broker goes, if there is but one place; else the broker decides and tells."""
+        broker = self.image.cluster.brokers.get(broker_id)
+        if broker is not None and len(broker.directories) == 1:
+            return next(iter(broker.directories))
+        return DIRECTORY_UNASSIGNED
+
+    def after(self, records: Iterable[Any]) -> CommandContext:
+        """The context in which these records were appended: for commands in several steps."""
+        delta = MetadataDelta(self.image)
+        for each in records:
+            delta.replay(each)
+        return replace(self, image=delta.apply())
+
+    def new_id(self) -> UUID:
+        """A random id that is none of the reserved ones."""
+        while True:
+            candidate = UUID(bytes=self.random.bytes_of(16), version=4)
+            if candidate.int >= FIRST_RANDOM_ID:
+                return candidate
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Records to commit (all in one batch unless `atomic` is off), then the response to give."""
+
+    records: list[Any] = field(default_factory=list)
+    response: Any = None
+    atomic: bool = True
+
+    def __post_init__(self) -> None:
+        if self.atomic and len(self.records) > MAX_RECORDS_PER_BATCH:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Attempted to atomically commit {len(self.records)} records, but maxRecordsPerBatch is "
+                f"{MAX_RECORDS_PER_BATCH}",
+            )

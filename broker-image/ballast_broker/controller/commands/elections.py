@@ -1,0 +1,120 @@
+"""ElectLeaders by request, and the balance of preferred leaders by itself. PURE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.partition_change import Election, change_of
+from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+PREFERRED_TYPE = 0
+UNCLEAN_TYPE = 1
+MAX_ELECTIONS_PER_ROUND = 1_000
+
+
+def elect_leaders(context: CommandContext, request: Any) -> Outcome:
+    """No list of partitions means all of them; those that need no election are then left out of the answer."""
+    election = _election_type(request.election_type)
+    everything = request.topic_partitions is None
+    response = message("ElectLeadersResponse")(replica_election_results=[], error_code=0, throttle_time_ms=0)
+    kind = type(response).ReplicaElectionResult
+    answers: dict[str, Any] = {}
+    records = []
+    for name, partition in _wanted(context, request):
+        result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
+        try:
+            records.append(_elect(context, name, partition, election))
+        except ApiError as error:
+            if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                continue
+            result.error_code, result.error_message = int(error.code), error.message
+        if name not in answers:
+            answers[name] = kind(topic=name, partition_result=[])
+        answers[name].partition_result.append(result)
+    response.replica_election_results = list(answers.values())
+    return Outcome(records, response, atomic=False)
+
+
+def _election_type(number: int) -> Election:
+    if number == PREFERRED_TYPE:
+        return Election.PREFERRED
+    if number == UNCLEAN_TYPE:
+        return Election.UNCLEAN
+    raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {number}")
+
+
+def _wanted(context: CommandContext, request: Any) -> Iterator[tuple[str, int]]:
+    if request.topic_partitions is None:
+        for topic in context.image.topics:
+            for partition, _ in topic.sorted_partitions():
+                yield topic.name, partition
+        return
+    for each in request.topic_partitions:
+        for partition in each.partitions:
+            yield each.topic, partition
+
+
+def _elect(context: CommandContext, name: str, partition_id: int, election: Election) -> Any:
+    topic = context.image.topics.by_name(name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    before = topic.partitions.get(partition_id)
+    if before is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{partition_id}")
+    if election is Election.PREFERRED and before.leader == before.preferred_leader:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+    if election is Election.UNCLEAN and before.leader != NO_LEADER:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+    built = change_of(context, topic, partition_id, election=election).build()
+    if built is None:
+        if election is Election.PREFERRED:
+            raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+        raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+    return built
+
+
+def balance_leaders(context: CommandContext) -> Outcome:
+    """Give leaderships back to preferred brokers that lack more of theirs than the allowed percentage."""
+    overdue = imbalanced_brokers(context.image, context.config.leader_imbalance_per_broker_percentage)
+    records = []
+    for topic, partition_id, before in _partitions(context.image):
+        if before.preferred_leader not in overdue or before.leader == before.preferred_leader:
+            continue
+        built = change_of(context, topic, partition_id, election=Election.PREFERRED).build()
+        if built is not None:
+            records.append(built)
+            if len(records) == MAX_ELECTIONS_PER_ROUND:
+                break
+    return Outcome(records, atomic=False)
+
+
+def imbalanced_brokers(image: MetadataImage, percentage: int) -> set[int]:
+    preferred: Counter[int] = Counter()
+    elsewhere: Counter[int] = Counter()
+    for _, _, partition in _partitions(image):
+        preferred[partition.preferred_leader] += 1
+        if partition.leader != partition.preferred_leader:
+            elsewhere[partition.preferred_leader] += 1
+    return {broker for broker, count in elsewhere.items() if count * 100 > percentage * preferred[broker]}
+
+
+def _partitions(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
+    for topic in image.topics:
+        for partition_id, partition in topic.partitions.items():
+            yield topic, partition_id, partition
+
+
+def unclean_elections(context: CommandContext) -> Outcome:
+    """Leaders for offline partitions whose topics (now) allow any live replica to lead."""
+    records = []
+    for topic, partition_id, partition in _partitions(context.image):
+        if partition.leader == NO_LEADER and context.unclean_election_enabled(topic.name):
+            built = change_of(context, topic, partition_id, election=Election.UNCLEAN).build()
+            if built is not None:
+                records.append(built)
+    return Outcome(records, atomic=False)

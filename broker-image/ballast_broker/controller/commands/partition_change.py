@@ -1,0 +1,251 @@
+"""One partition's next state: who leads, who is in sync, whether a reassignment is through. PURE.
+
+A change is described by its targets; `build` works out what follows from them (completion of a reassignment, the
+eligible leader replicas, the election) and says it as one PartitionChangeRecord, or None where nothing changes.
+
+The order of candidates is that of the assigned replicas. A leader comes from the ISR; with an empty ISR from the
+eligible leader replicas; then the last known leader when it is back; last, and only where unclean election is
+allowed, the first live replica, which then has to recover and is the whole ISR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from ballast_broker.controller.commands.context import CommandContext
+from ballast_broker.metadata.image import NO_LEADER, RECOVERING, PartitionRegistration, TopicImage
+from ballast_broker.metadata.partition_records import LEADER_UNCHANGED, PartitionChangeRecord
+
+
+class Election(Enum):
+    ONLINE = "online"
+    """Keep the leader if it may lead, else choose one."""
+    PREFERRED = "preferred"
+    """Give the lead to the first assigned replica if it may have it."""
+    UNCLEAN = "unclean"
+    """As ONLINE, and take any live replica rather than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    node: int
+    unclean: bool = False
+
+
+@dataclass(slots=True)
+class PartitionChange:
+    topic_id: UUID
+    partition_id: int
+    before: PartitionRegistration
+    acceptable_leader: Callable[[int], bool]
+    default_directory: Callable[[int], UUID]
+    min_isr: int
+    elr_enabled: bool
+    election: Election = Election.ONLINE
+    unclean_shutdown_replicas: frozenset[int] = frozenset()
+    isr: list[int] = field(default_factory=list)
+    replicas: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
+    adding: list[int] = field(default_factory=list)
+    elr: list[int] = field(default_factory=list)
+    recovery_state: int = 0
+    directories: dict[int, UUID] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        before = self.before
+        self.isr = list(before.isr)
+        self.replicas = list(before.replicas)
+        self.removing = list(before.removing_replicas)
+        self.adding = list(before.adding_replicas)
+        self.elr = list(before.elr)
+        self.recovery_state = before.leader_recovery_state
+        self.directories = dict(zip(before.replicas, before.directories, strict=True))
+
+    def build(self) -> PartitionChangeRecord | None:
+        """The record, or None where nothing changes."""
+        self._complete_reassignment()
+        self._update_elr()
+        elected = self._elect()
+        fields: dict[str, Any] = {}
+        self._apply_election(elected, fields)
+        self._set_isr_and_elr(fields)
+        self._remember_leader(fields)
+        self._set_assignment(fields)
+        if self.recovery_state != self.before.leader_recovery_state:
+            fields.setdefault("leader_recovery_state", self.recovery_state)
+        if not fields:
+            return None
+        return PartitionChangeRecord(topic_id=self.topic_id, partition_id=self.partition_id, **fields)
+
+    # ------------------------------------------------------------------ steps
+
+    def _complete_reassignment(self) -> None:
+        if not self.removing and not self.adding:
+            return
+        target = [replica for replica in self.replicas if replica not in self.removing]
+        kept_isr = [replica for replica in self.isr if replica not in self.removing]
+        if not target or not kept_isr or not set(self.adding) <= set(kept_isr):
+            return
+        # The move must not lower redundancy: as many in sync as before it, or as the target can have.
+        in_sync_before = sum(replica not in self.adding for replica in self.isr)
+        if len(kept_isr) < min(in_sync_before, len(target)):
+            return
+        self.replicas, self.isr, self.removing, self.adding = target, kept_isr, [], []
+
+    def _update_elr(self) -> None:
+        """Who leaves the ISR while it is below its minimum may still lead, unless it lost data or its place."""
+        if not self.elr_enabled or len(self.isr) >= self.min_isr:
+            self.elr = []
+            return
+        candidates = {*self.elr, *self.before.isr} - set(self.isr) - self.unclean_shutdown_replicas
+        self.elr = [replica for replica in self.replicas if replica in candidates]
+
+    def _elect(self) -> Elected:
+        if self.election is Election.PREFERRED and self.replicas and self._may_lead(self.replicas[0]):
+            return Elected(self.replicas[0])
+        if self._may_lead(self.before.leader):
+            return Elected(self.before.leader)
+        for replica in self.replicas:
+            if self._may_lead(replica):
+                return Elected(replica)
+        last_known = self._returned_last_leader()
+        if last_known is not None:
+            return Elected(last_known, unclean=True)
+        if self.election is Election.UNCLEAN:
+            for replica in self.replicas:
+                if self.acceptable_leader(replica):
+                    return Elected(replica, unclean=True)
+        return Elected(NO_LEADER)
+
+    def _may_lead(self, replica: int) -> bool:
+        from_elr = self.elr_enabled and not self.isr and replica in self.elr
+        return (replica in self.isr or from_elr) and self.acceptable_leader(replica)
+
+    def _returned_last_leader(self) -> int | None:
+        last_known = self.before.last_known_elr
+        if not self.elr_enabled or self.isr or self.elr or len(last_known) != 1:
+            return None
+        return last_known[0] if self.acceptable_leader(last_known[0]) else None
+
+    def _apply_election(self, elected: Elected, fields: dict[str, Any]) -> None:
+        if elected.node == self.before.leader:
+            # A replica taken away must not go on with the old epoch.
+            if not set(self.before.replicas) <= set(self.replicas):
+                fields["leader"] = self.before.leader
+            return
+        fields["leader"] = elected.node
+        if elected.node in self.elr:
+            self.isr = [elected.node]
+            self.elr.remove(elected.node)
+        elif elected.unclean:
+            self.isr = [elected.node]
+            fields["isr"] = [elected.node]
+            self.recovery_state = RECOVERING
+
+    def _set_isr_and_elr(self, fields: dict[str, Any]) -> None:
+        if "isr" in fields or not self.elr_enabled:
+            self.elr = []
+        if self.elr != list(self.before.elr):
+            fields["eligible_leader_replicas"] = self.elr
+        # Without ELR the last member of an ISR stays in it, so that it can lead again.
+        recordable = bool(self.isr) or self.elr_enabled
+        if "isr" not in fields and recordable and self.isr != list(self.before.isr):
+            fields["isr"] = self.isr
+
+    def _remember_leader(self, fields: dict[str, Any]) -> None:
+        if not self.elr_enabled:
+            return
+        leader = fields.get("leader", LEADER_UNCHANGED)
+        if leader == NO_LEADER and not self.before.last_known_elr:
+            fields["last_known_elr"] = [self.before.leader]
+        elif leader >= 0 and self.before.last_known_elr:
+            fields["last_known_elr"] = []
+
+    def _set_assignment(self, fields: dict[str, Any]) -> None:
+        before = self.before
+        directories = [self.directories.get(each) or self.default_directory(each) for each in self.replicas]
+        if tuple(directories) != before.directories:
+            fields["directories"] = directories
+        if tuple(self.replicas) != before.replicas:
+            fields["replicas"] = self.replicas
+        if tuple(self.removing) != before.removing_replicas:
+            fields["removing_replicas"] = self.removing
+        if tuple(self.adding) != before.adding_replicas:
+            fields["adding_replicas"] = self.adding
+
+
+def leader_acceptor(
+    context: CommandContext, partition: PartitionRegistration, *, without: int = NO_LEADER, also: int = NO_LEADER
+) -> Callable[[int], bool]:
+    """Whether a broker may lead: active (`also` counts as active, `without` never), its replica on a healthy disk."""
+    brokers = context.image.cluster.brokers
+
+    def acceptable(broker_id: int) -> bool:
+        broker = brokers.get(broker_id)
+        if broker is None or broker_id == without or not (broker_id == also or broker.active):
+            return False
+        directory = partition.directory_of(broker_id)
+        return directory is None or broker.has_directory(directory)
+
+    return acceptable
+
+
+def change_of(
+    context: CommandContext,
+    topic: TopicImage,
+    partition_id: int,
+    *,
+    acceptable: Callable[[int], bool] | None = None,
+    election: Election | None = None,
+) -> PartitionChange:
+    """A change with nothing changed yet; unclean election where the topic allows it, unless another is asked."""
+    before = topic.partitions[partition_id]
+    if election is None:
+        election = Election.UNCLEAN if context.unclean_election_enabled(topic.name) else Election.ONLINE
+    return PartitionChange(
+        topic_id=topic.id,
+        partition_id=partition_id,
+        before=before,
+        acceptable_leader=acceptable or leader_acceptor(context, before),
+        default_directory=context.default_directory,
+        min_isr=context.min_insync_replicas(topic.name, len(before.replicas)),
+        elr_enabled=context.elr_enabled,
+        election=election,
+    )
+
+
+def without_broker(
+    context: CommandContext,
+    partitions: Iterable[tuple[TopicImage, int]],
+    broker_id: int,
+    *,
+    unclean_shutdown: bool = False,
+) -> list[Any]:
+    """The records that take a broker out of ISRs and leaderships of these partitions."""
+    records = []
+    for topic, partition_id in partitions:
+        before = topic.partitions[partition_id]
+        change = change_of(context, topic, partition_id, acceptable=leader_acceptor(context, before, without=broker_id))
+        change.isr = [replica for replica in before.isr if replica != broker_id]
+        if unclean_shutdown:
+            change.unclean_shutdown_replicas = frozenset((broker_id,))
+        built = change.build()
+        if built is not None:
+            records.append(built)
+    return records
+
+
+def with_broker(context: CommandContext, partitions: Iterable[tuple[TopicImage, int]], broker_id: int) -> list[Any]:
+    """The records that elect leaders for leaderless partitions now that this broker is (about to be) live."""
+    records = []
+    for topic, partition_id in partitions:
+        before = topic.partitions[partition_id]
+        change = change_of(context, topic, partition_id, acceptable=leader_acceptor(context, before, also=broker_id))
+        built = change.build()
+        if built is not None:
+            records.append(built)
+    return records

@@ -1,0 +1,79 @@
+"""CreatePartitions: expanding topics, each for itself. PURE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH, CommandContext, Outcome
+from ballast_broker.controller.commands.replica_assignment import (
+    INVALID,
+    check_assignment,
+    manual_registration,
+    partition_records,
+    place,
+    replication_factor_of,
+)
+from ballast_broker.metadata.image import TopicImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+
+def create_partitions(context: CommandContext, request: Any) -> Outcome:
+    """`validate_only` checks everything and changes nothing; a topic named twice is refused, the others go on."""
+    response = message("CreatePartitionsResponse")(results=[], throttle_time_ms=0)
+    counts = Counter(topic.name for topic in request.topics)
+    records: list[Any] = []
+    for name in counts:
+        topic = next(each for each in request.topics if each.name == name)
+        result = type(response).CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
+        try:
+            if counts[name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            records.extend(_expand(context, topic))
+        except ApiError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+        response.results.append(result)
+    if len(records) > MAX_RECORDS_PER_BATCH:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    return Outcome([] if request.validate_only else records, response)
+
+
+def _expand(context: CommandContext, wanted: Any) -> list[Any]:
+    topic = context.image.topics.by_name(wanted.name)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if any(partition.is_reassigning for partition in topic.partitions.values()):
+        raise ApiError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{topic.name}'.",
+        )
+    additional = _additional(topic, wanted)
+    present, factor = len(topic.partitions), replication_factor_of(topic)
+    if wanted.assignments is None:
+        registrations = place(context, present, additional, factor)
+    else:
+        registrations = []
+        for index, assignment in enumerate(wanted.assignments):
+            check_assignment(context, assignment.broker_ids, factor)
+            registrations.append(manual_registration(context, present + index, assignment.broker_ids))
+    return partition_records(topic.id, present, registrations)
+
+
+def _additional(topic: TopicImage, wanted: Any) -> int:
+    present = len(topic.partitions)
+    if wanted.count == present:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
+        )
+    additional: int = wanted.count - present
+    if wanted.assignments is not None and len(wanted.assignments) != additional:
+        raise ApiError(
+            INVALID,
+            f"Attempted to add {additional} additional partition(s), but only {len(wanted.assignments)} "
+            "assignment(s) were specified.",
+        )
+    return additional

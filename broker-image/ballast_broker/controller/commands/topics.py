@@ -1,0 +1,205 @@
+"""CreateTopics and DeleteTopics. PURE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH, CommandContext, Outcome
+from ballast_broker.controller.commands.replica_assignment import (
+    INVALID,
+    check_assignment,
+    manual_registration,
+    partition_records,
+    place,
+)
+from ballast_broker.controller.commands.topic_names import METADATA_TOPIC, check_collision, check_name
+from ballast_broker.metadata.image import RESOURCE_TOPIC, PartitionRegistration
+from ballast_broker.metadata.records import record
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import ZERO_UUID
+
+Allowed = Callable[[str], bool]
+
+
+def anything(_name: str) -> bool:
+    return True
+
+
+def create_topics(context: CommandContext, request: Any, *, may_describe_configs: Allowed = anything) -> Outcome:
+    """Each topic for itself: one that cannot be made does not keep the others from being made."""
+    response = message("CreateTopicsResponse")(topics=[], throttle_time_ms=0)
+    _check_total(context, request)
+    counts = Counter(topic.name for topic in request.topics)
+    records: list[Any] = []
+    for name in counts:
+        topic = next(each for each in request.topics if each.name == name)
+        result = type(response).CreatableTopicResult(name=name, topic_id=ZERO_UUID, error_code=0, error_message=None)
+        try:
+            if counts[name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            created = _create(context, topic, result, may_describe_configs)
+        except ApiError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+        else:
+            records.extend(created)
+            context = context.after(created)  # the next topic's name may collide with this one
+        response.topics.append(result)
+    return Outcome([] if request.validate_only else records, response)
+
+
+def _check_total(context: CommandContext, request: Any) -> None:
+    total = 0
+    for topic in request.topics:
+        wanted = len(topic.assignments) or topic.num_partitions
+        total += context.config.num_partitions if wanted == -1 else max(0, wanted)
+    if total > MAX_RECORDS_PER_BATCH:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+
+
+def _create(context: CommandContext, topic: Any, result: Any, may_describe_configs: Allowed) -> list[Any]:
+    name = topic.name
+    if name == METADATA_TOPIC:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    check_name(name)
+    if context.image.topics.by_name(name) is not None:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    check_collision(context.image.topics, name)
+    configs = _configs(context, topic)
+    registrations = _manual(context, topic) if topic.assignments else _automatic(context, topic)
+    topic_id = context.new_id()
+    _describe(context, result, topic_id, registrations, configs, may_describe_configs)
+    config_records = [
+        record("ConfigRecord", resource_type=RESOURCE_TOPIC, resource_name=name, name=key, value=value)
+        for key, value in sorted(configs.items())
+    ]
+    # Configs after the topic but before the partitions: a broker that makes a log knows them already.
+    head = record("TopicRecord", name=name, topic_id=topic_id)
+    return [head, *config_records, *partition_records(topic_id, 0, registrations)]
+
+
+def _configs(context: CommandContext, topic: Any) -> dict[str, str]:
+    nulls = [each.name for each in topic.configs if each.value is None]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    configs = {each.name: each.value for each in topic.configs}
+    context.rules.validate(RESOURCE_TOPIC, topic.name, configs)
+    return configs
+
+
+def _manual(context: CommandContext, topic: Any) -> list[PartitionRegistration]:
+    if topic.replication_factor != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    rows: dict[int, PartitionRegistration] = {}
+    factor: int | None = None
+    for assignment in topic.assignments:
+        partition = assignment.partition_index
+        if partition in rows:
+            raise ApiError(INVALID, f"Found multiple manual partition assignments for partition {partition}")
+        check_assignment(context, assignment.broker_ids, factor)
+        factor = len(assignment.broker_ids)
+        rows[partition] = manual_registration(context, partition, assignment.broker_ids)
+    if sorted(rows) != list(range(len(rows))):
+        raise ApiError(INVALID, "partitions should be a consecutive 0-based integer sequence")
+    return [rows[partition] for partition in sorted(rows)]
+
+
+def _automatic(context: CommandContext, topic: Any) -> list[PartitionRegistration]:
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    count = context.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor = topic.replication_factor
+    return place(context, 0, count, context.config.default_replication_factor if factor == -1 else factor)
+
+
+def _describe(
+    context: CommandContext,
+    result: Any,
+    topic_id: UUID,
+    registrations: list[PartitionRegistration],
+    configs: dict[str, str],
+    may_describe_configs: Allowed,
+) -> None:
+    result.topic_id = topic_id
+    if not may_describe_configs(result.name):
+        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        result.num_partitions = result.replication_factor = -1
+        result.configs = []
+        return
+    kind = message("CreateTopicsResponse").CreatableTopicResult.CreatableTopicConfigs
+    result.num_partitions = len(registrations)
+    result.replication_factor = len(registrations[0].replicas)
+    result.configs = [
+        kind(
+            name=each.name,
+            value=each.value,
+            read_only=each.read_only,
+            config_source=each.source,
+            is_sensitive=each.sensitive,
+        )
+        for each in context.rules.effective_topic_configs(configs)
+    ]
+
+
+def delete_topics(context: CommandContext, request: Any) -> Outcome:
+    """By name (the versions before 6 have a list of names only) or by id."""
+    response = message("DeleteTopicsResponse")(responses=[], throttle_time_ms=0)
+    records = []
+    wanted = _wanted(request)
+    counts = Counter(wanted)
+    for name, topic_id in counts:
+        result = type(response).DeletableTopicResult(name=name, topic_id=topic_id, error_code=0, error_message=None)
+        try:
+            if counts[name, topic_id] > 1:
+                what = "name" if topic_id == ZERO_UUID else "id"
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            topic = _find(context, name, topic_id)
+        except ApiError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+        else:
+            result.name, result.topic_id = topic.name, topic.id
+            records.append(record("RemoveTopicRecord", topic_id=topic.id))
+        response.responses.append(result)
+    return Outcome(_distinct(records), response)
+
+
+def _wanted(request: Any) -> list[tuple[str | None, UUID]]:
+    by_name = [(name, ZERO_UUID) for name in request.topic_names or ()]
+    return by_name + [(each.name, each.topic_id or ZERO_UUID) for each in request.topics or ()]
+
+
+def _find(context: CommandContext, name: str | None, topic_id: UUID) -> Any:
+    if name is not None and topic_id != ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if name is None and topic_id == ZERO_UUID:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+    if name is not None:
+        topic = context.image.topics.by_name(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
+    topic = context.image.topics.by_id(topic_id)
+    if topic is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic
+
+
+def _distinct(records: list[Any]) -> list[Any]:
+    """A topic given by its name and by its id is removed once."""
+    return list({each.topic_id: each for each in records}.values())

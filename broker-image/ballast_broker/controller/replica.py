@@ -1,0 +1,118 @@
+"""This node's copy of the metadata: what the quorum commits becomes images, and from time to time a snapshot.
+
+Every broker and every controller has one. Publishers are called on the loop, in order, once per committed batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ballast_broker.controller.snapshots import read_snapshot, write_snapshot
+from ballast_broker.metadata.batches import read_batches
+from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.loader import MetadataLoader, Publisher
+from ballast_broker.raft.messages import SnapshotId
+from ballast_broker.raft.store import MetadataStore
+from ballast_broker.seams import Clock, Threads
+
+logger = logging.getLogger(__name__)
+
+LeaderCallback = Callable[[int, int], None]
+
+DEFAULT_BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
+DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S = 3600.0
+
+
+class MetadataReplica:
+    """Implements the Raft driver's `CommitListener`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        threads: Threads,
+        *,
+        on_failure: Callable[[Exception], None],
+        bytes_between_snapshots: int = DEFAULT_BYTES_BETWEEN_SNAPSHOTS,
+        interval_between_snapshots_s: float = DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S,
+    ) -> None:
+        self.loader = MetadataLoader()
+        self.leader_callbacks: list[LeaderCallback] = []
+        self._store = store
+        self._clock = clock
+        self._threads = threads
+        self._on_failure = on_failure
+        self._bytes_between = bytes_between_snapshots
+        self._interval_s = interval_between_snapshots_s
+        self._bytes_since = 0
+        self._snapshot_at = clock.monotonic()
+        self._last_timestamp_ms = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.loader.image
+
+    def add_publisher(self, publish: Publisher) -> None:
+        self.loader.publishers.append(publish)
+
+    async def stop(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    # ------------------------------------------------------------------ CommitListener
+
+    def committed(self, batches: bytes) -> None:
+        for batch in read_batches(batches):
+            self._last_timestamp_ms = batch.timestamp_ms
+            self.loader.apply(batch.records, batch.last_offset, batch.epoch)
+        self._bytes_since += len(batches)
+        self._maybe_snapshot()
+
+    def leader_changed(self, leader: int, epoch: int) -> None:
+        for callback in self.leader_callbacks:
+            callback(leader, epoch)
+
+    async def load_snapshot(self, snapshot: SnapshotId) -> None:
+        records: list[Any] = []
+        async for batch in read_snapshot(self._store, snapshot):
+            records.extend(batch.records)
+        self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch)
+        self._bytes_since = 0
+        self._snapshot_at = self._clock.monotonic()
+
+    def failed(self, error: Exception) -> None:
+        self._on_failure(error)
+
+    # ------------------------------------------------------------------ snapshots
+
+    def _maybe_snapshot(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            return
+        due = self._clock.monotonic() - self._snapshot_at >= self._interval_s
+        if (self._bytes_since >= self._bytes_between or due) and not self.loader.in_transaction:
+            self._writing = asyncio.get_running_loop().create_task(self._write_snapshot())
+
+    async def _write_snapshot(self) -> None:
+        self._bytes_since = 0
+        self._snapshot_at = self._clock.monotonic()
+        try:
+            snapshot = await self.snapshot()
+        except OSError as error:
+            self._on_failure(error)
+            return
+        logger.info("metadata snapshot at offset %d, epoch %d", snapshot.offset, snapshot.epoch)
+
+    async def snapshot(self) -> SnapshotId:
+        """Write one of the present image."""
+        return await write_snapshot(
+            self._store,
+            self._threads,
+            self.image,
+            self._clock.wall_ms(),
+            last_contained_ms=self._last_timestamp_ms,
+        )

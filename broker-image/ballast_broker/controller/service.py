@@ -1,0 +1,367 @@
+"""The active controller: one request after the other becomes records, is committed, and only then answered.
+
+Commands see everything that was appended, committed or not, and an answer waits for all it may have seen. A
+controller that ceases to be active forgets what was not committed and answers NOT_CONTROLLER; the client asks the
+next one. Loop thread only; the commands are PURE and run in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_broker.controller.commands.brokers import (
+    BrokerState,
+    broker_heartbeat,
+    fence_broker,
+    register_broker,
+    register_controller,
+    unregister_broker,
+)
+from ballast_broker.controller.commands.configs import alter_configs, incremental_alter_configs
+from ballast_broker.controller.commands.context import (
+    MAX_RECORDS_PER_BATCH,
+    CommandContext,
+    ConfigRules,
+    ControllerConfig,
+    Outcome,
+)
+from ballast_broker.controller.commands.directories import assign_replicas_to_directories
+from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, unclean_elections
+from ballast_broker.controller.commands.features import bootstrap_records, update_features
+from ballast_broker.controller.commands.isr import alter_partition
+from ballast_broker.controller.commands.partitions import create_partitions
+from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
+from ballast_broker.controller.commands.quotas import alter_client_quotas
+from ballast_broker.controller.commands.reassignments import (
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
+from ballast_broker.controller.commands.topics import create_topics, delete_topics
+from ballast_broker.controller.error_responses import error_response
+from ballast_broker.controller.replica import MetadataReplica
+from ballast_broker.controller.sessions import Sessions
+from ballast_broker.metadata.batches import data_batch
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.records import record
+from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.seams import Clock, Network, Random
+from ballast_wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
+
+Command = Callable[[CommandContext, Any], Outcome]
+COMMANDS: dict[int, tuple[str, Command]] = {
+    19: ("CreateTopics", create_topics),
+    20: ("DeleteTopics", delete_topics),
+    33: ("AlterConfigs", alter_configs),
+    37: ("CreatePartitions", create_partitions),
+    43: ("ElectLeaders", elect_leaders),
+    44: ("IncrementalAlterConfigs", incremental_alter_configs),
+    45: ("AlterPartitionReassignments", alter_partition_reassignments),
+    49: ("AlterClientQuotas", alter_client_quotas),
+    56: ("AlterPartition", alter_partition),
+    57: ("UpdateFeatures", update_features),
+    64: ("UnregisterBroker", unregister_broker),
+    67: ("AllocateProducerIds", allocate_producer_ids),
+    70: ("ControllerRegistration", register_controller),
+    73: ("AssignReplicasToDirs", assign_replicas_to_directories),
+}
+OTHERS = {46: "ListPartitionReassignments", 55: "DescribeQuorum", 62: "BrokerRegistration", 63: "BrokerHeartbeat"}
+LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT = OTHERS
+API_KEYS = frozenset({*COMMANDS, *OTHERS})
+
+PROBE_DELAYS_S = (0.0, 0.05, 0.2)
+PROBE_TIMEOUT_S = 1.0
+STALL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTiming:
+    session_timeout_s: float = 9.0
+    leader_balance_enable: bool = True
+    leader_balance_interval_s: float = 300.0
+
+
+DEFAULT_TIMING = ServiceTiming()
+
+
+class ControllerService:
+    def __init__(
+        self,
+        *,
+        driver: RaftDriver,
+        replica: MetadataReplica,
+        config: ControllerConfig,
+        rules: ConfigRules,
+        clock: Clock,
+        random: Random,
+        network: Network,
+        timing: ServiceTiming = DEFAULT_TIMING,
+    ) -> None:
+        self._driver = driver
+        self._replica = replica
+        self._config = config
+        self._rules = rules
+        self._clock = clock
+        self._random = random
+        self._network = network
+        self._timing = timing
+        self._sessions = Sessions(timing.session_timeout_s)
+        self._state: MetadataImage | None = None
+        """With everything appended; None while not active."""
+        self._claiming = -1
+        self._uncommitted = 0
+        self._last_commit: asyncio.Future[int] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._duties: list[asyncio.Task[None]] = []
+        self._watched: dict[int, object] = {}
+        self.activated = asyncio.Event()
+        replica.leader_callbacks.append(self._leader_changed)
+        replica.add_publisher(self._published)
+
+    # ------------------------------------------------------------------ being active
+
+    @property
+    def is_active(self) -> bool:
+        return self._state is not None
+
+    async def stop(self) -> None:
+        self._renounce()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leader_changed(self, leader: int, epoch: int) -> None:
+        if leader == self._config.node_id:
+            self._claiming = epoch
+        else:
+            self._renounce()
+
+    def _renounce(self) -> None:
+        if self._state is not None:
+            logger.info("no longer the active controller")
+        self._state = None
+        self._claiming = -1
+        self._uncommitted = 0
+        self._last_commit = None
+        self._watched.clear()
+        self.activated.clear()
+        for duty in self._duties:
+            duty.cancel()
+        self._duties = []
+
+    def _published(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._claiming >= 0 and image.epoch == self._claiming:
+            # The first batch of our own epoch is applied, so everything before it is.
+            self._claiming = -1
+            self._activate(image)
+        elif self._state is not None and self._uncommitted == 0:
+            self._state = image  # equal, and shared with everybody else
+
+    def _activate(self, image: MetadataImage) -> None:
+        logger.info("active controller in epoch %d at offset %d", image.epoch, image.offset)
+        self._state = image
+        self._sessions.begin(image, self._clock.monotonic())
+        records: list[Any] = []
+        if self._replica.loader.in_transaction:
+            records.append(record("AbortTransactionRecord", reason="its controller is gone"))
+        if not image.features.levels:
+            records += bootstrap_records(self._config.min_insync_replicas)
+        self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
+        if self._timing.leader_balance_enable:
+            self._duties.append(self._spawn(self._balance_leaders()))
+        # Whoever died with the last controller had no connection to us that could end: ask at once.
+        for broker in image.cluster.unfenced():
+            if broker.id != self._config.node_id:
+                self._duties.append(self._spawn(self._probe(broker.id, broker.epoch)))
+
+    async def _finish_activation(self, records: list[Any]) -> None:
+        if records:
+            await self._commit(Outcome(records))
+        await self._run(unclean_elections)
+        self.activated.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+        """A duty that loses its controller just ends."""
+        try:
+            await work
+        except ApiError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                logger.warning("a duty of the controller failed: %s", error)
+
+    # ------------------------------------------------------------------ commands
+
+    def _context(self) -> CommandContext:
+        if self._state is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return CommandContext(self._state, self._config, self._rules, self._random, self._driver.end_offset)
+
+    async def _run(self, command: Callable[[CommandContext], Outcome]) -> Any:
+        return await self._commit(command(self._context()))
+
+    async def _commit(self, outcome: Outcome) -> Any:
+        """Append, wait until it is committed, answer. Without records: wait for what the answer may have seen."""
+        if outcome.records:
+            self._append(outcome)
+        last = self._last_commit
+        if last is not None and not last.done():
+            await asyncio.shield(last)
+        elif last is not None:
+            last.result()
+        return outcome.response
+
+    def _append(self, outcome: Outcome) -> None:
+        assert self._state is not None
+        delta = MetadataDelta(self._state)
+        for each in outcome.records:
+            delta.replay(each)
+        now_ms = self._clock.wall_ms()
+        for start in range(0, len(outcome.records), MAX_RECORDS_PER_BATCH):
+            piece = outcome.records[start : start + MAX_RECORDS_PER_BATCH]
+            self._uncommitted += 1
+            try:
+                _, committed = self._driver.append(data_batch(piece, now_ms))
+            except ApiError:
+                self._renounce()
+                raise
+            committed.add_done_callback(self._committed)
+            self._last_commit = committed
+        if self._uncommitted:
+            self._state = delta.apply()
+
+    def _committed(self, committed: asyncio.Future[int]) -> None:
+        if committed.cancelled() or committed.exception() is not None:
+            return
+        if self._uncommitted:
+            self._uncommitted -= 1
+        if self._uncommitted == 0 and self._state is not None:
+            self._state = self._replica.image
+
+    # ------------------------------------------------------------------ requests
+
+    async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+        """The response, with NOT_CONTROLLER in it where another node is the active controller."""
+        request._version = version  # what a command may have to know; a decoded request has it already
+        name = _name_of(api_key)
+        try:
+            if api_key == BROKER_REGISTRATION:
+                return await self._register_broker(request, context)
+            if api_key == BROKER_HEARTBEAT:
+                return await self._heartbeat(request, context)
+            if api_key == DESCRIBE_QUORUM:
+                self._context()  # only the active controller knows how far the others are
+                return await self._driver.handle(api_key, version, request)
+            if api_key == LIST_PARTITION_REASSIGNMENTS:
+                listed = list_partition_reassignments(self._context(), request)
+                return await self._commit(Outcome([], listed))
+            _, command = COMMANDS[api_key]
+            response = await self._run(lambda now: command(now, request))
+        except ApiError as error:
+            return error_response(name, request, error)
+        if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
+            # An offline partition may have been allowed to take any leader.
+            self._spawn(self._run(unclean_elections))
+        return response
+
+    async def _register_broker(self, request: Any, origin: Any) -> Any:
+        # The broker in our own process is the only one that could have this id.
+        held = origin is not None and self._sessions.holds_id(request.broker_id, self._clock.monotonic())
+        return await self._run(lambda context: register_broker(context, request, session_is_valid=held))
+
+    async def _heartbeat(self, request: Any, origin: Any) -> Any:
+        context = self._context()
+        liveness = self._sessions.liveness(context.image, request.broker_id)
+        outcome, following = broker_heartbeat(context, request, liveness)
+        now = self._clock.monotonic()
+        self._sessions.heard(request.broker_id, request.broker_epoch, now, request.current_metadata_offset)
+        if outcome.records and following is BrokerState.CONTROLLED_SHUTDOWN:
+            self._sessions.shutting_down(request.broker_id, context.next_offset + len(outcome.records) - 1)
+        if following is BrokerState.SHUTDOWN_NOW:
+            self._sessions.forget(request.broker_id)
+        elif origin is not None:
+            self._watch(request.broker_id, request.broker_epoch, origin)
+        return await self._commit(outcome)
+
+    # ------------------------------------------------------------------ broken connections
+
+    def _watch(self, broker_id: int, epoch: int, origin: Any) -> None:
+        """Be told when the connection that this heartbeat came by ends."""
+        connection = getattr(origin, "connection", None)
+        if connection is None or self._watched.get(broker_id) is connection:
+            return
+        self._watched[broker_id] = connection
+
+        def closed() -> None:
+            if self._watched.get(broker_id) is connection:
+                del self._watched[broker_id]
+                self.connection_lost(broker_id, epoch)
+
+        connection.on_close(closed)
+
+    def connection_lost(self, broker_id: int, epoch: int) -> None:
+        """A broker's connection ended: see whether anybody listens there. Refused means dead; silence, its session."""
+        if self.is_active:
+            self._sessions.disconnected(broker_id)
+            self._spawn(self._probe(broker_id, epoch))
+
+    async def _probe(self, broker_id: int, epoch: int) -> None:
+        for delay in PROBE_DELAYS_S:
+            await asyncio.sleep(delay)
+            broker = self._state.cluster.brokers.get(broker_id) if self._state is not None else None
+            if broker is None or broker.epoch != epoch or broker.fenced or broker_id in self._watched:
+                return
+            listener = next(iter(broker.listeners.values()))
+            try:
+                channel = await self._network.connect(listener.host, listener.port, timeout_s=PROBE_TIMEOUT_S)
+            except ConnectionRefusedError:
+                logger.info("broker %d is gone: fenced", broker_id)
+                await self._fence(broker_id)
+                return
+            except (OSError, TimeoutError):
+                return
+            channel.close()
+
+    async def _fence(self, broker_id: int) -> None:
+        self._sessions.forget(broker_id)
+        await self._run(lambda context: fence_broker(context, broker_id))
+
+    # ------------------------------------------------------------------ duties
+
+    async def _watch_sessions(self) -> None:
+        while self._state is not None:
+            now = self._clock.monotonic()
+            due = self._sessions.next_deadline(self._state)
+            wake = now + self._timing.session_timeout_s / 2 if due is None else max(due, now + 0.01)
+            await asyncio.sleep(wake - now)
+            late = self._clock.monotonic() - wake
+            if late > STALL_S:
+                # We stood still, and heartbeats lie unread: read them first.
+                await asyncio.sleep(min(late, 1.0))
+            for broker_id in self._sessions.expired(self._context().image, self._clock.monotonic()):
+                logger.info("broker %d has been silent for its session: fenced", broker_id)
+                await self._fence(broker_id)
+
+    async def _balance_leaders(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.leader_balance_interval_s)
+            await self._run(balance_leaders)
+
+
+def _name_of(api_key: int) -> str:
+    if api_key in COMMANDS:
+        return COMMANDS[api_key][0]
+    if api_key not in OTHERS:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"no controller request has key {api_key}")
+    return OTHERS[api_key]

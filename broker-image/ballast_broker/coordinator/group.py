@@ -1,0 +1,178 @@
+"""One consumer group of the classic protocol: its members, its state, its selected protocol. PURE.
+
+This module holds the state and what can be asked of it; `rebalance.py` holds the transitions. Times are
+monotonic milliseconds (`now_ms`) given from outside; a ticket is an opaque handle for a request that waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from ballast_broker.coordinator.subscription import subscribed_topics
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+NO_GENERATION = -1
+
+
+class GroupState(Enum):
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Ticket:
+    """A request that waits for its answer. Only its identity counts here; the service knows whom to answer."""
+
+    __slots__ = ()
+
+
+class Protocol(NamedTuple):
+    name: str
+    metadata: bytes
+
+
+@dataclass(slots=True)
+class Member:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    deadline_ms: int = 0
+    is_new: bool = True
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+
+    def metadata_for(self, protocol_name: str | None) -> bytes:
+        return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
+
+    def protocol_names(self) -> list[str]:
+        return [p.name for p in self.protocols]
+
+    @property
+    def waits(self) -> bool:
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def is_alive(self, now_ms: int) -> bool:
+        """A member that waits for an answer is alive, but a new one only until its join times out."""
+        return now_ms < self.deadline_ms or (self.waits and not self.is_new)
+
+
+@dataclass(slots=True)
+class Group:
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    previous_state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = -1  # wall clock: it is stored, and the retention of offsets counts from it
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_members: dict[str, int] = field(default_factory=dict)  # ids given out, not yet joined → deadline
+    pending_sync: set[str] = field(default_factory=set)
+    join_deadline_ms: int | None = None
+    sync_deadline_ms: int | None = None
+    initial_delay_left_ms: int = 0
+    new_member_added: bool = False
+    subscribed: frozenset[str] | None = frozenset()  # None: not known (not the consumer protocol)
+
+    def enter(self, state: GroupState, wall_ms: int) -> None:
+        self.previous_state, self.state, self.state_timestamp_ms = self.state, state, wall_ms
+
+    def is_in(self, *states: GroupState) -> bool:
+        return self.state in states
+
+    @property
+    def size(self) -> int:
+        return len(self.members) + len(self.pending_members)
+
+    # -- members --------------------------------------------------------------------------------------------------
+    def add(self, member: Member) -> None:
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.pending_members.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> Member | None:
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        if member.group_instance_id is not None and self.static_members.get(member.group_instance_id) == member_id:
+            del self.static_members[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
+        member = self.members.pop(old_id)
+        member.member_id = new_id
+        self.members[new_id] = member
+        self.static_members[instance_id] = new_id
+        self.pending_sync.discard(old_id)
+        if self.leader_id == old_id:
+            self.leader_id = new_id
+        return member
+
+    def is_fenced(self, member_id: str, instance_id: str | None) -> bool:
+        return instance_id is not None and self.static_members.get(instance_id, member_id) != member_id
+
+    def not_yet_rejoined(self) -> list[Member]:
+        return [m for m in self.members.values() if m.join_ticket is None]
+
+    def has_all_joined(self) -> bool:
+        return not self.pending_members and all(m.join_ticket is not None for m in self.members.values())
+
+    def rebalance_timeout_ms(self) -> int:
+        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    # -- protocols ------------------------------------------------------------------------------------------------
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """May a member with these protocols join? With no other member: any with at least one protocol."""
+        names = list(names)
+        if self.is_in(GroupState.EMPTY) or not self.members:
+            return bool(protocol_type) and bool(names)
+        return protocol_type == self.protocol_type and any(n in self.common_protocols() for n in names)
+
+    def common_protocols(self) -> set[str]:
+        counted = Counter(n for m in self.members.values() for n in set(m.protocol_names()))
+        return {name for name, count in counted.items() if count == len(self.members)}
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all support; the first with most votes wins."""
+        common = self.common_protocols()
+        votes = Counter(next(n for n in m.protocol_names() if n in common) for m in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def note_subscriptions(self) -> None:
+        if self.protocol_type != "consumer" or self.protocol_name is None:
+            self.subscribed = None if self.members else frozenset()
+            return
+        topics: set[str] = set()
+        for member in self.members.values():
+            of_member = subscribed_topics(member.metadata_for(self.protocol_name))
+            if of_member is None:
+                self.subscribed = None
+                return
+            topics |= of_member
+        self.subscribed = frozenset(topics)
+
+    # -- deadlines ------------------------------------------------------------------------------------------------
+    def next_deadline_ms(self) -> int | None:
+        deadlines = [m.deadline_ms for m in self.members.values() if m.is_new or not m.waits]
+        deadlines += self.pending_members.values()
+        deadlines += [d for d in (self.join_deadline_ms, self.sync_deadline_ms) if d is not None]
+        return min(deadlines, default=None)

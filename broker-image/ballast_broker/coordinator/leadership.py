@@ -1,0 +1,37 @@
+"""Which groups this broker answers for follows from the metadata: it leads or does not lead their partitions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ballast_broker.coordinator.service import GroupCoordinator
+from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.image import MetadataImage
+
+
+class GroupLeadership:
+    """A publisher; it has to come after the replicas, whose logs it reads."""
+
+    def __init__(self, node_id: int, groups: GroupCoordinator) -> None:
+        self._node_id = node_id
+        self._groups = groups
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        topic = image.topics.by_name(OFFSETS_TOPIC)
+        for changed in delta.topics_changed.values():
+            if changed.name != OFFSETS_TOPIC or topic is None:
+                continue
+            for number, registration in changed.partitions.items():
+                if registration.leader == self._node_id:
+                    self._groups.lead(number, registration.leader_epoch, len(topic.partitions))
+                else:
+                    self._groups.resign(number)
+        gone = frozenset(topic.name for topic in delta.topics_deleted.values())
+        if OFFSETS_TOPIC in gone:
+            self._groups.resign_all()
+        elif gone:
+            task = asyncio.get_running_loop().create_task(self._groups.forget_topics(gone))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)

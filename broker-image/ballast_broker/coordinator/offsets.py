@@ -1,0 +1,47 @@
+"""Committed offsets of one group, and when they expire. PURE.
+
+Kafka's rules: the offsets of an empty group expire `retention_ms` after it became empty, those of a live consumer
+group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ballast_broker.coordinator.group import Group, GroupState
+from ballast_wire.names import TopicPartition
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = -1  # only records of very old clients carry one
+
+
+Offsets = dict[TopicPartition, CommittedOffset]
+
+
+def expired(group: Group | None, offsets: Offsets, retention_ms: int, wall_ms: int) -> Iterator[TopicPartition]:
+    for partition, committed in offsets.items():
+        if committed.expire_timestamp_ms >= 0:
+            due = wall_ms >= committed.expire_timestamp_ms
+        else:
+            since = _retained_since(group, partition, committed)
+            due = since is not None and wall_ms - since >= retention_ms
+        if due:
+            yield partition
+
+
+def _retained_since(group: Group | None, partition: TopicPartition, committed: CommittedOffset) -> int | None:
+    """From when retention counts; None: this offset is in use."""
+    if group is None or group.protocol_type is None:
+        return committed.commit_timestamp_ms
+    if group.is_in(GroupState.EMPTY):
+        became_empty = group.state_timestamp_ms
+        return became_empty if became_empty >= 0 else committed.commit_timestamp_ms
+    subscribed = group.subscribed
+    in_use = not group.is_in(GroupState.STABLE) or subscribed is None or partition.topic in subscribed
+    return None if in_use else committed.commit_timestamp_ms

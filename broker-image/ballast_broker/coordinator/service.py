@@ -1,0 +1,386 @@
+"""The group coordinator of this broker: routes requests to groups, carries out their effects, keeps their timers.
+
+One instance, on the event loop. A group lives with the partition of `__consumer_offsets` that its id hashes to; this
+broker answers for the partitions that it leads, from the moment they are loaded. What the groups decide is decided in
+the PURE modules beside this one; here are the waiting requests, the log and the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ballast_broker.coordinator import rebalance, records
+from ballast_broker.coordinator.effects import (
+    Effect,
+    JoinResult,
+    Reply,
+    StoreAssignment,
+    StoreEmpty,
+    StoreStaticMember,
+    SyncResult,
+)
+from ballast_broker.coordinator.group import Group, GroupState, Ticket
+from ballast_broker.coordinator.offsets import Offsets, expired
+from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
+from ballast_broker.coordinator.shard import Shard
+from ballast_broker.coordinator.store import KeyValue, OffsetsStore
+from ballast_broker.seams import Clock
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition, java_string_hash
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    offsets_topic_num_partitions: int = 50
+    offsets_retention_ms: int = 10_080 * 60_000
+    offsets_retention_check_interval_ms: int = 600_000
+    offset_metadata_max_bytes: int = 4096
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    limits: GroupLimits = field(default_factory=GroupLimits)
+
+
+class _Waiting(Ticket):
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+def partition_for(group_id: str, partitions: int) -> int:
+    hashed = java_string_hash(group_id)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
+
+
+class GroupCoordinator:
+    def __init__(self, store: OffsetsStore, clock: Clock, config: CoordinatorConfig) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config
+        self._partitions = config.offsets_topic_num_partitions
+        self._shards: dict[int, Shard] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- leadership -----------------------------------------------------------------------------------------------
+    def lead(self, partition: int, leader_epoch: int, partitions: int) -> None:
+        """This broker leads a partition of the offsets topic (of `partitions` in all): load it."""
+        self._partitions = partitions
+        current = self._shards.get(partition)
+        if current is not None and current.leader_epoch == leader_epoch:
+            return
+        self.resign(partition)
+        shard = self._shards[partition] = Shard(partition, leader_epoch)
+        self._start(self._load(shard))
+
+    def resign(self, partition: int) -> None:
+        shard = self._shards.pop(partition, None)
+        if shard is None:
+            return
+        for group in shard.groups.values():
+            self._forget_timer(group)
+            self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
+
+    async def _load(self, shard: Shard) -> None:
+        count = 0
+        async for key, value in self._store.read_all(shard.partition):
+            shard.replay(key, value, self._now().monotonic_ms)
+            count += 1
+        if self._shards.get(shard.partition) is not shard:
+            return
+        shard.loaded = True
+        for group in shard.groups.values():
+            self._set_timer(shard, group)
+        log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
+
+    def resign_all(self) -> None:
+        for partition in list(self._shards):
+            self.resign(partition)
+
+    def close(self) -> None:
+        self.resign_all()
+        for task in self._tasks:
+            task.cancel()
+
+    # -- membership -----------------------------------------------------------------------------------------------
+    async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
+        try:
+            shard = self._shard_of(group_id)
+        except ApiError as error:
+            return JoinResult(error=error.code, member_id=ask.member_id)
+        low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
+        if not low <= ask.session_timeout_ms <= high:
+            return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
+        group = shard.group(group_id)
+        if group is None:
+            if ask.member_id:
+                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
+            group = shard.groups[group_id] = Group(group_id)
+        ticket = _Waiting()
+        self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._config.limits, self._now()))
+        result: JoinResult = await ticket.future
+        shard.forget_if_unused(group_id)
+        return result
+
+    async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
+        try:
+            shard = self._shard_of(group_id)
+        except ApiError as error:
+            # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
+            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
+        group = shard.group(group_id)
+        if group is None:
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        ticket = _Waiting()
+        self._carry_out(shard, group, rebalance.sync(group, ask, ticket, self._now()))
+        result: SyncResult = await ticket.future
+        return result
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        try:
+            shard = self._shard_of(group_id)
+        except ApiError as error:
+            # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
+            return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
+        group = shard.group(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
+
+    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+        """One answer for each member; raises ApiError where the whole request fails."""
+        shard = self._shard_of(group_id)
+        group = shard.group(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        answers = []
+        for member_id, instance_id in members:
+            error, effects = rebalance.leave(group, member_id, instance_id, self._config.limits, self._now())
+            self._carry_out(shard, group, effects)
+            answers.append(error)
+        return answers
+
+    # -- offsets --------------------------------------------------------------------------------------------------
+    async def commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Offsets
+    ) -> dict[TopicPartition, ErrorCode]:
+        shard = self._shard_of(group_id)
+        self._check_committer(shard, group_id, member_id, instance_id, generation)
+        limit = self._config.offset_metadata_max_bytes
+        accepted = {p: o for p, o in offsets.items() if len(o.metadata.encode()) <= limit}
+        answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if accepted:
+            error = await self._write_offsets(shard, group_id, accepted)
+            answers |= dict.fromkeys(accepted, error)
+        shard.forget_if_unused(group_id)
+        return answers
+
+    def _check_committer(
+        self, shard: Shard, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> None:
+        group = shard.group(group_id)
+        if group is None:
+            if generation >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            return
+        if generation < 0 and not member_id and instance_id is None:
+            if not group.is_in(GroupState.EMPTY):  # an administrator, while the group is at work
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return
+        error = rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
+        if error not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            raise ApiError(error)
+        if group.is_in(GroupState.COMPLETING_REBALANCE):
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    async def _write_offsets(self, shard: Shard, group_id: str, offsets: Offsets) -> ErrorCode:
+        entries: list[KeyValue] = [
+            (records.offset_key(group_id, partition), records.offset_value(committed))
+            for partition, committed in offsets.items()
+        ]
+        error = await self._store.append(shard.partition, entries)
+        if error is ErrorCode.NONE:
+            for partition, committed in offsets.items():
+                shard.apply(group_id, partition, committed)
+        return error
+
+    def fetch_offsets(self, group_id: str) -> Offsets:
+        """All offsets that the group has committed; not to be changed by the caller."""
+        return self._shard_of(group_id).offsets.get(group_id, {})
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        shard = self._shard_of(group_id)
+        group = shard.group(group_id)
+        if group is None or group.is_in(GroupState.DEAD):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_in(GroupState.EMPTY) and group.subscribed is None:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        subscribed = frozenset() if group.is_in(GroupState.EMPTY) else group.subscribed or frozenset()
+        answers = {
+            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if p.topic in subscribed else ErrorCode.NONE for p in partitions
+        }
+        known = shard.offsets.get(group_id, {})
+        going = [p for p, error in answers.items() if error is ErrorCode.NONE and p in known]
+        error = await self._forget_offsets(shard, group_id, going)
+        return answers if error is ErrorCode.NONE else answers | dict.fromkeys(going, error)
+
+    async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
+        if not partitions:
+            return ErrorCode.NONE
+        error = await self._store.append(shard.partition, [(records.offset_key(group_id, p), None) for p in partitions])
+        if error is ErrorCode.NONE:
+            for partition in partitions:
+                shard.apply(group_id, partition, None)
+        return error
+
+    # -- administration -------------------------------------------------------------------------------------------
+    def describe(self, group_id: str) -> Group | None:
+        return self._shard_of(group_id).group(group_id)
+
+    def list_groups(self) -> list[Group]:
+        """The groups of every partition that this broker answers for; raises while one of them is loading."""
+        if any(not shard.loaded for shard in self._shards.values()):
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        found = (shard.group(group_id) for shard in self._shards.values() for group_id in shard.all_group_ids())
+        return [group for group in found if group is not None]
+
+    def loaded_groups(self) -> list[tuple[Group, Offsets]]:
+        """For metrics: what is known now, whatever is still loading."""
+        return [
+            (group, shard.offsets.get(group.group_id, {}))
+            for shard in self._shards.values()
+            if shard.loaded
+            for group in list(shard.groups.values())
+        ]
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        try:
+            shard = self._shard_of(group_id)
+        except ApiError as error:
+            return error.code
+        group = shard.group(group_id)
+        if group is None or group.is_in(GroupState.DEAD):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if not group.is_in(GroupState.EMPTY) or group.size:
+            return ErrorCode.NON_EMPTY_GROUP
+        return await self._bury(shard, group)
+
+    async def _bury(self, shard: Shard, group: Group) -> ErrorCode:
+        self._forget_timer(group)
+        group.enter(GroupState.DEAD, self._now().wall_ms)
+        offsets = list(shard.offsets.get(group.group_id, {}))
+        entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in offsets]
+        entries.append((records.group_key(group.group_id), None))
+        error = await self._store.append(shard.partition, entries)
+        if error is not ErrorCode.NONE:
+            group.enter(GroupState.EMPTY, self._now().wall_ms)
+            return error
+        shard.offsets.pop(group.group_id, None)
+        shard.groups.pop(group.group_id, None)
+        return ErrorCode.NONE
+
+    async def forget_topics(self, topics: frozenset[str]) -> None:
+        """Topics were deleted: their offsets go too."""
+        for shard in [s for s in self._shards.values() if s.loaded]:
+            for group_id, offsets in list(shard.offsets.items()):
+                await self._forget_offsets(shard, group_id, [p for p in offsets if p.topic in topics])
+
+    async def expire_offsets(self) -> int:
+        """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""
+        gone = 0
+        for shard in [s for s in self._shards.values() if s.loaded]:
+            for group_id in shard.all_group_ids():
+                gone += await self._expire_group(shard, group_id)
+        return gone
+
+    async def _expire_group(self, shard: Shard, group_id: str) -> int:
+        group = shard.group(group_id)
+        offsets = shard.offsets.get(group_id, {})
+        due = list(expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms))
+        if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
+            return 0
+        if group is not None and group.is_in(GroupState.EMPTY) and not group.size and group_id not in shard.offsets:
+            await self._bury(shard, group)
+        return len(due)
+
+    # -- effects and timers ---------------------------------------------------------------------------------------
+    def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
+        self._answer(effects)
+        for effect in effects:
+            if not isinstance(effect, Reply):
+                self._start(self._save(shard, group, effect))
+        self._set_timer(shard, group)
+
+    def _answer(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                assert isinstance(effect.ticket, _Waiting)
+                if not effect.ticket.future.done():
+                    effect.ticket.future.set_result(effect.result)
+
+    async def _save(self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember) -> None:
+        assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
+        entry = (records.group_key(group.group_id), records.group_value(group, assignments))
+        error = await self._store.append(shard.partition, [entry])
+        if isinstance(effect, StoreAssignment):
+            limits, now = self._config.limits, self._now()
+            self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))
+        elif isinstance(effect, StoreStaticMember):
+            self._carry_out(shard, group, rebalance.static_member_stored(group, effect, error))
+        elif error is not ErrorCode.NONE:
+            log.warning("empty group %s could not be stored: %s", group.group_id, error.name)
+
+    def _set_timer(self, shard: Shard, group: Group) -> None:
+        due_ms = None if group.is_in(GroupState.DEAD) else group.next_deadline_ms()
+        if due_ms is None:
+            self._forget_timer(group)
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0, due_ms - self._now().monotonic_ms) / 1000
+        standing = self._timers.get(group.group_id)
+        if standing is not None and not standing.cancelled() and standing.when() <= at:
+            return  # it wakes early enough; deadlines that moved back are found then
+        self._forget_timer(group)
+        self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
+
+    def _wake(self, shard: Shard, group: Group) -> None:
+        self._timers.pop(group.group_id, None)
+        self._carry_out(shard, group, rebalance.tick(group, self._config.limits, self._now()))
+
+    def _forget_timer(self, group: Group) -> None:
+        handle = self._timers.pop(group.group_id, None)
+        if handle is not None:
+            handle.cancel()
+
+    # -- small things ---------------------------------------------------------------------------------------------
+    def _shard_of(self, group_id: str) -> Shard:
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        shard = self._shards.get(partition_for(group_id, self._partitions))
+        if shard is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if not shard.loaded:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    def _now(self) -> Now:
+        return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("group coordinator", exc_info=task.exception())

@@ -1,0 +1,52 @@
+"""Record batches of the metadata log and of snapshots, to and from records. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_broker.metadata.records import decode_record, encode_record
+from ballast_wire.records import HEADER_BYTES, LOG_OVERHEAD, Record, decode_records, encode_batch, iterate_batches
+
+SNAPSHOT_BATCH_RECORDS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """One batch, decoded. A control batch has no records."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    timestamp_ms: int
+    records: Sequence[Any]
+    size_bytes: int
+
+
+def data_batch(records: Iterable[Any], now_ms: int, *, base_offset: int = 0, epoch: int = -1) -> bytearray:
+    wire_records = [Record(value=encode_record(each), timestamp=now_ms) for each in records]
+    return encode_batch(wire_records, base_offset=base_offset, leader_epoch=epoch)
+
+
+def read_batches(data: bytes | memoryview) -> Iterator[CommittedBatch]:
+    """Whole batches; `CorruptBatch` or `MalformedRecord` where they are not what they should be."""
+    for batch in iterate_batches(memoryview(data)):
+        records: list[Any] = []
+        if not batch.is_control:
+            records = [decode_record(each.value or b"") for each in decode_records(batch)]
+        header = batch.header
+        yield CommittedBatch(
+            batch.base_offset, batch.last_offset, header.leader_epoch, header.max_timestamp, records, batch.size_bytes
+        )
+
+
+def whole_batches_size(data: bytes | memoryview) -> int:
+    """How many bytes at the beginning of `data` are whole batches."""
+    position = 0
+    while position + HEADER_BYTES <= len(data):
+        size = int.from_bytes(data[position + 8 : position + 12], "big") + LOG_OVERHEAD
+        if position + size > len(data):
+            break
+        position += size
+    return position

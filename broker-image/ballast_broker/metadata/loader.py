@@ -1,0 +1,92 @@
+"""From committed batches to images: one image per batch, transactions as one, publishers called in order. PURE.
+
+A node that starts reads a snapshot, then the log. What lies between BeginTransaction and EndTransaction becomes
+visible all at once; an AbortTransaction, or a new controller's epoch without an end, makes it vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from ballast_broker.metadata.records import name_of
+
+Publisher = Callable[[MetadataDelta, MetadataImage], None]
+
+BEGIN, END, ABORT = "BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"
+
+
+class MetadataLoader:
+    def __init__(self, publishers: Iterable[Publisher] = ()) -> None:
+        self.image = EMPTY_IMAGE
+        self.publishers: list[Publisher] = list(publishers)
+        self._transaction: list[Any] | None = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transaction is not None
+
+    def load_snapshot(self, records: Iterable[Any], last_offset: int, epoch: int) -> None:
+        """Replaces everything. Publishers get a delta in which all that is there is new, and all else deleted."""
+        fresh = MetadataDelta(EMPTY_IMAGE)
+        for each in records:
+            fresh.replay(each)
+        image = fresh.apply(last_offset, epoch)
+        self._transaction = None
+        delta = _difference(self.image, fresh)
+        self._publish(delta, image)
+
+    def apply(self, records: Sequence[Any], last_offset: int, epoch: int) -> None:
+        """One committed batch (no records for a control batch)."""
+        delta = MetadataDelta(self.image)
+        if self._transaction is not None and epoch != self.image.epoch:
+            self._transaction = None  # its controller died before the end
+        for each in records:
+            self._replay(delta, each)
+        self._publish(delta, delta.apply(last_offset, epoch))
+
+    def _replay(self, delta: MetadataDelta, record: Any) -> None:
+        name = name_of(record)
+        if name == BEGIN:
+            self._transaction = []
+        elif name == ABORT:
+            self._transaction = None
+        elif name == END:
+            for held in self._transaction or ():
+                delta.replay(held)
+            self._transaction = None
+        elif self._transaction is not None:
+            self._transaction.append(record)
+        else:
+            delta.replay(record)
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.image = image
+        for publish in self.publishers:
+            publish(delta, image)
+
+
+def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:
+    """The delta that leads from `before` to what a snapshot holds, for publishers that work by differences."""
+    delta = MetadataDelta(before)
+    delta.__dict__.update({key: value for key, value in fresh.__dict__.items() if key != "image"})
+    for topic in before.topics:
+        new = fresh.topics_changed.get(topic.id)
+        if new is None:
+            delta.topics_deleted[topic.id] = topic
+        else:
+            new.base = topic
+    for broker_id in before.cluster.brokers:
+        delta.brokers_changed.setdefault(broker_id, None)
+    for resource in before.configs.by_resource:
+        changes = delta.configs_changed.setdefault(resource, {})
+        for name in before.configs.of(*resource):
+            changes.setdefault(name, None)
+    for entity, quotas in before.client_quotas.by_entity.items():
+        for key in quotas:
+            delta.client_quotas_changed.setdefault(entity, {}).setdefault(key, None)
+    for name in before.features.levels:
+        delta.features_changed.setdefault(name, 0)
+    return delta

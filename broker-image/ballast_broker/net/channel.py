@@ -1,0 +1,184 @@
+"""The client side: one connection to another broker or controller, as `seams.Network` wants it. Loop thread only.
+
+Requests go out at once and answers are matched by correlation id; a peer that breaks off fails all that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from typing import Any
+
+from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
+from ballast_wire.messages import message
+
+RECEIVE_BYTES = 256 * 1024
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+MAX_WAITING = 10_000
+
+
+class SocketNetwork:
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+
+    async def connect(self, host: str, port: int, *, timeout_s: float) -> SocketChannel:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            family, _, _, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.sock_connect(sock, address)
+            except BaseException:
+                sock.close()
+                raise
+        return SocketChannel(sock, self._client_id)
+
+
+class SocketChannel:
+    def __init__(self, sock: socket.socket, client_id: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._fd = sock.fileno()
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._waiting: dict[int, tuple[asyncio.Future[Any], str, int]] = {}
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray()
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._closed = False
+        self._loop.add_reader(self._fd, self._on_readable)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def call(self, request: Any, version: int) -> Any:
+        if self._closed:
+            raise ConnectionResetError("the connection is closed")
+        if len(self._waiting) >= MAX_WAITING:
+            raise ConnectionError(f"{MAX_WAITING} requests wait for answers already")
+        name = type(request).__name__
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        correlation_id = self._correlation_id
+        body = request.encode(version=version)
+        flexible = is_flexible(name, version)
+        frame = frame_request(request.API_KEY, version, correlation_id, self._client_id, body, flexible=flexible)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting[correlation_id] = (answer, name, version)
+        self._send(memoryview(frame))
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(correlation_id, None)
+
+    # -- sending --------------------------------------------------------------------------------------------------
+    def _send(self, data: memoryview) -> None:
+        if not self._out:
+            try:
+                data = data[self._socket.send(data) :]
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self._fail(error)
+                return
+            if not data:
+                return
+            self._loop.add_writer(self._fd, self._on_writable)
+        self._out.append(data)
+
+    def _on_writable(self) -> None:
+        try:
+            while self._out:
+                data = self._out[0]
+                sent = self._socket.send(data)
+                if sent < len(data):
+                    self._out[0] = data[sent:]
+                    return
+                self._out.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._fail(error)
+            return
+        self._loop.remove_writer(self._fd)
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+    def _on_readable(self) -> None:
+        try:
+            self._receive()
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, ValueError, struct.error) as error:
+            self._fail(error)
+
+    def _receive(self) -> None:
+        if self._frame is not None:
+            with memoryview(self._frame) as view:
+                count = self._socket.recv_into(view[self._filled :])
+            if count == 0:
+                raise ConnectionResetError("the peer closed the connection")
+            self._filled += count
+            if self._filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._answer(memoryview(frame))
+            return
+        data = self._socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError("the peer closed the connection")
+        self._in += data
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        position, have = 0, len(self._in)
+        while have - position >= 4:
+            size = int.from_bytes(self._in[position : position + 4], "big", signed=True)
+            if not 4 <= size <= MAX_FRAME_BYTES:
+                raise ValueError(f"an answer of {size} bytes")
+            start = position + 4
+            if have - start < size:
+                if size > RECEIVE_BYTES:
+                    self._frame = bytearray(size)
+                    self._filled = have - start
+                    self._frame[: self._filled] = self._in[start:]
+                    position = have
+                break
+            self._answer(memoryview(bytes(self._in[start : start + size])))
+            position = start + size
+        del self._in[:position]
+
+    def _answer(self, frame: memoryview) -> None:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        waiting = self._waiting.get(correlation_id)
+        if waiting is None:
+            return  # whoever asked has given up
+        future, name, version = waiting
+        if future.done():
+            return
+        kind = message(name.removesuffix("Request") + "Response")
+        tagged = is_flexible(name, version) and kind.API_KEY != API_VERSIONS_KEY
+        try:
+            future.set_result(kind.decode(frame[5 if tagged else 4 :], version=version))
+        except Exception as error:
+            raise ValueError(f"{kind.__name__} version {version} cannot be read: {error}") from error
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def _fail(self, error: BaseException) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._socket.close()
+        self._out.clear()
+        reason = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
+        for future, _, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(reason)
+
+    def close(self) -> None:
+        self._fail(ConnectionResetError("the connection was closed here"))

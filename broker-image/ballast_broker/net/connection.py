@@ -1,0 +1,331 @@
+"""One client connection: frames in, replies out in order, bounded in every direction.
+
+Raw non-blocking sockets on the event loop. Small frames are handled where they lie in a buffer that all connections
+share; a large one gets a buffer of its size, filled by the kernel directly. A produce may be answered later (acks=all)
+while further produces come in; anything else is handled one after the other. Nothing is read while replies cannot be
+written or a request is being worked on: that is the backpressure. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
+from ballast_wire.fast.reader import MalformedRequest
+
+if TYPE_CHECKING:
+    from ballast_broker.net.server import Server
+
+log = logging.getLogger(__name__)
+
+MAX_PIPELINED = 64
+MSG_MORE = getattr(socket, "MSG_MORE", 0)
+FRAME_LENGTH_BYTES = 4
+
+
+class _Slot:
+    """A place in the order of replies."""
+
+    __slots__ = ("parts", "ready")
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.parts: Parts | None = None
+
+
+class Connection:
+    __slots__ = (
+        "_backlog",
+        "_close_callbacks",
+        "_dispatch",
+        "_file_sent",
+        "_frame",
+        "_frame_filled",
+        "_head",
+        "_loop",
+        "_out",
+        "_reading",
+        "_server",
+        "_slots",
+        "_socket",
+        "_warming",
+        "_working",
+        "_writing",
+        "closed",
+        "fd",
+        "host",
+        "last_active",
+        "listener",
+    )
+
+    def __init__(self, server: Server, sock: socket.socket, host: str, listener: str, dispatch: Dispatch) -> None:
+        self._server = server
+        self._dispatch = dispatch
+        self._loop = server.loop
+        self._socket = sock
+        self.fd = sock.fileno()
+        self.host = host
+        self.listener = listener
+        self.closed = False
+        self.last_active = self._loop.time()
+        self._head = b""  # the first bytes of a frame whose length is not complete
+        self._frame: bytearray | None = None  # a frame that did not come whole
+        self._frame_filled = 0
+        self._backlog: bytes = b""  # came in while the connection was busy
+        self._slots: deque[_Slot] = deque()
+        self._out: deque[Part] = deque()
+        self._file_sent = 0
+        self._working = False  # a request that allows no other beside it
+        self._reading = True
+        self._writing = False
+        self._warming = False
+        self._close_callbacks: list[Callable[[], None]] = []
+        self._loop.add_reader(self.fd, self._on_readable)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+    @property
+    def busy(self) -> bool:
+        return self._working or bool(self._out) or len(self._slots) >= MAX_PIPELINED
+
+    def _on_readable(self) -> None:
+        if self.busy or self._backlog:
+            self._pause()
+            return
+        try:
+            if self._frame is not None:
+                self._fill_frame(self._frame)
+            else:
+                self._read_small()
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, MalformedRequest) as error:
+            self.close(error)
+
+    def _read_small(self) -> None:
+        scratch = self._server.scratch
+        kept = len(self._head)
+        if kept:
+            scratch[:kept] = self._head
+            self._head = b""
+        count = self._socket.recv_into(scratch[kept:])
+        if count == 0:
+            self.close(None)
+            return
+        self.last_active = self._loop.time()
+        self._take(scratch[: kept + count])
+
+    def _fill_frame(self, frame: bytearray) -> None:
+        with memoryview(frame) as view:
+            count = self._socket.recv_into(view[self._frame_filled :])
+        if count == 0:
+            self.close(None)
+            return
+        self.last_active = self._loop.time()
+        self._frame_filled += count
+        if self._frame_filled == len(frame):
+            self._frame = None
+            self._handle(memoryview(frame))
+            self._server.give_back(len(frame))
+
+    def _take(self, data: memoryview) -> None:
+        """Handle every whole frame in `data`, keep the rest."""
+        position, end = 0, len(data)
+        while end - position >= FRAME_LENGTH_BYTES:
+            if self.busy:
+                self._backlog = bytes(data[position:])
+                return
+            size = int.from_bytes(data[position : position + FRAME_LENGTH_BYTES], "big", signed=True)
+            body = position + FRAME_LENGTH_BYTES
+            if size < 0 or size > self._server.max_request_bytes:
+                raise MalformedRequest(f"a request of {size} bytes")
+            if end - body < size:
+                self._begin_frame(size, data[body:])
+                return
+            self._handle(data[body : body + size])
+            if self.closed:
+                return
+            position = body + size
+        self._head = bytes(data[position:])
+
+    def _begin_frame(self, size: int, start: memoryview) -> None:
+        if not self._server.take_memory(size, self):
+            self._backlog = size.to_bytes(FRAME_LENGTH_BYTES, "big") + bytes(start)
+            self._pause()
+            return
+        frame = bytearray(size)
+        frame[: len(start)] = start
+        self._frame, self._frame_filled = frame, len(start)
+
+    def _handle(self, frame: memoryview) -> None:
+        reply = self._dispatch(self, frame)
+        if isinstance(reply, Pending):
+            self._expect(reply)
+        elif reply is not None:
+            self._answer((reply,) if isinstance(reply, bytes) else reply)
+
+    def _expect(self, pending: Pending) -> None:
+        slot = _Slot()
+        self._slots.append(slot)
+        if not pending.pipelined:
+            self._working = True
+
+        def done(future: asyncio.Future[Parts | None]) -> None:
+            if not pending.pipelined:
+                self._working = False
+            self._settle(slot, future)
+
+        pending.future.add_done_callback(done)
+
+    def _settle(self, slot: _Slot, future: asyncio.Future[Parts | None]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                log.error("request from %s failed", self.host, exc_info=error)
+            self.close(error)
+            return
+        slot.ready, slot.parts = True, future.result()
+        if self.closed:
+            _release(slot.parts or ())
+            return
+        while self._slots and self._slots[0].ready:
+            self._out.extend(self._slots.popleft().parts or ())
+        self._flush()
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on with what came in meanwhile, then listen again."""
+        if self.closed or self.busy:
+            return
+        if self._backlog:
+            waiting, self._backlog = self._backlog, b""
+            try:
+                self._take(memoryview(bytearray(waiting)))  # writable: produce stamps in place
+            except MalformedRequest as error:
+                self.close(error)
+                return
+        if not self.closed and not self.busy and not self._backlog and not self._reading:
+            self._reading = True
+            self._loop.add_reader(self.fd, self._on_readable)
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self.fd)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+    def _answer(self, parts: Parts) -> None:
+        if self._slots:
+            slot = _Slot()
+            slot.ready, slot.parts = True, parts
+            self._slots.append(slot)
+            return
+        self._out.extend(parts)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what the socket takes; the rest when it takes more."""
+        out = self._out
+        if self._warming:
+            return
+        try:
+            while out:
+                part = out[0]
+                if isinstance(part, bytes):
+                    sent = self._socket.send(part, MSG_MORE if len(out) > 1 else 0)
+                    if sent < len(part):
+                        out[0] = part[sent:]
+                        break
+                    out.popleft()
+                elif not self._send_file(part):
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(error)
+            return
+        if out and not self._warming and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self.fd, self._on_writable)
+
+    def _send_file(self, part: FileData) -> bool:
+        """True when all of it is sent."""
+        if self._file_sent == 0 and not self._server.is_warm(part):
+            self._warm(part)
+            return False
+        left = part.size - self._file_sent
+        sent = os.sendfile(self.fd, descriptor_of(part), part.position + self._file_sent, left)
+        if sent == 0:
+            raise ConnectionAbortedError("the file ended before the reply did")
+        self._file_sent += sent
+        if self._file_sent < part.size:
+            return False
+        self._file_sent = 0
+        self._out.popleft()
+        part.release()
+        return True
+
+    def _warm(self, part: FileData) -> None:
+        """The data is not in memory: a thread fetches it, so that the loop does not wait for the disk."""
+        self._warming = True
+
+        def done(_: asyncio.Future[None]) -> None:
+            self._warming = False
+            if not self.closed:
+                self._flush()
+                self.resume()
+
+        self._server.warm(part).add_done_callback(done)
+
+    def _on_writable(self) -> None:
+        self.last_active = self._loop.time()
+        self._flush()
+        if not self._out and self._writing:
+            self._writing = False
+            self._loop.remove_writer(self.fd)
+        if not self.closed:
+            self.resume()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._close_callbacks.append(callback)
+
+    def close(self, error: BaseException | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if isinstance(error, MalformedRequest):
+            log.info("closing the connection from %s: %s", self.host, error)
+        self._pause()
+        if self._writing:
+            self._loop.remove_writer(self.fd)
+        _release(self._out)
+        self._out.clear()
+        for slot in self._slots:
+            _release(slot.parts or ())
+        self._slots.clear()
+        if self._frame is not None:
+            self._server.give_back(len(self._frame))
+            self._frame = None
+        self._socket.close()
+        self._server.forget(self)
+        for callback in self._close_callbacks:
+            callback()
+
+
+def descriptor_of(part: FileData) -> int:
+    descriptor = part.file.descriptor() if part.file is not None else None
+    if descriptor is None:
+        raise ConnectionAbortedError("the data of a reply is gone")
+    return descriptor
+
+
+def _release(parts: Sequence[Part] | deque[Part]) -> None:
+    for part in parts:
+        if not isinstance(part, bytes):
+            part.release()

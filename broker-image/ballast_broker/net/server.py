@@ -1,0 +1,222 @@
+"""Listeners and the connections they accept, with the bounds that hold for all of them together. Loop thread only.
+
+Bounds: connections in all and per address, idle time, memory of requests that are still coming in
+(`queued.max.request.bytes`), the size of one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ballast_broker.net.connection import Connection, descriptor_of
+from ballast_broker.net_reply import Dispatch, FileData
+from ballast_broker.seams import Threads
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 512 * 1024
+ACCEPTS_PER_TURN = 32
+PROBE_BYTES = 1
+ACCEPT_PAUSE_S = 0.1
+OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_request_bytes: int = 104_857_600
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    max_queued_bytes: int = -1
+    max_idle_ms: int = 600_000
+    backlog: int = 50
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+
+class Server:
+    """Everything that listens in one process. Each listener has a `dispatch` that turns a frame into a reply."""
+
+    def __init__(self, limits: Limits, threads: Threads) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits
+        self.max_request_bytes = limits.max_request_bytes
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.connections: set[Connection] = set()
+        self.queued_bytes = 0
+        self.accepted_count = 0
+        self.refused_count = 0
+        self._dispatches: dict[str, Dispatch] = {}
+        self._threads = threads
+        self._per_ip: Counter[str] = Counter()
+        self._sockets: dict[str, socket.socket] = {}
+        self._paused: set[str] = set()
+        self._starved: deque[Connection] = deque()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._warmings: set[asyncio.Task[None]] = set()
+
+    # -- listening ------------------------------------------------------------------------------------------------
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
+        """Begin to accept; answers the port (0 asks for any). Raises OSError naming the address."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.limits.receive_buffer_bytes > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
+            sock.bind((host, port))
+            sock.listen(self.limits.backlog)
+        except OSError as error:
+            sock.close()
+            raise OSError(error.errno, f"cannot listen on {name}://{host}:{port}: {error.strerror}") from None
+        self._sockets[name] = sock
+        self._dispatches[name] = dispatch
+        self.loop.add_reader(sock.fileno(), self._accept, name, sock)
+        self._sweep_later()
+        bound: int = sock.getsockname()[1]
+        return bound
+
+    def _accept(self, name: str, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if len(self.connections) >= self.limits.max_connections:
+                self._pause_accepting(name)
+                return
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_HANDLES:
+                    raise
+                log.warning("cannot accept connections: %s", error.strerror)
+                self._pause_accepting(name)
+                self.loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
+                return
+            self._welcome(name, sock, address[0])
+
+    def _welcome(self, name: str, sock: socket.socket, ip: str) -> None:
+        if self._per_ip[ip] >= self.limits.max_connections_per_ip:
+            self.refused_count += 1
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.limits.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        self._per_ip[ip] += 1
+        self.accepted_count += 1
+        self.connections.add(Connection(self, sock, f"/{ip}", name, self._dispatches[name]))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        ip = connection.host[1:]
+        self._per_ip[ip] -= 1
+        if self._per_ip[ip] <= 0:
+            del self._per_ip[ip]
+        self._resume_accepting()
+
+    def _pause_accepting(self, name: str) -> None:
+        if name not in self._paused:
+            self._paused.add(name)
+            self.loop.remove_reader(self._sockets[name].fileno())
+
+    def _resume_accepting(self) -> None:
+        if len(self.connections) >= self.limits.max_connections:
+            return
+        for name in list(self._paused):
+            self._paused.discard(name)
+            sock = self._sockets.get(name)
+            if sock is not None:
+                self.loop.add_reader(sock.fileno(), self._accept, name, sock)
+
+    def stop_listening(self) -> None:
+        for name, sock in self._sockets.items():
+            if name not in self._paused:
+                self.loop.remove_reader(sock.fileno())
+            sock.close()
+        self._sockets.clear()
+        self._paused.clear()
+
+    def close(self) -> None:
+        self.stop_listening()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in list(self.connections):
+            connection.close(None)
+        for task in self._warmings:
+            task.cancel()
+
+    # -- bounds for all -------------------------------------------------------------------------------------------
+    def take_memory(self, size: int, connection: Connection) -> bool:
+        """Room for a request of this size, or the connection waits for it (one request always fits)."""
+        limit = self.limits.max_queued_bytes
+        if limit > 0 and self.queued_bytes > 0 and self.queued_bytes + size > limit:
+            self._starved.append(connection)
+            return False
+        self.queued_bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.queued_bytes -= size
+        if self._starved:
+            waiting, self._starved = self._starved, deque()
+            for connection in waiting:
+                self.loop.call_soon(connection.resume)
+
+    def _sweep_later(self) -> None:
+        if self._idle_timer is None and self.limits.max_idle_ms > 0:
+            self._idle_timer = self.loop.call_later(self.limits.max_idle_ms / 4000, self._sweep)
+
+    def _sweep(self) -> None:
+        self._idle_timer = None
+        oldest = self.loop.time() - self.limits.max_idle_ms / 1000
+        for connection in [c for c in self.connections if c.last_active < oldest and not c.busy]:
+            connection.close(None)
+        self._sweep_later()
+
+    # -- cold data ------------------------------------------------------------------------------------------------
+    def is_warm(self, part: FileData) -> bool:
+        """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        descriptor, last = descriptor_of(part), part.position + part.size - 1
+        probe = bytearray(PROBE_BYTES)
+        try:
+            return (
+                os.preadv(descriptor, [probe], part.position, os.RWF_NOWAIT) == PROBE_BYTES
+                and os.preadv(descriptor, [probe], last, os.RWF_NOWAIT) == PROBE_BYTES
+            )
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return True
+            raise
+
+    def warm(self, part: FileData) -> asyncio.Task[None]:
+        task = self.loop.create_task(self._threads.run(_reader_of(part)))
+        self._warmings.add(task)
+        task.add_done_callback(self._warmings.discard)
+        return task
+
+
+def _reader_of(part: FileData) -> Callable[[], None]:
+    descriptor, position, end = descriptor_of(part), part.position, part.position + part.size
+
+    def read() -> None:
+        buffer = bytearray(256 * 1024)
+        at = position
+        while at < end:
+            count = os.preadv(descriptor, [memoryview(buffer)[: min(len(buffer), end - at)]], at)
+            if count <= 0:
+                return
+            at += count
+
+    return read

@@ -1,0 +1,51 @@
+"""What a dispatcher gives a connection: the seam between `net` and `api`, which do not know each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ballast_broker.seams import File
+
+
+class FileData(Protocol):
+    """A stretch of a file that a reply sends without touching it; `release` is called once it is sent or given up."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def file(self) -> File | None: ...
+    def release(self) -> None: ...
+
+
+Part = bytes | FileData
+Parts = Sequence[Part]
+
+
+class Pending(NamedTuple):
+    """A reply that comes later. `pipelined`: the next request may begin meanwhile."""
+
+    future: asyncio.Future[Any]  # of Parts, or of None where there is nothing to answer
+    pipelined: bool
+
+
+Reply = bytes | list[Any] | Pending | None
+
+
+class Peer(Protocol):
+    """Who sends: a connection, as far as a dispatcher may know it."""
+
+    @property
+    def host(self) -> str:
+        """As Kafka writes it: "/127.0.0.1"."""
+
+    @property
+    def listener(self) -> str: ...
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Called once, when the connection has ended."""
+
+
+Dispatch = Callable[[Peer, memoryview], Reply]

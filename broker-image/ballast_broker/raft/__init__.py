@@ -1,0 +1,1 @@
+"""The replicated metadata log: a PURE core, its file store, and the driver that gives it time and network."""

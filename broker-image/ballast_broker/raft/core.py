@@ -1,0 +1,617 @@
+"""Raft as Kafka does it: followers pull, a vote is asked for in advance, the leader alone decides what is committed.
+
+PURE: requests, replies, finished work and time come in; effects come out of `take_effects`, to be carried out in
+order. The same core runs in production (`raft/driver.py`) and in the simulation. What it relies on:
+  * `Persist` is on stable storage before any later effect is carried out;
+  * `flushed` is called only with what is on stable storage;
+  * the log view answers for the log with all earlier effects carried out.
+What it guarantees: at most one leader per epoch; nothing below a high watermark is ever cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ballast_broker.raft.leader import Leadership, ParkedFetch
+from ballast_broker.raft.messages import (
+    NOBODY,
+    AnswerFetch,
+    AppendFetched,
+    AppendLeaderChange,
+    BeginEpoch,
+    Effect,
+    EndEpoch,
+    Fetch,
+    FetchReply,
+    HighWatermark,
+    LeaderChanged,
+    LoadSnapshot,
+    Persist,
+    Reply,
+    Request,
+    Send,
+    SnapshotId,
+    Truncate,
+    Vote,
+)
+from ballast_broker.seams import Random
+from ballast_wire.errors import ErrorCode
+
+FOREVER = float("inf")
+NEVER = float("-inf")
+
+
+class LogView(Protocol):
+    """What the core asks of the metadata log (synchronous, no waiting)."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record, or of the snapshot the log begins after; 0 where there is neither."""
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None: ...
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch` and its end offset; (-1, -1) where the log begins later."""
+
+
+class Role(Enum):
+    UNATTACHED = "unattached"
+    FOLLOWER = "follower"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; Kafka's defaults, apart from the first election, which need not wait for anybody."""
+
+    election_s: float = 1.0
+    fetch_s: float = 2.0
+    fetch_wait_ms: int = 500
+    retry_s: float = 0.02
+    backoff_s: float = 0.05
+    backoff_max_s: float = 1.0
+    first_election_s: float = 0.1
+    begin_epoch_s: float = 1.0
+
+    @property
+    def check_quorum_s(self) -> float:
+        return self.fetch_s * 1.5
+
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    epoch: int = 0
+    voted_for: int = NOBODY
+    leader: int = NOBODY
+
+
+class RaftCore:
+    def __init__(
+        self,
+        me: int,
+        voters: Iterable[int],
+        persisted: Persisted,
+        log: LogView,
+        random: Random,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        self.me = me
+        self.voters = tuple(sorted(voters))
+        self.epoch = persisted.epoch
+        self.voted_for = persisted.voted_for
+        self.leader = NOBODY
+        self.role = Role.UNATTACHED
+        self.high_watermark = -1
+        self.leadership: Leadership | None = None
+        self._log = log
+        self._random = random
+        self._timeouts = timeouts
+        self._effects: list[Effect] = []
+        self._votes: dict[int, bool] = {}
+        self._retries = 0
+        self._election_at = FOREVER
+        self._fetch_at = FOREVER
+        self._fetch_outstanding: Fetch | None = None
+        self._loading_snapshot = False
+        self._fetched_at = NEVER
+        self._leader_ended = False
+        self._flushed = log.end_offset
+        self._pending_high_watermark = -1
+
+    # ------------------------------------------------------------------ what the driver uses
+
+    @property
+    def is_voter(self) -> bool:
+        return self.me in self.voters
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    def take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def start(self, now: float) -> None:
+        if self.voters == (self.me,):
+            self._become_candidate(now)
+        elif self.is_voter:
+            # Asking for a vote in advance disturbs nobody: no need to wait a whole timeout at start.
+            self._election_at = now + self._timeouts.first_election_s * (0.5 + self._random.random())
+        else:
+            self._fetch_at = now
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` has to be called next, at the latest."""
+        nearest = min(self._election_at, self._fetch_at)
+        if self.leadership is not None:
+            nearest = min(nearest, self._leader_deadline(self.leadership))
+        return nearest
+
+    def _leader_deadline(self, leadership: Leadership) -> float:
+        nearest = leadership.majority_contact() + self._timeouts.check_quorum_s
+        for parked in leadership.parked.values():
+            nearest = min(nearest, parked.deadline)
+        for progress in leadership.voters.values():
+            if not progress.begun:
+                nearest = min(nearest, progress.begin_sent_at + self._timeouts.begin_epoch_s)
+        return nearest
+
+    def postpone(self, seconds: float) -> None:
+        """The process stood still for so long: nobody else is to blame, so give everybody that much more time."""
+        self._election_at += seconds
+        self._fetch_at += seconds
+        if self.leadership is not None:
+            self.leadership.began_at += seconds
+            for progress in self.leadership.voters.values():
+                progress.fetched_at += seconds
+
+    def tick(self, now: float) -> None:
+        if self.leadership is not None:
+            self._tick_leader(self.leadership, now)
+        if now >= self._fetch_at:
+            self._fetch_at = FOREVER
+            self._send_fetch(now)
+        if now >= self._election_at:
+            self._election_timed_out(now)
+
+    # ------------------------------------------------------------------ roles
+
+    def _persist(self) -> None:
+        self._effects.append(Persist(self.epoch, self.voted_for, self.leader))
+
+    def _leave_leadership(self) -> None:
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            for parked in leadership.parked.values():
+                self._effects.append(AnswerFetch(parked.token, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+
+    def _enter(self, role: Role, epoch: int, leader: int, voted_for: int) -> None:
+        changed = (epoch, leader) != (self.epoch, self.leader)
+        stored = (epoch, leader, voted_for) != (self.epoch, self.leader, self.voted_for)
+        self.role, self.epoch, self.leader, self.voted_for = role, epoch, leader, voted_for
+        self._leave_leadership()
+        self._election_at = self._fetch_at = FOREVER
+        self._fetch_outstanding = None
+        self._loading_snapshot = False
+        self._votes = {}
+        if stored:
+            self._persist()
+        if changed:
+            self._effects.append(LeaderChanged(leader, epoch))
+
+    def _election_timeout(self, now: float) -> float:
+        return now + self._timeouts.election_s * (1 + self._random.random())
+
+    def _become_unattached(self, now: float, epoch: int) -> None:
+        voted_for = self.voted_for if epoch == self.epoch else NOBODY
+        self._enter(Role.UNATTACHED, epoch, NOBODY, voted_for)
+        if self.is_voter:
+            self._election_at = self._election_timeout(now)
+        else:
+            self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
+    def _become_follower(self, now: float, epoch: int, leader: int) -> None:
+        voted_for = self.voted_for if epoch == self.epoch else NOBODY
+        self._enter(Role.FOLLOWER, epoch, leader, voted_for)
+        self._retries = 0
+        self._fetched_at = NEVER
+        self._leader_ended = False
+        self._election_at = now + self._timeouts.fetch_s
+        self._send_fetch(now)
+
+    def _become_prospective(self, now: float) -> None:
+        """Ask whether an election could be won before disturbing anybody with a new epoch."""
+        leader, epoch, voted_for = self.leader, self.epoch, self.voted_for
+        self._enter(Role.PROSPECTIVE, epoch, leader, voted_for)
+        self._votes = {self.me: True}
+        self._election_at = self._election_timeout(now)
+        self._ask_for_votes(pre_vote=True)
+        self._count_votes(now)
+
+    def _become_candidate(self, now: float) -> None:
+        self._enter(Role.CANDIDATE, self.epoch + 1, NOBODY, self.me)
+        self._votes = {self.me: True}
+        self._election_at = self._election_timeout(now)
+        self._ask_for_votes(pre_vote=False)
+        self._count_votes(now)
+
+    def _become_leader(self, now: float) -> None:
+        granting = tuple(sorted(voter for voter, granted in self._votes.items() if granted))
+        self._enter(Role.LEADER, self.epoch, self.me, self.voted_for)
+        self._retries = 0
+        leadership = Leadership(self.me, self.voters, self.epoch, self._log.end_offset, now)
+        leadership.high_watermark = self.high_watermark
+        self.leadership = leadership
+        self._effects.append(AppendLeaderChange(self.epoch, self.voters, granting))
+        self._send_begin_epoch(leadership, now)
+
+    def _ask_for_votes(self, *, pre_vote: bool) -> None:
+        request = Vote(self.epoch, self.me, self._log.last_epoch, self._log.end_offset, pre_vote)
+        self._effects.extend(Send(voter, request) for voter in self.voters if voter != self.me)
+
+    def _count_votes(self, now: float) -> None:
+        majority = len(self.voters) // 2 + 1
+        granted = sum(self._votes.values())
+        if granted >= majority:
+            if self.role is Role.PROSPECTIVE:
+                self._become_candidate(now)
+            elif self.role is Role.CANDIDATE:
+                self._become_leader(now)
+        elif len(self.voters) - (len(self._votes) - granted) < majority:
+            self._lost_election(now)
+
+    def _lost_election(self, now: float) -> None:
+        """Too many said no: wait a random, growing while, then ask again (as a follower, if there is a leader)."""
+        self._retries += 1
+        limit = min(self._timeouts.backoff_max_s, self._timeouts.backoff_s * 2**self._retries)
+        wait = limit * (0.2 + 0.8 * self._random.random())
+        if self.role is Role.PROSPECTIVE and self.leader != NOBODY:
+            retries, leader = self._retries, self.leader
+            self._enter(Role.FOLLOWER, self.epoch, leader, self.voted_for)
+            self._retries = retries
+            self._fetched_at = NEVER  # who doubts its leader helps others that do
+            self._election_at = now + self._timeouts.fetch_s
+            self._fetch_at = now + wait
+        else:
+            self._election_at = now + wait
+            self._votes = {}
+
+    def _election_timed_out(self, now: float) -> None:
+        self._election_at = FOREVER
+        if not self.is_voter:
+            self._become_unattached(now, self.epoch)
+        else:
+            self._become_prospective(now)
+
+    # ------------------------------------------------------------------ elections: requests and replies
+
+    def handle_vote(self, now: float, request: Vote) -> Reply:
+        if request.candidate not in self.voters or not self.is_voter:
+            return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        if request.epoch > self.epoch:
+            self._become_unattached(now, request.epoch)
+        granted = self._may_grant(now, request)
+        if granted and not request.pre_vote and self.voted_for != request.candidate:
+            self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate)
+            self._election_at = self._election_timeout(now)
+        return Reply(self.epoch, self.leader, granted=granted)
+
+    def _may_grant(self, now: float, request: Vote) -> bool:
+        up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
+        if not up_to_date or self.role is Role.LEADER:
+            return False
+        if request.pre_vote:
+            # Who hears its leader does not help to depose it.
+            heard_lately = now - self._fetched_at < self._timeouts.fetch_s
+            return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
+        if self.voted_for != NOBODY:
+            return self.voted_for == request.candidate
+        return self.leader == NOBODY
+
+    def handle_begin_epoch(self, now: float, request: BeginEpoch) -> Reply:
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        if request.leader not in self.voters:
+            return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        self._learn(now, request.epoch, request.leader)
+        return self._reply()
+
+    def handle_end_epoch(self, now: float, request: EndEpoch) -> Reply:
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        self._learn(now, request.epoch, request.leader)
+        if self.role is Role.FOLLOWER and self.leader == request.leader and self.is_voter:
+            self._leader_ended = True
+            position = request.successors.index(self.me) if self.me in request.successors else len(self.voters)
+            self._election_at = now + position * self._timeouts.backoff_s * 2
+        return self._reply()
+
+    def _reply(self, error: ErrorCode = ErrorCode.NONE) -> Reply:
+        return Reply(self.epoch, self.leader, error)
+
+    def _learn(self, now: float, epoch: int, leader: int) -> bool:
+        """Take over a newer epoch, or the leader of the present one. True if anything changed."""
+        if epoch > self.epoch:
+            if leader != NOBODY and leader != self.me:
+                self._become_follower(now, epoch, leader)
+            else:
+                self._become_unattached(now, epoch)
+            return True
+        follows = self.role in (Role.FOLLOWER, Role.LEADER) and self.leader == leader
+        if epoch == self.epoch and leader not in (NOBODY, self.me) and not follows and self.role is not Role.LEADER:
+            self._become_follower(now, epoch, leader)
+            return True
+        return False
+
+    def replied(self, now: float, sender: int, request: Request, reply: Reply | FetchReply) -> None:
+        """A peer answered what we sent."""
+        if isinstance(request, Fetch):
+            assert isinstance(reply, FetchReply)
+            self._fetch_replied(now, request, reply)
+        elif isinstance(request, Vote):
+            assert isinstance(reply, Reply)
+            self._vote_replied(now, sender, request, reply)
+        elif not self._learn(now, reply.epoch, reply.leader) and isinstance(request, BeginEpoch):
+            leadership = self.leadership
+            if leadership is not None and request.epoch == self.epoch and reply.error is ErrorCode.NONE:
+                leadership.progress(sender).begun = True
+
+    def _vote_replied(self, now: float, sender: int, request: Vote, reply: Reply) -> None:
+        expected = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
+        # Where a vote in advance is refused because there is a leader, that leader is followed again.
+        known = reply.leader == self.leader and reply.epoch == self.epoch and self.role is Role.PROSPECTIVE
+        if not known and self._learn(now, reply.epoch, reply.leader):
+            return
+        if self.role is not expected or request.epoch != self.epoch or self._votes.get(sender):
+            return
+        if not self._votes:
+            return  # this round is lost already
+        self._votes[sender] = reply.granted and reply.error is ErrorCode.NONE
+        self._count_votes(now)
+
+    def failed(self, now: float, receiver: int, request: Request, *, refused: bool) -> None:
+        """A request of ours got no answer; `refused`: nobody listens there, the process is gone."""
+        if isinstance(request, Vote):
+            self._vote_replied(now, receiver, request, Reply(-1, NOBODY))
+            return
+        if not isinstance(request, Fetch) or request is not self._fetch_outstanding:
+            return
+        self._fetch_outstanding = None
+        if self.role is Role.FOLLOWER and refused and self.is_voter and receiver == self.leader:
+            self._doubt_leader(now)  # dead, not slow
+        elif self.role is Role.FOLLOWER and refused:
+            self._become_unattached(now, self.epoch)
+        else:
+            self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
+    def _doubt_leader(self, now: float) -> None:
+        """Ask for votes soon. A little chance keeps two voters from standing against each other."""
+        self._leader_ended = True
+        limit = self._timeouts.backoff_s * 2 ** min(self._retries, 4)
+        self._election_at = min(self._election_at, now + limit * self._random.random())
+
+    # ------------------------------------------------------------------ following
+
+    def _send_fetch(self, now: float) -> None:
+        if self._fetch_outstanding is not None or self._loading_snapshot or self._log.end_offset > self._flushed:
+            return  # asking for an offset says that everything below it is on stable storage
+        if self.role is Role.FOLLOWER:
+            target = self.leader
+        elif self.role is Role.UNATTACHED and not self.is_voter:
+            target = self.voters[self._random.randrange(len(self.voters))]
+        else:
+            return
+        fetch = Fetch(self.epoch, self.me, self._log.end_offset, self._log.last_epoch, self._timeouts.fetch_wait_ms)
+        self._fetch_outstanding = fetch
+        self._effects.append(Send(target, fetch))
+
+    def _fetch_replied(self, now: float, request: Fetch, reply: FetchReply) -> None:
+        if request is not self._fetch_outstanding:
+            return
+        self._fetch_outstanding = None
+        if self._learn(now, reply.epoch, reply.leader):
+            return
+        if reply.error is not ErrorCode.NONE or self.role is not Role.FOLLOWER:
+            self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+            if self.role is Role.FOLLOWER and self.is_voter and reply.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._doubt_leader(now)  # it says itself that it does not lead
+            return
+        self._election_at = now + self._timeouts.fetch_s
+        self._retries = 0
+        self._fetched_at = now
+        self._leader_ended = False
+        if reply.diverging is not None:
+            self._truncate(reply.diverging)
+            self._fetch_at = now
+        elif reply.snapshot is not None:
+            self._loading_snapshot = True
+            self._effects.append(LoadSnapshot(self.leader, reply.snapshot))
+        else:
+            self._take_records(now, reply)
+
+    def _truncate(self, diverging: tuple[int, int]) -> None:
+        epoch, end_offset = diverging
+        ours = self._log.epoch_end_offset(epoch)
+        cut = end_offset if ours[0] != epoch else min(end_offset, ours[1])
+        if ours[0] != epoch and ours[1] >= 0:
+            cut = min(cut, ours[1])
+        if cut < self.high_watermark:
+            raise AssertionError(f"asked to cut at {cut}, below the high watermark {self.high_watermark}")
+        cut = max(cut, self._log.start_offset)
+        self._flushed = min(self._flushed, cut)
+        self._effects.append(Truncate(cut))
+
+    def _take_records(self, now: float, reply: FetchReply) -> None:
+        if len(reply.records):
+            self._effects.append(AppendFetched(reply.records))
+            self._pending_high_watermark = reply.high_watermark
+            return
+        self._follow_high_watermark(reply.high_watermark)
+        self._send_fetch(now)
+
+    def _follow_high_watermark(self, offset: int) -> None:
+        limited = min(offset, self._log.end_offset)
+        if limited > self.high_watermark:
+            self.high_watermark = limited
+            self._effects.append(HighWatermark(limited))
+
+    def snapshot_progress(self, now: float) -> None:
+        """A piece of the snapshot came: the leader lives."""
+        if self._loading_snapshot:
+            self._election_at = now + self._timeouts.fetch_s
+
+    def snapshot_loaded(self, now: float, snapshot: SnapshotId | None) -> None:
+        """The log begins after `snapshot` now; None: it could not be had."""
+        if not self._loading_snapshot:
+            return
+        self._loading_snapshot = False
+        if snapshot is not None:
+            self._flushed = snapshot.offset
+        if snapshot is not None and snapshot.offset > self.high_watermark:
+            self.high_watermark = snapshot.offset
+            self._effects.append(HighWatermark(snapshot.offset))
+        self._fetch_at = now if snapshot is not None else now + self._timeouts.retry_s
+
+    # ------------------------------------------------------------------ the log grew or was flushed
+
+    def appended(self, now: float) -> None:
+        """As leader: records were appended (not yet flushed)."""
+        if self.leadership is not None:
+            self._answer_parked(self.leadership, now)
+
+    def flushed(self, now: float, end_offset: int) -> None:
+        """Everything below `end_offset` is on stable storage (never told of records that were cut off since)."""
+        self._flushed = max(self._flushed, end_offset)
+        if self.leadership is not None:
+            self.leadership.local_flushed(end_offset, now)
+            self._advance(self.leadership, now)
+        elif self.role is Role.FOLLOWER:
+            self._follow_high_watermark(self._pending_high_watermark)
+            self._send_fetch(now)
+
+    # ------------------------------------------------------------------ leading
+
+    def _advance(self, leadership: Leadership, now: float) -> None:
+        if leadership.advance_high_watermark():
+            self.high_watermark = leadership.high_watermark
+            self._effects.append(HighWatermark(self.high_watermark))
+            self._answer_parked(leadership, now)
+
+    def _send_begin_epoch(self, leadership: Leadership, now: float) -> None:
+        for progress in leadership.voters.values():
+            if not progress.begun and now >= progress.begin_sent_at + self._timeouts.begin_epoch_s:
+                progress.begin_sent_at = now
+                self._effects.append(Send(progress.id, BeginEpoch(self.epoch, self.me)))
+
+    def _tick_leader(self, leadership: Leadership, now: float) -> None:
+        if now >= leadership.majority_contact() + self._timeouts.check_quorum_s:
+            # Nobody listens to us: somebody else may lead by now, and we could not commit anything.
+            self._become_unattached(now, self.epoch)
+            return
+        self._send_begin_epoch(leadership, now)
+        for parked in [each for each in leadership.parked.values() if now >= each.deadline]:
+            self._answer(leadership, parked.token, parked.request)
+
+    def resign(self, now: float) -> None:
+        """Hand over in order: tell the others, the best successor first."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        request = EndEpoch(self.epoch, self.me, leadership.successors())
+        self._effects.extend(Send(voter, request) for voter in leadership.successors())
+        self._become_unattached(now, self.epoch)
+        self._election_at = now + self._timeouts.fetch_s * 2
+
+    def _fetch_error(self, error: ErrorCode) -> FetchReply:
+        return FetchReply(self.epoch, self.leader, error)
+
+    def handle_fetch(self, now: float, token: int, request: Fetch) -> None:
+        """Answered by an `AnswerFetch` effect with this token, at once or when there is something to tell."""
+        leadership = self.leadership
+        if leadership is None:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if request.epoch < self.epoch:
+                error = ErrorCode.FENCED_LEADER_EPOCH
+            elif request.epoch > self.epoch:
+                error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            self._effects.append(AnswerFetch(token, self._fetch_error(error)))
+            return
+        if request.epoch != self.epoch:
+            stale = request.epoch < self.epoch
+            error = ErrorCode.FENCED_LEADER_EPOCH if stale else ErrorCode.UNKNOWN_LEADER_EPOCH
+            self._effects.append(AnswerFetch(token, self._fetch_error(error)))
+            return
+        misfit = self._misfit(request)
+        if misfit is not None:
+            leadership.progress(request.replica).fetched_at = now
+            self._effects.append(AnswerFetch(token, misfit))
+            return
+        leadership.fetched(request, self._log.end_offset, now)
+        self._advance(leadership, now)
+        told = leadership.progress(request.replica).told_high_watermark
+        news = request.offset < self._log.end_offset or told < leadership.high_watermark
+        if news or request.max_wait_ms <= 0:
+            self._answer(leadership, token, request)
+        else:
+            leadership.parked[token] = ParkedFetch(token, request, now + request.max_wait_ms / 1000)
+
+    def _misfit(self, request: Fetch) -> FetchReply | None:
+        """What a replica whose log does not continue in ours has to do first."""
+        log = self._log
+        snapshot = log.latest_snapshot
+        if request.offset < log.start_offset:
+            assert snapshot is not None, "a log that begins later than at 0 begins after a snapshot"
+            return FetchReply(self.epoch, self.me, snapshot=snapshot)
+        if request.offset == 0 or (snapshot is not None and (request.offset, request.last_epoch) == snapshot):
+            return None
+        epoch, end_offset = log.epoch_end_offset(request.last_epoch)
+        if epoch == request.last_epoch and request.offset <= end_offset:
+            return None
+        if epoch < 0:
+            if snapshot is not None:
+                return FetchReply(self.epoch, self.me, snapshot=snapshot)
+            return FetchReply(self.epoch, self.me, diverging=(0, 0))
+        return FetchReply(self.epoch, self.me, diverging=(epoch, end_offset))
+
+    def _answer_parked(self, leadership: Leadership, now: float) -> None:
+        for parked in list(leadership.parked.values()):
+            told = leadership.progress(parked.request.replica).told_high_watermark
+            if parked.request.offset < self._log.end_offset or told < leadership.high_watermark:
+                self._answer(leadership, parked.token, parked.request)
+
+    def _answer(self, leadership: Leadership, token: int, request: Fetch) -> None:
+        leadership.parked.pop(token, None)
+        leadership.progress(request.replica).told_high_watermark = leadership.high_watermark
+        reply = FetchReply(self.epoch, self.me, high_watermark=leadership.high_watermark)
+        from_offset = request.offset if request.offset < self._log.end_offset else -1
+        self._effects.append(AnswerFetch(token, reply, from_offset))
+
+    def progress_of_snapshot(self, replica: int, now: float) -> None:
+        """A replica loads our snapshot: it lives, though it fetches no records meanwhile."""
+        if self.leadership is not None:
+            self.leadership.progress(replica).fetched_at = now
+
+    def drop_fetch(self, token: int) -> None:
+        """The connection of a parked fetch is gone."""
+        if self.leadership is not None:
+            self.leadership.parked.pop(token, None)

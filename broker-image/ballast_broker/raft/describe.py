@@ -1,0 +1,57 @@
+"""DescribeQuorum: who leads, and how far everybody is. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.raft import wire
+from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.leader import ReplicaProgress
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+
+def describe_quorum(core: RaftCore, quorum: wire.Quorum, now: float, wall_ms: int) -> Any:
+    kind = message("DescribeQuorumResponse")
+    part = kind.TopicData.PartitionData
+    data = part(
+        partition_index=wire.PARTITION,
+        error_code=0,
+        error_message=None,
+        leader_id=core.leader,
+        leader_epoch=core.epoch,
+        high_watermark=core.high_watermark,
+        current_voters=[],
+        observers=[],
+    )
+    leadership = core.leadership
+    if leadership is None:
+        data.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    else:
+        state = part.ReplicaState
+        offset_ms = wall_ms - round(now * 1000)
+
+        def described(progress: ReplicaProgress) -> Any:
+            mine = progress.id == core.me
+            return state(
+                replica_id=progress.id,
+                log_end_offset=core.log_end_offset if mine else progress.end_offset,
+                last_fetch_timestamp=wall_ms if mine else _wall(progress.fetched_at, offset_ms),
+                last_caught_up_timestamp=wall_ms if mine else _wall(progress.caught_up_at, offset_ms),
+            )
+
+        data.current_voters = [described(each) for each in leadership.voters.values()]
+        data.observers = [described(each) for each in leadership.observers.values()]
+    nodes = [
+        kind.Node(
+            node_id=voter,
+            listeners=[kind.Node.Listener(name=quorum.listener_name, host=endpoint.host, port=endpoint.port)],
+        )
+        for voter, endpoint in quorum.endpoints.items()
+    ]
+    topic = kind.TopicData(topic_name=wire.TOPIC, partitions=[data])
+    return kind(error_code=0, error_message=None, topics=[topic], nodes=nodes)
+
+
+def _wall(moment: float, offset_ms: int) -> int:
+    return -1 if moment == float("-inf") else round(moment * 1000) + offset_ms

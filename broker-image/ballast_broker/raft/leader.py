@@ -1,0 +1,93 @@
+"""What a leader knows: how far each replica is, who waits for more, and what is therefore committed. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ballast_broker.raft.messages import Fetch
+
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    id: int
+    end_offset: int = UNKNOWN
+    fetched_at: float = float("-inf")
+    caught_up_at: float = float("-inf")
+    told_high_watermark: int = UNKNOWN
+    begun: bool = False
+    """It knows that we lead: it answered BeginQuorumEpoch, or fetches."""
+    begin_sent_at: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedFetch:
+    token: int
+    request: Fetch
+    deadline: float
+
+
+class Leadership:
+    """One term of leading. The own end counts as far as it is flushed; replicas tell theirs by what they ask for."""
+
+    def __init__(self, me: int, voters: Iterable[int], epoch: int, epoch_start_offset: int, now: float) -> None:
+        self.me = me
+        self.epoch = epoch
+        self.epoch_start_offset = epoch_start_offset
+        self.high_watermark = UNKNOWN
+        self.voters = {voter: ReplicaProgress(voter) for voter in voters}
+        self.observers: dict[int, ReplicaProgress] = {}
+        self.parked: dict[int, ParkedFetch] = {}
+        self.began_at = now
+        self.voters[me].begun = True
+
+    def progress(self, replica: int) -> ReplicaProgress:
+        known = self.voters.get(replica) or self.observers.get(replica)
+        if known is None:
+            known = self.observers[replica] = ReplicaProgress(replica)
+        return known
+
+    def local_flushed(self, end_offset: int, now: float) -> None:
+        mine = self.voters[self.me]
+        mine.end_offset = max(mine.end_offset, end_offset)
+        mine.fetched_at = mine.caught_up_at = now
+
+    def fetched(self, request: Fetch, log_end_offset: int, now: float) -> None:
+        progress = self.progress(request.replica)
+        progress.begun = True
+        progress.fetched_at = now
+        progress.end_offset = request.offset
+        if request.offset >= log_end_offset:
+            progress.caught_up_at = now
+
+    def advance_high_watermark(self) -> bool:
+        """The offset that a majority has, once it includes something of this very epoch; it never goes back."""
+        ends = sorted((progress.end_offset for progress in self.voters.values()), reverse=True)
+        majority_end = ends[len(ends) // 2]
+        if majority_end <= self.epoch_start_offset or majority_end <= self.high_watermark:
+            return False
+        self.high_watermark = majority_end
+        return True
+
+    def heard_from_majority_since(self, moment: float) -> bool:
+        heard = sum(progress.fetched_at >= moment for progress in self.voters.values() if progress.id != self.me)
+        return heard + 1 > len(self.voters) // 2
+
+    def majority_contact(self) -> float:
+        """The latest moment by which a majority (with us) had been heard from; the term's begin counts as contact."""
+        times = sorted(
+            (max(p.fetched_at, self.began_at) for p in self.voters.values() if p.id != self.me), reverse=True
+        )
+        needed = len(self.voters) // 2
+        return times[needed - 1] if needed else float("inf")
+
+    def successors(self) -> tuple[int, ...]:
+        """Other voters, the one with the longest log first."""
+        others = [progress for progress in self.voters.values() if progress.id != self.me]
+        return tuple(progress.id for progress in sorted(others, key=lambda each: (-each.end_offset, each.id)))
+
+    def forget_old_observers(self, silent_since: float) -> None:
+        for replica in [each.id for each in self.observers.values() if each.fetched_at < silent_since]:
+            del self.observers[replica]

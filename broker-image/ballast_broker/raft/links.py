@@ -1,0 +1,48 @@
+"""Connections to the other members of the quorum, made when needed, two per peer.
+
+A fetch waits at the leader for up to half a second, and a connection is answered in order: votes and the like go by
+a connection of their own. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ballast_broker.raft.wire import Endpoint
+from ballast_broker.seams import Channel, Network
+
+
+class PeerLink:
+    """One connection to one peer, reopened when it is closed."""
+
+    def __init__(self, network: Network, endpoint: Endpoint, timeout_s: float) -> None:
+        self._network = network
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._channel: Channel | None = None
+        self._opening = asyncio.Lock()
+
+    async def call(self, request: Any, version: int) -> Any:
+        """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""
+        async with asyncio.timeout(self._timeout_s):
+            channel = await self._open()
+            try:
+                return await channel.call(request, version)
+            except BaseException:
+                # Also when cancelled: an answer that nobody waits for would be taken for that of the next request.
+                self.close()
+                raise
+
+    async def _open(self) -> Channel:
+        async with self._opening:
+            if self._channel is None or self._channel.closed:
+                self._channel = await self._network.connect(
+                    self._endpoint.host, self._endpoint.port, timeout_s=self._timeout_s
+                )
+            return self._channel
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None

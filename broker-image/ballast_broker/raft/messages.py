@@ -1,0 +1,162 @@
+"""What the members of the metadata quorum say to each other, and what the core asks of its driver. PURE.
+
+The requests and replies are Kafka's (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) without their
+wire form, which `raft/wire.py` gives them. Effects are to be carried out in order; `Persist` before anything after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ballast_wire.errors import ErrorCode
+
+NOBODY = -1
+
+
+class SnapshotId(NamedTuple):
+    """`offset` is the first one that the snapshot does not contain; `epoch` that of the last one it does."""
+
+    offset: int
+    epoch: int
+
+
+# ---------------------------------------------------------------------- requests and replies
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    epoch: int
+    candidate: int
+    last_epoch: int
+    end_offset: int
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginEpoch:
+    epoch: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndEpoch:
+    epoch: int
+    leader: int
+    successors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    epoch: int
+    replica: int
+    offset: int
+    last_epoch: int
+    max_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """To Vote, BeginEpoch and EndEpoch; every reply tells the sender's epoch and the leader it knows."""
+
+    epoch: int
+    leader: int
+    error: ErrorCode = ErrorCode.NONE
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """Exactly one of: an error, a divergence, a snapshot to load, or records (which may be none)."""
+
+    epoch: int
+    leader: int
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    diverging: tuple[int, int] | None = None
+    """The last epoch in common and its end offset: cut there."""
+    snapshot: SnapshotId | None = None
+    records: bytes | memoryview = b""
+
+
+Request = Vote | BeginEpoch | EndEpoch | Fetch
+
+# ---------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write epoch, vote and leader to stable storage before going on."""
+
+    epoch: int
+    voted_for: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    to: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFetch:
+    """Answer the parked or just received fetch `token`; the driver reads the records from the log."""
+
+    token: int
+    reply: FetchReply
+    from_offset: int = -1
+    """First offset to send; -1 for no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLeaderChange:
+    epoch: int
+    voters: tuple[int, ...]
+    granting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFetched:
+    """Append, flush, then tell the core (`flushed`)."""
+
+    records: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """Fetch this snapshot from the leader, begin the log after it, then tell the core (`snapshot_loaded`)."""
+
+    leader: int
+    snapshot: SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermark:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """Who leads from now on (-1: nobody known). Also tells this node that it does, or no longer does."""
+
+    leader: int
+    epoch: int
+
+
+Effect = (
+    Persist
+    | Send
+    | AnswerFetch
+    | AppendLeaderChange
+    | AppendFetched
+    | Truncate
+    | LoadSnapshot
+    | HighWatermark
+    | LeaderChanged
+)

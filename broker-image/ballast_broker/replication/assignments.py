@@ -1,0 +1,132 @@
+"""Tells the controller in which directory this broker keeps a replica (AssignReplicasToDirs).
+
+The newest wish for a replica wins; wishes of one turn travel together, one request at a time, and are repeated until
+the controller took them or says that the replica is gone. Whoever waits for the agreement gets a future. Loop thread
+only; the one task it owns ends when nothing is left to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from ballast_broker.replication.isr import Controller
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+log = logging.getLogger(__name__)
+
+ASSIGN_VERSION = 0
+# Kafka's own bound of one request.
+MAXIMUM_PER_REQUEST = 2_250
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 10.0
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+Key = tuple[UUID, int]
+
+
+class Wish:
+    __slots__ = ("agreed", "directory", "key")
+
+    def __init__(self, key: Key, directory: UUID) -> None:
+        self.key = key
+        self.directory = directory
+        # True: the controller has it; False: the replica is gone. Cancelled when a newer wish replaced this one.
+        self.agreed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
+class Assignments:
+    def __init__(self, controller: Controller, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._controller = controller
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._wishes: dict[Key, Wish] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._wishes)
+
+    def assign(self, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
+        key = (topic_id, partition)
+        before = self._wishes.get(key)
+        if before is not None:
+            if before.directory == directory:
+                return before.agreed
+            before.agreed.cancel()
+        wish = self._wishes[key] = Wish(key, directory)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="assign-replicas-to-dirs")
+        return wish.agreed
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for wish in self._wishes.values():
+            wish.agreed.cancel()
+        self._wishes.clear()
+
+    async def _send_all(self) -> None:
+        await asyncio.sleep(0)  # let the rest of this turn's wishes come along
+        retry_s = FIRST_RETRY_S
+        while self._wishes:
+            batch = list(self._wishes.values())[:MAXIMUM_PER_REQUEST]
+            try:
+                response = await self._controller.call(self._request(batch), ASSIGN_VERSION)
+                settled = self._take_in(batch, response)
+            except (ConnectionError, TimeoutError) as error:
+                log.warning("the controller was not told of %d directories: %s", len(batch), error)
+                settled = False
+            if settled:
+                retry_s = FIRST_RETRY_S
+                continue
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 2, LONGEST_RETRY_S)
+
+    def _request(self, batch: list[Wish]) -> Any:
+        request = message("AssignReplicasToDirsRequest")
+        directory_data = request.DirectoryData
+        topic_data = directory_data.TopicData
+        directories: dict[UUID, dict[UUID, list[Any]]] = {}
+        for wish in batch:
+            topic_id, partition = wish.key
+            partitions = directories.setdefault(wish.directory, {}).setdefault(topic_id, [])
+            partitions.append(topic_data.PartitionData(partition_index=partition))
+        return request(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            directories=[
+                directory_data(
+                    id=directory,
+                    topics=[topic_data(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()],
+                )
+                for directory, topics in directories.items()
+            ],
+        )
+
+    def _take_in(self, batch: list[Wish], response: Any) -> bool:
+        """True if every wish of the batch is settled."""
+        if response.error_code:
+            log.warning("the controller refused assignments: %s", ErrorCode(response.error_code).name)
+            return False
+        answers = {
+            (topic.topic_id, partition.partition_index): ErrorCode(partition.error_code)
+            for directory in response.directories
+            for topic in directory.topics
+            for partition in topic.partitions
+        }
+        settled = True
+        for wish in batch:
+            error = answers.get(wish.key, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if self._wishes.get(wish.key) is not wish:
+                continue
+            if error is not ErrorCode.NONE and error not in GONE:
+                settled = False
+                continue
+            del self._wishes[wish.key]
+            if not wish.agreed.done():
+                wish.agreed.set_result(error is ErrorCode.NONE)
+        return settled

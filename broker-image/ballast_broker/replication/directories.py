@@ -1,0 +1,121 @@
+"""What clients ask of this broker's log directories: where replicas are, and to move them.
+
+Errors are per entry, a refused entry changes nothing and the others go ahead. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.moves import Request, decide_request
+from ballast_broker.replication.replica import Replica
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.directories import LogDirectory
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.manager import LogManager
+
+LONGEST_NAME = 255
+FUTURE_NAME_EXTRA = len("." + "0" * 32 + "-future")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    topic_partition: TopicPartition
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryInfo:
+    """`total_bytes` and `usable_bytes` are -1 where they cannot be told."""
+
+    path: str
+    error: ErrorCode
+    replicas: list[ReplicaInfo]
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    cordoned: bool = False
+
+
+class Directories:
+    def __init__(self, logs: LogManager, replicas: Mapping[TopicPartition, Replica], movers: Movers) -> None:
+        self._logs = logs
+        self._replicas = replicas
+        self._movers = movers
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+    def alter(self, entries: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        results = {}
+        for topic_partition, path in entries.items():
+            try:
+                self._alter(topic_partition, path)
+                results[topic_partition] = ErrorCode.NONE
+            except ApiError as error:
+                results[topic_partition] = error.code
+        return results
+
+    def _alter(self, topic_partition: TopicPartition, path: str) -> None:
+        if len(str(topic_partition).encode()) + FUTURE_NAME_EXTRA > LONGEST_NAME:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        wanted = self._wanted(path)
+        replica = self._replicas.get(topic_partition)
+        if replica is None:
+            self._logs.set_preferred_directory(topic_partition, wanted.path)
+            raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
+        current = replica.online_log().directory
+        move = self._movers.moves.get(topic_partition)
+        request = decide_request(current.path, move.destination if move else None, wanted.path)
+        if request is Request.NOTHING:
+            return
+        if wanted.cordoned and request is not Request.CANCEL:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{wanted.path} is cordoned.")
+        if move is not None:
+            self._movers.cancel(move)
+        if request is not Request.CANCEL:
+            self._movers.start(replica, wanted)
+
+    def _wanted(self, path: str) -> LogDirectory:
+        found = self._logs.directory(posixpath.normpath(path)) if path.startswith("/") else None
+        if found is None:
+            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND)
+        if not found.online:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return found
+
+    # -- describing ---------------------------------------------------------------------------------------------------
+    def describe(self, wanted: Collection[TopicPartition] | None) -> list[LogDirectoryInfo]:
+        """Every directory; of the replicas only those wanted, or all."""
+        replicas: dict[str, list[ReplicaInfo]] = {directory.path: [] for directory in self._logs.directories}
+
+        def add(logs: Mapping[TopicPartition, Log], lag_of: Callable[[Log], int], *, is_future: bool) -> None:
+            for topic_partition, log in logs.items():
+                if wanted is None or topic_partition in wanted:
+                    info = ReplicaInfo(topic_partition, log.size_bytes, max(0, lag_of(log)), is_future)
+                    replicas[log.directory.path].append(info)
+
+        def lag_of_future(future: Log) -> int:
+            current = self._logs.get(future.topic_partition)
+            return 0 if current is None else current.log_end_offset - future.log_end_offset
+
+        add(self._logs.logs, lambda log: log.high_watermark - log.log_end_offset, is_future=False)
+        add(self._logs.future_logs, lag_of_future, is_future=True)
+        return [_info(directory, replicas[directory.path]) for directory in self._logs.directories]
+
+
+def _info(directory: LogDirectory, replicas: list[ReplicaInfo]) -> LogDirectoryInfo:
+    if not directory.online:
+        return LogDirectoryInfo(directory.path, ErrorCode.KAFKA_STORAGE_ERROR, [], cordoned=directory.cordoned)
+    usage = directory.usage()
+    if usage is None:
+        return LogDirectoryInfo(directory.path, ErrorCode.NONE, replicas, cordoned=directory.cordoned)
+    return LogDirectoryInfo(
+        directory.path, ErrorCode.NONE, replicas, usage.total_bytes, usage.usable_bytes, directory.cordoned
+    )

@@ -1,0 +1,379 @@
+"""Followers pull: one connection with one request under way for each (leader, fetcher id), shared by its partitions.
+
+Each group is one task. An answer is used only for partitions that are still followed with the offset and epoch that
+were asked. A partition that fails is set aside for a while and never stops the others. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ballast_broker.replication.following import Asked, Backoff, FetchSession, grouped, truncation_offset
+from ballast_broker.replication.offsets import EARLIEST, LATEST
+from ballast_broker.replication.replica import Replica
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.quotas import ByteRate
+    from ballast_broker.replication.settings import ReplicationSettings
+    from ballast_broker.seams import Channel
+
+log = logging.getLogger(__name__)
+
+FETCH_VERSION = 16
+LIST_OFFSETS_VERSION = 6
+SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)  # fmt: skip
+# The leader will know soon, or we shall: nothing to shout about.
+PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+Key = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class Followed:
+    """One partition in a group. A new leader epoch makes a new one, so that late answers find it changed."""
+
+    replica: Replica
+    leader_epoch: int
+    lag: int = -1
+    resume_at_s: float = 0.0
+
+    def asked(self) -> Asked:
+        found = self.replica.online_log()
+        epoch = found.latest_epoch
+        return Asked(found.log_end_offset, -1 if epoch is None else epoch, self.leader_epoch, found.log_start_offset)
+
+
+@dataclass(slots=True)
+class FetchTotals:
+    """Over all groups of this broker, for the metrics."""
+
+    bytes_in: int = 0
+    failed: int = 0
+    truncated_records: int = 0
+    diverged: int = 0
+
+
+class FetcherGroup:
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Any],
+        settings: ReplicationSettings,
+        broker_epoch: Callable[[], int],
+        rate: ByteRate,
+        totals: FetchTotals,
+    ) -> None:
+        self.name = name
+        self.partitions: dict[Key, Followed] = {}
+        self._connect = connect
+        self._settings = settings
+        self._broker_epoch = broker_epoch
+        self._rate = rate
+        self._totals = totals
+        self._session: FetchSession[Key] = FetchSession()
+        self._channel: Channel | None = None
+        self._changed = asyncio.Event()
+        self._aside: set[Key] = set()
+        self._throttled_out: set[Key] = set()
+        self._backoff = Backoff(settings.replica_fetch_backoff_ms)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher-{name}")
+
+    # -- what to follow ---------------------------------------------------------------------------------------------
+    def follow(self, key: Key, followed: Followed) -> None:
+        self.partitions[key] = followed
+        self._aside.discard(key)
+        self._throttled_out.discard(key)
+        self._backoff.worked(key)
+        self._want(key, followed)
+        self._changed.set()
+
+    def unfollow(self, key: Key) -> None:
+        if self.partitions.pop(key, None) is not None:
+            self._aside.discard(key)
+            self._throttled_out.discard(key)
+            self._session.want(key, None)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def disconnect(self) -> None:
+        """The leader's address changed: the next turn connects anew."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def _want(self, key: Key, followed: Followed) -> None:
+        try:
+            self._session.want(key, followed.asked())
+        except ApiError as error:
+            log.error("%s is not followed any more: %s", followed.replica.topic_partition, error)
+            self._totals.failed += 1
+            self.partitions.pop(key, None)
+            self._session.want(key, None)
+
+    # -- the turns ----------------------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        failures = Backoff(self._settings.replica_fetch_backoff_ms)
+        try:
+            while True:
+                try:
+                    await self._turn()
+                    failures.worked(None)
+                except (OSError, EOFError) as error:  # TimeoutError and ConnectionError among them
+                    log.info("fetcher %s: %s", self.name, error or type(error).__name__)
+                    self._drop_channel()
+                    await asyncio.sleep(failures.failed(None) / 1000)
+                except Exception:
+                    # A bug must not end replication silently: say it, and begin again with a new session.
+                    log.exception("fetcher %s failed", self.name)
+                    self._drop_channel()
+                    await asyncio.sleep(failures.failed(None) / 1000)
+        finally:
+            self._drop_channel()
+
+    def _drop_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self._session.reset()
+
+    async def _turn(self) -> None:
+        self._changed.clear()
+        self._take_back()
+        self._leave_out_throttled()
+        if len(self.partitions) == len(self._aside) + len(self._throttled_out):
+            await self._pause()
+            return
+        if self._channel is None or self._channel.closed:
+            self._drop_channel()
+            self._channel = await self._connect()
+        channel = self._channel
+        request = self._request()
+        asked = self._session.sent
+        async with asyncio.timeout(self._settings.replica_socket_timeout_ms / 1000):
+            response = await channel.call(request, FETCH_VERSION)
+        if response.error_code:
+            error = ErrorCode(response.error_code)
+            if error not in SESSION_LOST:
+                raise ConnectionError(f"fetch refused: {error.name}")
+            self._session.reset()
+            return
+        self._session.answered(response.session_id)
+        await self._take_in(response, asked)
+
+    def _take_back(self) -> None:
+        """Those whose time aside is over."""
+        if not self._aside:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for key in [key for key in self._aside if self.partitions[key].resume_at_s <= now_s]:
+            self._aside.discard(key)
+            self._want(key, self.partitions[key])
+
+    def _leave_out_throttled(self) -> None:
+        if not self._rate.limited and not self._throttled_out:
+            return
+        over = self._rate.exceeded()
+        for key, followed in list(self.partitions.items()):
+            if key in self._aside:
+                continue
+            if over and followed.replica.follower_throttled:
+                self._throttled_out.add(key)
+                self._session.want(key, None)
+            elif key in self._throttled_out:
+                self._throttled_out.discard(key)
+                self._want(key, followed)
+
+    async def _pause(self) -> None:
+        """Nothing may be asked now: until something changes, or somebody's time has come."""
+        now_s = asyncio.get_running_loop().time()
+        waits = [self.partitions[key].resume_at_s - now_s for key in self._aside]
+        if self._throttled_out:
+            waits.append(self._rate.wait_s())
+        timeout = max(0.001, min(min(waits), 1.0)) if waits else None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _request(self) -> Any:
+        changed, forgotten = self._session.next()
+        request = message("FetchRequest")
+        max_bytes = self._settings.replica_fetch_max_bytes
+        response_max_bytes = self._settings.replica_fetch_response_max_bytes
+        if self._rate.limited and any(followed.replica.follower_throttled for followed in self.partitions.values()):
+            max_bytes = self._rate.largest_read(max_bytes)
+            response_max_bytes = self._rate.largest_read(response_max_bytes)
+        partition_data = request.FetchTopic.FetchPartition
+        topics = [
+            request.FetchTopic(
+                topic_id=topic_id,
+                partitions=[
+                    partition_data(
+                        partition=partition,
+                        current_leader_epoch=asked.current_leader_epoch,
+                        fetch_offset=asked.fetch_offset,
+                        last_fetched_epoch=asked.last_fetched_epoch,
+                        log_start_offset=asked.log_start_offset,
+                        partition_max_bytes=max_bytes,
+                    )
+                    for partition, asked in partitions
+                ],
+            )
+            for topic_id, partitions in grouped(changed).items()
+        ]
+        gone: dict[UUID, list[int]] = {}
+        for topic_id, partition in forgotten:
+            gone.setdefault(topic_id, []).append(partition)
+        return request(
+            replica_state=request.ReplicaState(replica_id=self._settings.broker_id, replica_epoch=self._broker_epoch()),
+            max_wait_ms=self._max_wait_ms(),
+            min_bytes=self._settings.replica_fetch_min_bytes,
+            max_bytes=response_max_bytes,
+            session_id=self._session.session_id,
+            session_epoch=self._session.epoch,
+            topics=topics,
+            forgotten_topics_data=[
+                request.ForgottenTopic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in gone.items()
+            ],
+        )
+
+    def _max_wait_ms(self) -> int:
+        longest = self._settings.replica_fetch_wait_max_ms
+        # Those that the throttle leaves out now must not wait at the leader for the others.
+        return min(longest, int(self._rate.wait_s() * 1000) + 1) if self._throttled_out else longest
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+    async def _take_in(self, response: Any, asked: dict[Key, Asked]) -> None:
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = (topic.topic_id, data.partition_index)
+                followed = self.partitions.get(key)
+                sent = asked.get(key)
+                if followed is None or sent is None or key in self._aside:
+                    continue
+                try:
+                    if followed.asked() != sent:
+                        continue  # truncated, or led by somebody else since: asked anew with the next request
+                    await self._take_in_partition(key, followed, data)
+                except ApiError as error:
+                    self._set_aside(key, followed, error.code, error.message)
+
+    async def _take_in_partition(self, key: Key, followed: Followed, data: Any) -> None:
+        error = ErrorCode(data.error_code)
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._begin_again(followed)
+        elif error is not ErrorCode.NONE:
+            self._set_aside(key, followed, error, None)
+            return
+        elif data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+            self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+        else:
+            self._append(followed, data)
+        self._backoff.worked(key)
+        if self.partitions.get(key) is followed:
+            self._want(key, followed)
+
+    def _append(self, followed: Followed, data: Any) -> None:
+        replica = followed.replica
+        records = data.records
+        if records:
+            replica.append_as_follower(memoryview(records))
+            self._totals.bytes_in += len(records)
+            if replica.follower_throttled:
+                self._rate.record(len(records))
+        replica.followed(data.high_watermark, data.log_start_offset)
+        followed.lag = max(0, data.high_watermark - replica.state.log_end_offset)
+
+    def _cut(self, followed: Followed, epoch: int, end_offset: int) -> None:
+        replica = followed.replica
+        found = replica.online_log()
+        offset = truncation_offset(found, epoch, end_offset)
+        lost = found.log_end_offset - offset
+        committed = replica.state.high_watermark > offset
+        log.log(
+            logging.ERROR if committed else logging.WARNING,
+            "%s: %d records from offset %d on are not in the log of the leader (epoch %d ends there at %d): removed%s",
+            replica.topic_partition, lost, offset, epoch, end_offset,
+            f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",
+        )  # fmt: skip
+        self._totals.diverged += 1
+        self._totals.truncated_records += lost
+        replica.truncate_to(offset)
+
+    async def _begin_again(self, followed: Followed) -> None:
+        """Our end is outside of the leader's log: go back to its end, or forward to its start (REP-07)."""
+        replica = followed.replica
+        sent = followed.asked()
+        leader_end = await self._leader_offset(followed, LATEST)
+        leader_start = leader_end if leader_end < sent.fetch_offset else await self._leader_offset(followed, EARLIEST)
+        if followed.asked() != sent or self.partitions.get(self._key(replica)) is not followed:
+            return
+        if leader_end < sent.fetch_offset:
+            log.warning("%s: the leader ends at %d, this log at %d: cut back", replica.topic_partition, leader_end,
+                        sent.fetch_offset)  # fmt: skip
+            self._totals.truncated_records += sent.fetch_offset - leader_end
+            replica.truncate_to(leader_end)
+        elif leader_start > sent.fetch_offset:
+            log.warning("%s: the leader begins at %d, this log ends at %d: begun again there",
+                        replica.topic_partition, leader_start, sent.fetch_offset)  # fmt: skip
+            replica.start_over_at(leader_start)
+
+    @staticmethod
+    def _key(replica: Replica) -> Key:
+        return (replica.topic_id, replica.topic_partition.partition)
+
+    async def _leader_offset(self, followed: Followed, timestamp: int) -> int:
+        request = message("ListOffsetsRequest")
+        topic_partition: TopicPartition = followed.replica.topic_partition
+        partition = request.ListOffsetsTopic.ListOffsetsPartition(
+            partition_index=topic_partition.partition,
+            current_leader_epoch=followed.leader_epoch,
+            timestamp=timestamp,
+        )
+        topic = request.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])
+        assert self._channel is not None
+        async with asyncio.timeout(self._settings.replica_socket_timeout_ms / 1000):
+            response = await self._channel.call(
+                request(replica_id=self._settings.broker_id, isolation_level=0, topics=[topic]), LIST_OFFSETS_VERSION
+            )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            raise ApiError(ErrorCode(answer.error_code))
+        return int(answer.offset)
+
+    def _set_aside(self, key: Key, followed: Followed, error: ErrorCode, reason: str | None) -> None:
+        if self.partitions.get(key) is not followed:
+            return
+        if followed.replica.offline:
+            self.unfollow(key)
+            return
+        wait_ms = self._backoff.failed(key)
+        if error not in PASSING:
+            self._totals.failed += 1
+            log.warning("%s: fetch failed, again in %d ms: %s %s", followed.replica.topic_partition, wait_ms,
+                        error.name, reason or "")  # fmt: skip
+        followed.resume_at_s = asyncio.get_running_loop().time() + wait_ms / 1000
+        self._aside.add(key)
+        self._session.want(key, None)

@@ -1,0 +1,135 @@
+"""Asks the controller for changes of the ISR: everything proposed in one turn of the loop in one AlterPartition.
+
+One request is under way at a time; proposals made meanwhile go with the next. A proposal that metadata overtakes is
+dropped by `Partition.isr_answered`. Loop thread only; the one task it owns ends when nothing is left to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+from uuid import UUID
+
+from ballast_broker.replication.partition import IsrAnswer, IsrChange
+from ballast_broker.replication.replica import Replica
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+log = logging.getLogger(__name__)
+
+ALTER_PARTITION_VERSION = 3
+RETRY_S = 0.05
+
+
+class Controller(Protocol):
+    async def call(self, request: Any, version: int) -> Any:
+        """Find the active controller, send, await; ConnectionError or TimeoutError when none was found in time."""
+
+
+class IsrChanges:
+    def __init__(self, controller: Controller, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+        self._controller = controller
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._proposed: dict[Replica, IsrChange] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.shrinks = 0
+        self.expands = 0
+        self.failed_updates = 0
+
+    def submit(self, replica: Replica, change: IsrChange) -> None:
+        self._proposed[replica] = change
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        await asyncio.sleep(0)  # let the rest of this turn's proposals come along
+        while self._proposed:
+            batch, self._proposed = self._proposed, {}
+            batch = {replica: change for replica, change in batch.items() if replica.state.pending is change}
+            if not batch:
+                continue
+            try:
+                response = await self._controller.call(self._request(batch), ALTER_PARTITION_VERSION)
+                retry = self._take_in(batch, response)
+            except (ConnectionError, TimeoutError) as error:
+                log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
+                retry = batch
+            for replica, change in retry.items():
+                self._proposed.setdefault(replica, change)
+            if retry:
+                self.failed_updates += len(retry)
+                await asyncio.sleep(RETRY_S)
+
+    def _request(self, batch: dict[Replica, IsrChange]) -> Any:
+        request = message("AlterPartitionRequest")
+        topic_data, partition_data, broker_state = (
+            request.TopicData, request.TopicData.PartitionData, request.TopicData.PartitionData.BrokerState,
+        )  # fmt: skip
+        epoch = self._broker_epoch()
+        topics: dict[UUID, list[Any]] = {}
+        for replica, change in batch.items():
+            members = [
+                broker_state(broker_id=member, broker_epoch=epoch if member == self._broker_id else member_epoch)
+                for member, member_epoch in change.isr
+            ]
+            partition = partition_data(
+                partition_index=replica.topic_partition.partition,
+                leader_epoch=change.leader_epoch,
+                new_isr_with_epochs=members,
+                partition_epoch=change.partition_epoch,
+            )
+            topics.setdefault(replica.topic_id, []).append(partition)
+        topic_list = [topic_data(topic_id=topic_id, partitions=found) for topic_id, found in topics.items()]
+        return request(broker_id=self._broker_id, broker_epoch=epoch, topics=topic_list)
+
+    def _take_in(self, batch: dict[Replica, IsrChange], response: Any) -> dict[Replica, IsrChange]:
+        """What has to be asked again."""
+        if response.error_code:
+            log.warning("the controller refused changes of ISR: %s", ErrorCode(response.error_code).name)
+            return batch
+        answers = {
+            (topic.topic_id, partition.partition_index): partition
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        retry = {}
+        for replica, change in batch.items():
+            answer = answers.get((replica.topic_id, replica.topic_partition.partition))
+            if answer is None or self._settle(replica, change, answer) is IsrAnswer.RETRY:
+                retry[replica] = change
+        return retry
+
+    def _settle(self, replica: Replica, change: IsrChange, answer: Any) -> IsrAnswer:
+        state = replica.state
+        before = state.isr
+        error = ErrorCode(answer.error_code)
+        outcome = state.isr_answered(
+            change, error, isr=tuple(answer.isr), leader_epoch=answer.leader_epoch,
+            partition_epoch=answer.partition_epoch,
+        )  # fmt: skip
+        if outcome is IsrAnswer.ACCEPTED:
+            self.count(replica, before)
+            if state.advance_high_watermark(replica.now_ms()) and not replica.offline:
+                replica.high_watermark_moved()
+        elif error is not ErrorCode.NONE:
+            log.info("%s: ISR %s refused: %s", replica.topic_partition, sorted(change.members), error.name)
+        return outcome
+
+    def count(self, replica: Replica, before: frozenset[int]) -> None:
+        """The ISR of a partition led here is another one now; the metadata may bring that before the answer does."""
+        after = replica.state.isr
+        if after == before:
+            return
+        if len(after) < len(before):
+            self.shrinks += 1
+        else:
+            self.expands += 1
+        log.info("%s: ISR is %s, was %s", replica.topic_partition, sorted(after), sorted(before))

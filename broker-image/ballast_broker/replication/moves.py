@@ -1,0 +1,202 @@
+"""Moves of replicas between this broker's directories: what is decided about them. PURE.
+
+A move copies the current log into a future log in the destination, tells the controller once it has caught up, and
+swaps when the controller agreed. Here is which request starts, redirects or ends a move, which move a mover works on
+next, what the next step of a move is, whether it converges, and how much room a destination must keep.
+Guarantee: no step swaps before the controller agreed and the future log was flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from ballast_wire.names import TopicPartition
+
+GIB = 1 << 30
+CONVERGENCE_WINDOW_S = 10.0
+# Below this the rest is copied with appends held: so little that nobody notices.
+FINAL_PIECE_BYTES = 256 * 1024
+
+
+class Request(Enum):
+    """What a request for a directory means for a replica."""
+
+    NOTHING = "it is there, or on its way there"
+    START = "a new move"
+    CANCEL = "it is there; the move away ends"
+    REDIRECT = "the move in progress ends, another one begins"
+
+
+def decide_request(current: str, destination: str | None, wanted: str) -> Request:
+    """`current` and `wanted` are directories; `destination` is that of a move in progress."""
+    if destination is None:
+        return Request.NOTHING if wanted == current else Request.START
+    if wanted == destination:
+        return Request.NOTHING
+    return Request.CANCEL if wanted == current else Request.REDIRECT
+
+
+class Stage(Enum):
+    COPYING = "copying"
+    ASKING = "waiting for the controller"
+    AGREED = "agreed, about to swap"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, eq=False)
+class Move:
+    """One move. Attributes are read by everybody (metrics, DescribeLogDirs); the mover alone writes them."""
+
+    topic_partition: TopicPartition
+    topic_id: UUID
+    source: str
+    destination: str
+    started_s: float
+    stage: Stage = Stage.COPYING
+    copied_bytes: int = 0
+    flushed: bool = False
+    told_controller: bool = False
+    paused: str | None = None
+    not_converging: bool = False
+    error: str | None = None
+    # The offset from which the future log must be cut, set by truncations of the current log.
+    cut_at: int | None = None
+    convergence: Convergence = field(default_factory=lambda: Convergence())
+    pause_ms: float = 0.0
+
+    def note_truncation(self, offset: int) -> None:
+        self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
+
+    @property
+    def ended(self) -> bool:
+        return self.stage in (Stage.DONE, Stage.FAILED, Stage.CANCELLED)
+
+
+class Convergence:
+    """Whether a move gets nearer to the end of its source: compares what is left at both ends of a window."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._left_then = 0
+
+    def observe(self, now_s: float, left_bytes: int) -> bool | None:
+        """False: over a whole window nothing was gained. None: not known yet."""
+        if self._since_s is None:
+            self._since_s, self._left_then = now_s, left_bytes
+            return None
+        if now_s - self._since_s < CONVERGENCE_WINDOW_S:
+            return None
+        gained = left_bytes < self._left_then
+        self._since_s, self._left_then = now_s, left_bytes
+        return gained
+
+    def interrupted(self) -> None:
+        """It was paused or waited for its turn: what is left grew through no fault of its own."""
+        self._since_s = None
+
+
+class Step(Enum):
+    CUT = "cut the future log as the current one was"
+    BEGIN = "the future log must begin where the current one does"
+    COPY_SEGMENT = "copy a sealed segment"
+    COPY_TAIL = "copy some batches"
+    ASK = "tell the controller, which may take its time"
+    WAIT = "nothing to copy; the controller has not answered"
+    FLUSH = "make the future log durable"
+    SWAP = "copy the last batches and swap, at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the logs of a move stand."""
+
+    source_start: int
+    source_end: int
+    future_start: int
+    future_end: int
+    left_bytes: int
+    # The future log ends where a sealed segment of the source begins, with an empty last segment of its own.
+    at_sealed_segment: bool
+
+
+def next_step(move: Move, at: Position) -> Step:
+    if move.cut_at is not None:
+        return Step.CUT
+    if at.future_end < at.source_start:
+        return Step.BEGIN
+    if move.stage is Stage.AGREED and move.flushed and at.left_bytes <= FINAL_PIECE_BYTES:
+        return Step.SWAP
+    if at.future_end < at.source_end:
+        return Step.COPY_SEGMENT if at.at_sealed_segment else Step.COPY_TAIL
+    if not move.told_controller:
+        return Step.ASK
+    if move.stage is Stage.AGREED:
+        return Step.FLUSH
+    return Step.WAIT
+
+
+class MoveQueue:
+    """The moves of one mover: agreed ones first (they are nearly done), then in order of topic and partition.
+
+    The one being copied keeps its turn until it waits, pauses, ends, or turns out not to converge.
+    """
+
+    def __init__(self) -> None:
+        self._moves: dict[TopicPartition, Move] = {}
+        self._deferred: set[TopicPartition] = set()
+        self._current: Move | None = None
+
+    def __len__(self) -> int:
+        return len(self._moves)
+
+    def __iter__(self) -> Iterator[Move]:
+        return iter(list(self._moves.values()))
+
+    def add(self, move: Move) -> None:
+        self._moves[move.topic_partition] = move
+
+    def remove(self, move: Move) -> None:
+        if self._moves.get(move.topic_partition) is move:
+            del self._moves[move.topic_partition]
+            self._deferred.discard(move.topic_partition)
+        if self._current is move:
+            self._current = None
+
+    def defer(self, move: Move) -> None:
+        """Let all others go first once."""
+        self._deferred.add(move.topic_partition)
+
+    def next(self) -> Move | None:
+        """The move to work on now. Those that wait for the controller or for room have nothing to do."""
+        able = [
+            move for move in self._moves.values() if move.stage in (Stage.COPYING, Stage.AGREED) and not move.paused
+        ]
+        ready = [move for move in able if move.topic_partition not in self._deferred]
+        if able and not ready:
+            self._deferred.clear()
+            ready = able
+        agreed = [move for move in ready if move.stage is Stage.AGREED]
+        if not agreed and self._current in ready:
+            return self._current
+        following = min(agreed or ready, key=lambda move: move.topic_partition, default=None)
+        if following is not self._current:
+            if self._current is not None:
+                self._current.convergence.interrupted()
+            self._current = following
+        return following
+
+
+def reserve_bytes(configured: int | None, total_bytes: int) -> int:
+    """Room a destination keeps: as configured, else the larger of 1 GiB and 2 %, at most a tenth of a small disk."""
+    if configured is not None:
+        return configured
+    return min(max(GIB, total_bytes // 50), total_bytes // 10)
+
+
+def room_for(piece_bytes: int, usable_bytes: int, reserve: int) -> bool:
+    return usable_bytes - piece_bytes >= reserve

@@ -1,0 +1,117 @@
+"""Replication throttles: how many bytes a second throttled partitions may take, for leader, follower and moves.
+
+Over the limit nothing more is taken; what was taken is never refused afterwards. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.replica import Replica
+    from ballast_broker.seams import Clock
+
+# Kafka's own default for these rates.
+UNLIMITED = 2**63 - 1
+
+
+class ByteRate:
+    """A token bucket of a quarter second: what is taken beyond it is a debt that must be waited off.
+
+    Over any span the bytes are at most limit x span + one quarter second + one read, so ten seconds come out within
+    5 % if reads are no larger than a quarter second of the limit.
+    """
+
+    BURST_S = 0.25
+
+    def __init__(self, clock: Clock, bytes_per_second: int = UNLIMITED) -> None:
+        self._clock = clock
+        self._limit = bytes_per_second
+        self._available = 0.0
+        self._updated_s = clock.monotonic()
+        self.total_bytes = 0
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def limited(self) -> bool:
+        return self._limit < UNLIMITED
+
+    def change_limit(self, bytes_per_second: int) -> None:
+        """A new limit begins with an empty bucket, a debt of the old one is forgotten."""
+        if bytes_per_second != self._limit:
+            self._limit = bytes_per_second
+            self._available = 0.0
+            self._updated_s = self._clock.monotonic()
+
+    def exceeded(self) -> bool:
+        return self._limit < UNLIMITED and self._refill() <= 0
+
+    def wait_s(self) -> float:
+        """Seconds until something may be taken again."""
+        if not self.exceeded():
+            return 0.0
+        return (1.0 - self._available) / self._limit if self._limit > 0 else float("inf")
+
+    def largest_read(self, size: int) -> int:
+        """`size`, or a quarter second of the limit where that is less."""
+        return size if self._limit >= UNLIMITED else max(1, min(size, int(self._limit * self.BURST_S)))
+
+    def record(self, size: int) -> None:
+        self.total_bytes += size
+        if self._limit < UNLIMITED:
+            self._refill()
+            self._available -= size
+
+    def record_exempt(self, size: int) -> None:
+        """Bytes that nobody would have held back: they count, but make no debt of more than a second."""
+        self.total_bytes += size
+        if self._limit < UNLIMITED:
+            self._available = max(self._refill() - size, min(self._available, -float(self._limit)))
+
+    def _refill(self) -> float:
+        now_s = self._clock.monotonic()
+        self._available += (now_s - self._updated_s) * self._limit
+        self._available = min(self._available, self._limit * self.BURST_S)
+        self._updated_s = now_s
+        return self._available
+
+
+class LeaderThrottle:
+    """`leader.replication.throttled.rate`: out-of-sync followers of throttled partitions get no data over it."""
+
+    def __init__(self, rate: ByteRate) -> None:
+        self.rate = rate
+        self._left_out = False
+
+    def leaves_out(self, replica: Replica, follower: int) -> bool:
+        if self._throttled(replica, follower) and self.rate.exceeded():
+            self._left_out = True
+            return True
+        return False
+
+    def take_wait_ms(self) -> float:
+        """How long a fetch that got nothing should wait because of this throttle; infinite if it is not the reason."""
+        left_out, self._left_out = self._left_out, False
+        return max(self.rate.wait_s() * 1000, 1.0) if left_out else float("inf")
+
+    def largest_read(self, replica: Replica, follower: int, size: int) -> int:
+        return self.rate.largest_read(size) if self._throttled(replica, follower) else size
+
+    def record(self, replica: Replica, follower: int, size: int) -> None:
+        # All bytes of throttled partitions count, those that in-sync followers take as well; they are never refused.
+        if self._throttled(replica, follower):
+            self.rate.record(size)
+        elif replica.leader_throttled:
+            self.rate.record_exempt(size)
+
+    @staticmethod
+    def _throttled(replica: Replica, follower: int) -> bool:
+        return replica.leader_throttled and follower not in replica.state.isr
+
+
+def throttles_partition(entries: tuple[str, ...], partition: int, broker_id: int) -> bool:
+    """Whether `leader|follower.replication.throttled.replicas` (`*` or `partition:broker` each) names this replica."""
+    return "*" in entries or f"{partition}:{broker_id}" in entries

@@ -1,0 +1,223 @@
+"""Fetches as the leader answers them: reads within limits, learns followers' offsets, parks what has to wait.
+
+A fetch that finds enough is answered synchronously; only one that has to wait costs a future. The order of the steps
+for one partition: is it here, does the epoch fit, do the logs agree, read, note the follower's offset, move the high
+watermark, answer. Whoever gets a `FetchResult` with a slice must `release` the slice. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ballast_broker.replication.waiting import Deadlines, ParkedFetch, Wakeups
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import ZERO_UUID, TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.quotas import LeaderThrottle
+    from ballast_broker.replication.replica import Replica
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.slices import LogSlice
+
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+CONSUMER = -1
+EPOCH_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+@dataclass(slots=True)
+class FetchEntry:
+    topic_partition: TopicPartition
+    topic_id: UUID
+    fetch_offset: int
+    last_fetched_epoch: int = -1
+    current_leader_epoch: int = -1
+    log_start_offset: int = -1
+    max_bytes: int = 1_048_576
+
+
+@dataclass(slots=True)
+class FetchParams:
+    """`replica_id` is -1 for consumers. Followers see up to the log's end, consumers up to the high watermark."""
+
+    replica_id: int = CONSUMER
+    replica_epoch: int = -1
+    isolation: int = READ_UNCOMMITTED
+    min_bytes: int = 1
+    max_wait_ms: int = 0
+    max_bytes: int = 57_671_680
+
+
+@dataclass(slots=True)
+class FetchResult:
+    topic_partition: TopicPartition
+    error: ErrorCode
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    slice: LogSlice | None = None
+    diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
+    preferred_replica: int = -1
+    aborted: list[Any] = field(default_factory=list)
+    current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
+
+    def release(self) -> None:
+        if self.slice is not None:
+            self.slice.release()
+            self.slice = None
+
+
+class Reader:
+    def __init__(
+        self,
+        replicas: Mapping[TopicPartition, Replica],
+        deadlines: Deadlines,
+        throttle: LeaderThrottle,
+        propose_expand: Callable[[Replica, int], None],
+    ) -> None:
+        self._replicas = replicas
+        self._deadlines = deadlines
+        self._throttle = throttle
+        self._propose_expand = propose_expand
+        self.wakeups = Wakeups(self._look_again)
+
+    def fetch(
+        self, params: FetchParams, entries: list[FetchEntry]
+    ) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
+        results, size, urgent = self._read_all(params, entries, first=True)
+        if urgent or size >= params.min_bytes or params.max_wait_ms <= 0 or not entries:
+            return results
+        for result in results:
+            result.release()
+        parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes - size)
+        delay_ms = float(params.max_wait_ms)
+        if params.replica_id >= 0:
+            # What the throttle left out may be had as soon as the throttle allows, not after the whole wait.
+            delay_ms = min(delay_ms, self._throttle.take_wait_ms())
+        parked.park(delay_ms, [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))])
+        return parked.future
+
+    def _finish(self, parked: ParkedFetch) -> None:
+        """Its time is over: answer with what there is."""
+        if not parked.future.done():
+            parked.future.set_result(self._read_all(parked.params, parked.entries, first=False)[0])
+
+    def _look_again(self, parked: ParkedFetch) -> None:
+        results, size, urgent = self._read_all(parked.params, parked.entries, first=False)
+        if urgent or size >= parked.params.min_bytes:
+            parked.future.set_result(results)
+            return
+        parked.missing_bytes = parked.params.min_bytes - size
+        for result in results:
+            result.release()
+
+    def _read_all(
+        self, params: FetchParams, entries: list[FetchEntry], *, first: bool
+    ) -> tuple[list[FetchResult], int, bool]:
+        """All results, the bytes in them, and whether they must be answered at once."""
+        results = []
+        size = 0
+        urgent = False
+        for entry in entries:
+            replica = self._replicas.get(entry.topic_partition)
+            try:
+                if replica is None:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                result = self._read(replica, params, entry, params.max_bytes - size, size == 0, first)
+            except ApiError as error:
+                result = _refused(entry, error, replica)
+            if result.slice is not None:
+                size += result.slice.size
+            if result.error is not ErrorCode.NONE or result.diverging_epoch is not None:
+                urgent = True
+            results.append(result)
+        return results, size, urgent
+
+    def _read(
+        self, replica: Replica, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool, first: bool
+    ) -> FetchResult:
+        if entry.topic_id != replica.topic_id and entry.topic_id != ZERO_UUID:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        log = replica.led_log(entry.current_leader_epoch)
+        state = replica.state
+        follower = params.replica_id
+        if follower >= 0 and follower not in state.followers:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {follower} holds no replica of this partition.")
+        if entry.last_fetched_epoch >= 0:
+            diverging = diverging_epoch(log, entry.last_fetched_epoch, entry.fetch_offset)
+            if diverging is not None:
+                return FetchResult(
+                    entry.topic_partition, ErrorCode.NONE, log_start_offset=log.log_start_offset,
+                    high_watermark=state.high_watermark, diverging_epoch=diverging,
+                )  # fmt: skip
+        found = self._slice(replica, log, params, entry, limit, min_one)
+        if follower >= 0 and first:
+            self._note_follower(replica, params, entry)
+        return FetchResult(
+            entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset, log.log_start_offset,
+            found,
+        )  # fmt: skip
+
+    def _slice(
+        self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool
+    ) -> LogSlice | None:
+        state = replica.state
+        offset = entry.fetch_offset
+        if params.replica_id >= 0:
+            upper = log.log_end_offset
+        else:
+            upper = log.last_stable_offset if params.isolation == READ_COMMITTED else state.high_watermark
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        max_bytes = min(entry.max_bytes, limit)
+        if offset >= upper or (max_bytes <= 0 and not min_one):
+            return None
+        if params.replica_id >= 0 and replica.leader_throttled:
+            if self._throttle.leaves_out(replica, params.replica_id):
+                return None
+            max_bytes = self._throttle.largest_read(replica, params.replica_id, max_bytes)
+        found = log.read(offset, max(max_bytes, 0), upper_offset=upper, min_one=min_one)
+        if not found.size:
+            found.release()
+            return None
+        if params.replica_id >= 0 and replica.leader_throttled:
+            self._throttle.record(replica, params.replica_id, found.size)
+        return found
+
+    def _note_follower(self, replica: Replica, params: FetchParams, entry: FetchEntry) -> None:
+        state, broker_id = replica.state, params.replica_id
+        follower = state.followers[broker_id]
+        moved_start = entry.log_start_offset != follower.log_start_offset
+        if state.follower_fetched(
+            broker_id, params.replica_epoch, entry.fetch_offset, entry.log_start_offset, replica.now_ms()
+        ):
+            replica.high_watermark_moved()
+        if broker_id not in state.isr:
+            self._propose_expand(replica, broker_id)
+        if moved_start and replica.delete_waiters:
+            replica.log_start_moved()
+
+
+def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+    """Where the asker's log leaves ours, if it does: the largest epoch not above its last one, and that one's end."""
+    if last_fetched_epoch == log.latest_epoch and fetch_offset <= log.log_end_offset:
+        return None
+    epoch, end_offset = log.epoch_end_offset(last_fetched_epoch)
+    if end_offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
+
+
+def _refused(entry: FetchEntry, error: ApiError, replica: Replica | None) -> FetchResult:
+    result = FetchResult(entry.topic_partition, error.code)
+    if replica is not None:
+        if error.code in EPOCH_ERRORS:
+            result.current_leader = (replica.state.leader_id, replica.state.leader_epoch)
+        if replica.log is not None and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            result.high_watermark = replica.state.high_watermark
+            result.log_start_offset = replica.log.log_start_offset
+    return result

@@ -1,0 +1,204 @@
+"""This broker's replica of one partition: its log, its pure state, and the fetches that wait on it.
+
+All that changes the log or the high watermark of a partition goes through here, so that waiting requests are woken.
+Loop thread only. Refusals are `ApiError`; a failing disk is `KAFKA_STORAGE_ERROR` and takes its directory offline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ballast_broker.replication.partition import Partition, Registration, Transition
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.log_config import LogConfig
+    from ballast_broker.replication.waiting import ParkedFetch, PendingCommit, Wakeups
+    from ballast_broker.seams import Clock
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.slices import AppendInfo
+
+_STORAGE_ERROR = "The log's directory is offline."
+
+
+class Replica:
+    __slots__ = (
+        "_clock", "_wakeups", "delete_waiters", "follower_throttled", "leader_throttled", "log", "offline", "parked",
+        "state", "topic_id", "topic_partition", "truncated",
+    )  # fmt: skip
+
+    def __init__(self, topic_id: UUID, state: Partition, clock: Clock, wakeups: Wakeups) -> None:
+        self.topic_partition: TopicPartition = state.topic_partition
+        self.topic_id = topic_id
+        self.state = state
+        self.log: Log | None = None
+        self.offline = False
+        self.parked: dict[ParkedFetch, None] = {}
+        self.delete_waiters: list[tuple[int, PendingCommit]] = []
+        self.leader_throttled = False
+        self.follower_throttled = False
+        # Told of every truncation: a move cuts its copy at the same offset.
+        self.truncated: list[Callable[[int], None]] = []
+        self._clock = clock
+        self._wakeups = wakeups
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def configure(self, config: LogConfig) -> None:
+        self.state.min_insync_replicas = config.min_insync_replicas
+        if self.log is not None:
+            self.log.update_config(config)
+
+    # -- role -----------------------------------------------------------------------------------------------------
+    def become(self, metadata: Registration) -> Transition:
+        state, log = self.state, self.online_log()
+        led = state.is_leader
+        epoch = state.leader_epoch
+        transition = state.become(
+            metadata, log_end_offset=log.log_end_offset, high_watermark=log.high_watermark, now_ms=self.now_ms()
+        )
+        if transition is Transition.STALE:
+            return transition
+        if transition is Transition.NEW_LEADER:
+            log.assign_epoch(state.leader_epoch, log.log_end_offset)
+        if state.is_leader:
+            log.update_high_watermark(state.high_watermark)
+        if led and (not state.is_leader or state.leader_epoch != epoch):
+            self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif led:
+            self.committed()
+        if state.leader_epoch != epoch:
+            self.wake_all()
+        return transition
+
+    def online_log(self) -> Log:
+        if self.log is None or self.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _STORAGE_ERROR)
+        return self.log
+
+    def led_log(self, current_leader_epoch: int = -1) -> Log:
+        """The log, if this broker leads and the asker's epoch is ours."""
+        self.check_epoch(current_leader_epoch)
+        if not self.state.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.online_log()
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        if current_leader_epoch >= 0 and current_leader_epoch != self.state.leader_epoch:
+            fenced = current_leader_epoch < self.state.leader_epoch
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def go_offline(self) -> None:
+        self.offline = True
+        self.refuse_waiting(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.wake_all()
+
+    # -- writing --------------------------------------------------------------------------------------------------
+    def append(self, batches: bytearray | memoryview, acks: int, origin: str) -> AppendInfo:
+        state, log = self.state, self.log
+        if log is None or self.offline:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _STORAGE_ERROR)
+        if state.leader_id != state.broker_id:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if acks == -1 and len(state.isr) < state.effective_min_isr:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {sorted(state.isr)} is insufficient to satisfy the min.isr requirement "
+                f"of {state.effective_min_isr} for partition {self.topic_partition}",
+            )
+        info = log.append_as_leader(batches, state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin)
+        now_ms = self.now_ms() if state.followers else 0
+        if state.appended(log.log_end_offset, now_ms):
+            log.update_high_watermark(state.high_watermark)
+            if state.waiting:
+                self.committed()
+            if self.parked:
+                self.wake(info.size_bytes, followers_only=False)
+        elif self.parked:
+            self.wake(info.size_bytes, followers_only=True)
+        return info
+
+    def append_as_follower(self, batches: memoryview) -> AppendInfo:
+        return self.online_log().append_as_follower(batches)
+
+    def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
+        """After a fetch as a follower: take over what the leader says of its offsets."""
+        log = self.online_log()
+        before = self.state.high_watermark
+        after = self.state.follow_high_watermark(leader_high_watermark, log.log_end_offset)
+        if after != before:
+            log.update_high_watermark(after)
+            if self.parked:
+                self.wake(0, followers_only=False)
+        if leader_log_start_offset > log.log_start_offset:
+            log.advance_log_start_offset(min(leader_log_start_offset, log.high_watermark))
+
+    def truncate_to(self, offset: int) -> None:
+        log = self.online_log()
+        log.truncate_to(offset)
+        for tell in self.truncated:
+            tell(offset)
+        self.state.truncated(log.log_end_offset)
+        log.update_high_watermark(self.state.high_watermark)
+
+    def start_over_at(self, offset: int) -> None:
+        """Nothing of what is here is any use: an empty log that begins at `offset`."""
+        log = self.online_log()
+        log.truncate_fully_and_start_at(offset)
+        for tell in self.truncated:
+            tell(0)
+        self.state.log_end_offset = offset
+        self.state.high_watermark = offset
+        log.update_high_watermark(offset)
+
+    # -- what was committed ---------------------------------------------------------------------------------------
+    def high_watermark_moved(self) -> None:
+        self.online_log().update_high_watermark(self.state.high_watermark)
+        if self.state.waiting:
+            self.committed()
+        if self.parked:
+            self.wake(0, followers_only=False)
+
+    def committed(self) -> None:
+        for waiter in self.state.take_committed():
+            waiter.answer(self.state.committed(0) or ErrorCode.NONE)
+
+    def refuse_waiting(self, error: ErrorCode) -> None:
+        for waiter in self.state.take_all():
+            waiter.answer(error)
+        waiters, self.delete_waiters = self.delete_waiters, []
+        for _, waiter in waiters:
+            waiter.answer(error)
+
+    def log_start_moved(self) -> None:
+        """Answer those DeleteRecords whose offset all replicas have passed."""
+        lowest = min(self.state.lowest_log_start_offset(), self.online_log().log_start_offset)
+        waiters, self.delete_waiters = self.delete_waiters, []
+        for offset, waiter in waiters:
+            if offset <= lowest:
+                waiter.answer(ErrorCode.NONE)
+            else:
+                self.delete_waiters.append((offset, waiter))
+
+    # -- waking ---------------------------------------------------------------------------------------------------
+    def wake(self, new_bytes: int, *, followers_only: bool) -> None:
+        """Data came (for followers), or the high watermark moved (for consumers as well)."""
+        for fetch in self.parked:
+            if followers_only and not fetch.from_follower:
+                continue
+            if fetch.from_follower and not new_bytes:
+                continue  # a high watermark alone travels with the next answer
+            if fetch.missing_bytes > 0:
+                # Consumers may be told of an append twice, by its bytes and by its commit: counting generously only
+                # means looking earlier than necessary.
+                fetch.missing_bytes -= new_bytes or fetch.missing_bytes
+            if fetch.missing_bytes <= 0:
+                self._wakeups.wake(fetch)
+
+    def wake_all(self) -> None:
+        for fetch in self.parked:
+            self._wakeups.wake(fetch)

@@ -1,0 +1,442 @@
+"""All replicas on this broker: becomes leader and follower as the metadata says, and answers for what it leads.
+
+The hot path (`append`, `fetch` with data there, a commit that needs no waiting) is synchronous: no task, no future.
+What cannot be answered yet comes back as a future. Refusals of single partitions are `ApiError` or an error code in
+their result. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ballast_broker.metadata.image import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    MetadataImage,
+    PartitionRegistration,
+)
+from ballast_broker.replication import offsets
+from ballast_broker.replication.assignments import Assignments
+from ballast_broker.replication.directories import Directories, LogDirectoryInfo
+from ballast_broker.replication.fetchers import Fetchers
+from ballast_broker.replication.isr import Controller, IsrChanges
+from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.partition import Partition, Transition
+from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
+from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
+from ballast_broker.replication.replica import Replica
+from ballast_broker.replication.settings import ReplicationSettings
+from ballast_broker.replication.waiting import Deadlines, PendingCommit
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.log_config import LogConfig
+    from ballast_broker.metadata.delta import MetadataDelta
+    from ballast_broker.seams import Clock, Network, Threads
+    from ballast_broker.storage.directories import LogDirectory
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.manager import LogManager
+    from ballast_broker.storage.slices import AppendInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    error: ErrorCode
+    first_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+class Replicas:
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        *,
+        logs: LogManager,
+        clock: Clock,
+        controller: Controller,
+        broker_epoch: Callable[[], int],
+        log_config: Callable[[MetadataImage, str], LogConfig],
+        network: Network,
+        threads: Threads,
+    ) -> None:
+        self._settings = settings
+        self._broker_id = settings.broker_id
+        self._logs = logs
+        self._clock = clock
+        self._log_config = log_config
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._deadlines = Deadlines()
+        self.leader_rate = ByteRate(clock)
+        self.follower_rate = ByteRate(clock)
+        self.moves_rate = ByteRate(clock)
+        self._rates = {
+            "replica.alter.log.dirs.io.max.bytes.per.second": self.moves_rate,
+            "leader.replication.throttled.rate": self.leader_rate,
+            "follower.replication.throttled.rate": self.follower_rate,
+        }
+        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate)
+        self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
+        self._reader = Reader(self._replicas, self._deadlines, LeaderThrottle(self.leader_rate), self._propose_expand)
+        self.assignments = Assignments(controller, settings.broker_id, broker_epoch)
+        self.movers = Movers(
+            count=lambda: settings.num_replica_alter_log_dirs_threads or len(logs.directories),
+            logs=logs,
+            threads=threads,
+            clock=clock,
+            rate=self.moves_rate,
+            assignments=self.assignments,
+            reserve=settings.log_dir_reserve_bytes,
+        )
+        self._directories = Directories(logs, self._replicas, self.movers)
+        self._eligible: dict[int, int] = {}
+        self._shrink_task: asyncio.Task[None] | None = None
+        self._published = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.get_ident()
+        logs.on_directory_failure.append(self._directory_failed)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._shrink_task = asyncio.get_running_loop().create_task(self._shrink_isrs(), name="isr-shrink")
+
+    async def stop(self) -> None:
+        if self._shrink_task is not None:
+            self._shrink_task.cancel()
+            await asyncio.gather(self._shrink_task, return_exceptions=True)
+        await self.movers.close()
+        await self.assignments.close()
+        await self.fetchers.close()
+        await self.isr_changes.close()
+        for replica in self._replicas.values():
+            replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            replica.wake_all()
+        self._deadlines.close()
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+    def partition(self, topic_partition: TopicPartition) -> Partition | None:
+        replica = self._replicas.get(topic_partition)
+        return None if replica is None else replica.state
+
+    def partitions(self) -> list[Partition]:
+        return [replica.state for replica in self._replicas.values()]
+
+    def local_log(self, topic_partition: TopicPartition) -> Log | None:
+        replica = self._replicas.get(topic_partition)
+        return None if replica is None or replica.offline else replica.log
+
+    def _replica(self, topic_partition: TopicPartition) -> Replica:
+        replica = self._replicas.get(topic_partition)
+        if replica is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return replica
+
+    # -- producing --------------------------------------------------------------------------------------------------
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        batches: bytearray | memoryview,
+        acks: int,
+        *,
+        origin: str = "client",
+    ) -> AppendInfo:
+        """Write to the leader's log, at once. With acks=-1 ask `await_committed` for `last_offset + 1` next."""
+        replica = self._replicas.get(topic_partition)
+        if replica is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic_id is not None and topic_id != replica.topic_id:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return replica.append(batches, acks, origin)
+
+    def await_committed(
+        self, topic_partition: TopicPartition, offset: int, timeout_ms: int
+    ) -> ErrorCode | asyncio.Future[ErrorCode]:
+        """Whether the whole ISR has everything before `offset`: the answer, or a future of it."""
+        replica = self._replicas.get(topic_partition)
+        if replica is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = replica.state.committed(offset)
+        if error is not None:
+            return error
+        waiter = PendingCommit(self._deadlines, timeout_ms)
+        replica.state.wait(offset, waiter)
+        return waiter.future
+
+    async def append_records(
+        self, entries: Mapping[TopicPartition, bytearray | memoryview], *, acks: int, timeout_ms: int
+    ) -> dict[TopicPartition, AppendResult]:
+        """The coordinators' way to write: all entries, then wait for all."""
+        results: dict[TopicPartition, AppendResult] = {}
+        waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
+        for topic_partition, batches in entries.items():
+            try:
+                info = self.append(topic_partition, None, batches, acks, origin="coordinator")
+            except ApiError as error:
+                results[topic_partition] = AppendResult(error.code, message=error.message)
+                continue
+            outcome = ErrorCode.NONE
+            if acks == -1:
+                answer = self.await_committed(topic_partition, info.last_offset + 1, timeout_ms)
+                if isinstance(answer, ErrorCode):
+                    outcome = answer
+                else:
+                    waits.append((topic_partition, answer))
+            results[topic_partition] = AppendResult(
+                outcome, info.first_offset, info.log_append_time_ms, info.log_start_offset
+            )
+        for topic_partition, future in waits:
+            outcome = await future
+            if outcome is not ErrorCode.NONE:
+                results[topic_partition] = AppendResult(outcome)
+        return results
+
+    # -- fetching and offsets -----------------------------------------------------------------------------------------
+    def fetch(
+        self, params: FetchParams, entries: list[FetchEntry]
+    ) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
+        """One result per entry, in order; a list where it can be answered now, else a future."""
+        return self._reader.fetch(params, entries)
+
+    def list_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp: int,
+        isolation: int = 0,
+        current_leader_epoch: int = -1,
+        replica_id: int = CONSUMER,
+    ) -> offsets.FoundOffset:
+        replica = self._replica(topic_partition)
+        return offsets.list_offset(replica, timestamp, isolation, current_leader_epoch, replica_id)
+
+    def offset_for_leader_epoch(
+        self, topic_partition: TopicPartition, leader_epoch: int, current_leader_epoch: int = -1
+    ) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch not above the one asked for; (-1, -1) where there is none."""
+        return offsets.offset_for_leader_epoch(self._replica(topic_partition), leader_epoch, current_leader_epoch)
+
+    async def delete_records(
+        self, entries: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
+        """Per partition the error and the new low watermark, after all replicas have taken it over."""
+        results: dict[TopicPartition, tuple[ErrorCode, int]] = {}
+        waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
+        for topic_partition, offset in entries.items():
+            try:
+                answer = offsets.delete_records(self._replica(topic_partition), offset, timeout_ms, self._deadlines)
+            except ApiError as error:
+                results[topic_partition] = (error.code, -1)
+                continue
+            if isinstance(answer, int):
+                results[topic_partition] = (ErrorCode.NONE, answer)
+            else:
+                waits.append((topic_partition, answer))
+        for topic_partition, future in waits:
+            outcome = await future
+            found = self.local_log(topic_partition)
+            low = -1 if found is None or outcome is not ErrorCode.NONE else found.log_start_offset
+            results[topic_partition] = (outcome, low)
+        return results
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for topic in delta.topics_deleted.values():
+            for number in topic.partitions:
+                self._stop(TopicPartition(topic.name, number), topic.id)
+        if delta.brokers_changed:
+            self._brokers_changed(image)
+        for changed in delta.topics_changed.values():
+            config = None
+            for number, registration in changed.partitions.items():
+                topic_partition = TopicPartition(changed.name, number)
+                if self._broker_id not in registration.replicas:
+                    self._stop(topic_partition, changed.id)
+                    continue
+                config = config or self._log_config(image, changed.name)
+                before = changed.previous(number)
+                added = self._published and (before is None or self._broker_id not in before.replicas)
+                with contextlib.suppress(ApiError):
+                    self._take_role(topic_partition, changed.id, registration, config, added)
+        if delta.brokers_changed:
+            for replica in self._replicas.values():
+                replica.state.update_eligible(self._eligible)
+        self._configure(delta, image)
+        self._published = True
+
+    def _brokers_changed(self, image: MetadataImage) -> None:
+        brokers = image.cluster.brokers.values()
+        self._eligible = {broker.id: broker.epoch for broker in brokers if broker.active}
+        listener = self._settings.inter_broker_listener_name
+        self.fetchers.update_endpoints(
+            {
+                broker.id: (broker.listeners[listener].host, broker.listeners[listener].port)
+                for broker in brokers
+                if listener in broker.listeners
+            }
+        )
+
+    def _configure(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Topic configs that changed, or all of them where a default of the broker did."""
+        topics = {name for resource_type, name in delta.configs_changed if resource_type == RESOURCE_TOPIC}
+        everything = any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed)
+        if not topics and not everything:
+            return
+        if everything:
+            self._configure_rates(image)
+        configs: dict[str, LogConfig] = {}
+        for topic_partition, replica in self._replicas.items():
+            topic = topic_partition.topic
+            if everything or topic in topics:
+                config = configs.get(topic) or configs.setdefault(topic, self._log_config(image, topic))
+                self._apply_config(replica, config)
+
+    def _configure_rates(self, image: MetadataImage) -> None:
+        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
+        defaults = image.configs.of(RESOURCE_BROKER, "")
+        for name, rate in self._rates.items():
+            rate.change_limit(int(own.get(name) or defaults.get(name) or UNLIMITED))
+        self.movers.wake()
+
+    def _apply_config(self, replica: Replica, config: LogConfig) -> None:
+        replica.configure(config)
+        number = replica.topic_partition.partition
+        replica.leader_throttled = throttles_partition(
+            config.leader_replication_throttled_replicas, number, self._broker_id
+        )
+        replica.follower_throttled = throttles_partition(
+            config.follower_replication_throttled_replicas, number, self._broker_id
+        )
+
+    def _take_role(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        registration: PartitionRegistration,
+        config: LogConfig,
+        added: bool,
+    ) -> None:
+        replica = self._replicas.get(topic_partition)
+        if replica is not None and replica.topic_id != topic_id:
+            self._stop(topic_partition, replica.topic_id)
+            replica = None
+        if replica is None:
+            state = Partition(topic_partition, self._broker_id, max_lag_ms=self._settings.replica_lag_time_max_ms)
+            replica = Replica(topic_id, state, self._clock, self._reader.wakeups)
+            self._replicas[topic_partition] = replica
+        if replica.log is None:
+            self._open_log(replica, registration, config, added)
+            self._settle_directory(replica, registration.directory_of(self._broker_id))
+        self._apply_config(replica, config)
+        isr = replica.state.isr
+        transition = replica.become(registration)
+        if transition is Transition.STALE:
+            return
+        if transition is Transition.STILL_LEADER:
+            self.isr_changes.count(replica, isr)
+        if replica.state.is_leader:
+            replica.state.update_eligible(self._eligible)
+            self.fetchers.unfollow(replica)
+        else:
+            self.fetchers.follow(replica)
+
+    def _open_log(self, replica: Replica, registration: PartitionRegistration, config: LogConfig, added: bool) -> None:
+        """The log as it is on disk, or a new one. None is made where its own may be on a disk that is away."""
+        topic_partition = replica.topic_partition
+        assigned = registration.directory_of(self._broker_id)
+        known = None if assigned is None else self._logs.directory(assigned)
+        try:
+            if topic_partition in self._logs.future_logs and topic_partition not in self._logs.logs:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
+            replica.log = self._logs.get_or_create(
+                topic_partition,
+                replica.topic_id,
+                config,
+                is_new=added or (known is not None and known.online),
+                assigned_directory=assigned,
+            )
+        except ApiError as error:
+            log.error("no log for %s: %s", topic_partition, error)
+            replica.go_offline()
+            raise
+        replica.offline = False
+
+    def _settle_directory(self, replica: Replica, assigned: UUID | None) -> None:
+        """Go on with a move that a restart interrupted; else the controller is told where the replica really is."""
+        future = self._logs.future_logs.get(replica.topic_partition)
+        directory = replica.online_log().directory
+        if future is not None:
+            self.movers.start(replica, future.directory)
+        elif assigned != directory.id:
+            self.assignments.assign(replica.topic_id, replica.topic_partition.partition, directory.id)
+
+    def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """The partition is no longer here: its log goes."""
+        replica = self._replicas.get(topic_partition)
+        if replica is None or replica.topic_id != topic_id:
+            return
+        del self._replicas[topic_partition]
+        self.fetchers.unfollow(replica)
+        move = self.movers.moves.get(topic_partition)
+        if move is not None:
+            self.movers.cancel(move, assign_back=False)
+        replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        replica.wake_all()
+        if replica.log is not None and not replica.offline:
+            self._logs.delete(topic_partition)
+
+    def settle_strays(self, image: MetadataImage) -> list[TopicPartition]:
+        """Logs on disk that the metadata does not put here are set aside. Only for an image that is up to date."""
+        strays = []
+        for topic_partition, found in list(self._logs.logs.items()):
+            topic = image.topics.by_name(topic_partition.topic)
+            here = topic is not None and topic.id == found.topic_id and topic.partitions.get(topic_partition.partition)
+            if not here or self._broker_id not in here.replicas:
+                self._logs.rename_stray(topic_partition)
+                strays.append(topic_partition)
+        return strays
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        # A flush may find out, in its thread.
+        if threading.get_ident() != self._thread and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._directory_failed, directory)
+            return
+        self.movers.directory_failed(directory)
+        for replica in self._replicas.values():
+            if replica.log is not None and replica.log.directory is directory:
+                replica.go_offline()
+                self.fetchers.unfollow(replica)
+
+    # -- directories --------------------------------------------------------------------------------------------------
+    def alter_replica_log_dirs(self, entries: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        return self._directories.alter(entries)
+
+    def describe_log_dirs(self, wanted: Collection[TopicPartition] | None = None) -> list[LogDirectoryInfo]:
+        return self._directories.describe(wanted)
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+    def _propose_expand(self, replica: Replica, broker_id: int) -> None:
+        change = replica.state.propose_expand(broker_id)
+        if change is not None:
+            self.isr_changes.submit(replica, change)
+
+    async def _shrink_isrs(self) -> None:
+        interval_s = self._settings.replica_lag_time_max_ms / 2000
+        while True:
+            await asyncio.sleep(interval_s)
+            for replica in list(self._replicas.values()):
+                change = replica.state.propose_shrink(replica.now_ms())
+                if change is not None:
+                    log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
+                    self.isr_changes.submit(replica, change)

@@ -1,0 +1,159 @@
+"""Requests that wait for something: a fetch for data, a produce for its commit, and the wheel that ends their wait.
+
+Waiting costs no CPU: a request lies on its partitions and in one slot of the wheel until an event or its time comes.
+What wakes fetches is gathered and handled once per turn of the loop, so a burst of appends makes one answer.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from ballast_wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+    from ballast_broker.replication.replica import Replica
+
+TICK_S = 0.005
+
+
+class Expiring(Protocol):
+    slot: int
+
+    def expire(self) -> None: ...
+
+
+class Deadlines:
+    """A wheel of 5 ms slots with one timer for the earliest of them. Nothing ends early."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, set[Expiring]] = {}
+        self._order: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, item: Expiring, delay_ms: float) -> None:
+        loop = asyncio.get_running_loop()
+        item.slot = key = math.ceil((loop.time() + delay_ms / 1000) / TICK_S)
+        slot = self._slots.get(key)
+        if slot is not None:
+            slot.add(item)
+            return
+        self._slots[key] = {item}
+        heapq.heappush(self._order, key)
+        if self._order[0] == key:
+            self._arm(loop)
+
+    def discard(self, item: Expiring) -> None:
+        # The slot stays, empty: its timer is set already, and most slots are shared.
+        slot = self._slots.get(item.slot)
+        if slot is not None:
+            slot.discard(item)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._slots.clear()
+        self._order.clear()
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+
+    def _fire(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Timers may fire early by the clock's resolution; half a slot is more than that.
+        now = loop.time() / TICK_S + 0.5
+        while self._order and self._order[0] <= now:
+            for item in self._slots.pop(heapq.heappop(self._order)):
+                item.expire()
+        self._timer = None
+        if self._order:
+            self._arm(loop)
+
+
+class ParkedFetch:
+    """A fetch with too little to answer. `finish` reads again and answers; it is called at most once."""
+
+    __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "missing_bytes", "params", "parked_on",
+                 "slot")  # fmt: skip
+
+    def __init__(
+        self,
+        params: FetchParams,
+        entries: list[FetchEntry],
+        deadlines: Deadlines,
+        finish: Callable[[ParkedFetch], None],
+        missing_bytes: int,
+    ) -> None:
+        self.params = params
+        self.entries = entries
+        self.from_follower = params.replica_id >= 0
+        self.missing_bytes = missing_bytes
+        self.future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
+        self.parked_on: list[Replica] = []
+        self.slot = -1
+        self._deadlines = deadlines
+        self._finish = finish
+
+    def park(self, delay_ms: float, replicas: list[Replica]) -> None:
+        self.parked_on = replicas
+        for replica in replicas:
+            replica.parked[self] = None
+        self._deadlines.add(self, delay_ms)
+        self.future.add_done_callback(self._leave)
+
+    def _leave(self, _: asyncio.Future[list[FetchResult]]) -> None:
+        """Answered, or the client went away and the future was cancelled."""
+        self._deadlines.discard(self)
+        for replica in self.parked_on:
+            replica.parked.pop(self, None)
+
+    def expire(self) -> None:
+        self._finish(self)
+
+
+class Wakeups:
+    """Parked fetches that something happened for; they are finished at the end of this turn of the loop."""
+
+    def __init__(self, finish: Callable[[ParkedFetch], None]) -> None:
+        self._finish = finish
+        self._woken: dict[ParkedFetch, None] = {}
+
+    def wake(self, fetch: ParkedFetch) -> None:
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._drain)
+        self._woken[fetch] = None
+
+    def _drain(self) -> None:
+        woken, self._woken = self._woken, {}
+        for fetch in woken:
+            if not fetch.future.done():
+                self._finish(fetch)
+
+
+class PendingCommit:
+    """A produce (or a DeleteRecords) that waits on one partition."""
+
+    __slots__ = ("_deadlines", "future", "slot")
+
+    def __init__(self, deadlines: Deadlines, timeout_ms: int) -> None:
+        self.future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self.slot = -1
+        self._deadlines = deadlines
+        deadlines.add(self, timeout_ms)
+
+    def answer(self, error: ErrorCode) -> None:
+        self._deadlines.discard(self)
+        if not self.future.done():
+            self.future.set_result(error)
+
+    def expire(self) -> None:
+        # It stays in its partition's queue until the high watermark passes; answering twice is harmless.
+        if not self.future.done():
+            self.future.set_result(ErrorCode.REQUEST_TIMED_OUT)

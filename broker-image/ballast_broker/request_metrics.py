@@ -1,0 +1,35 @@
+"""Requests counted and timed where they are answered; read by the metrics page. Loop thread only."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from ballast_wire.errors import ErrorCode
+
+LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Latency:
+    __slots__ = ("buckets", "count", "total_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.count = 0
+        self.total_s = 0.0
+
+
+class RequestMetrics:
+    def __init__(self) -> None:
+        self.latency: dict[str, Latency] = {}
+        self.errors: Counter[tuple[str, str]] = Counter()
+
+    def answered(self, api: str, seconds: float, error: ErrorCode = ErrorCode.NONE) -> None:
+        entry = self.latency.get(api)
+        if entry is None:
+            entry = self.latency[api] = Latency()
+        entry.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        entry.count += 1
+        entry.total_s += seconds
+        if error is not ErrorCode.NONE:
+            self.errors[api, error.name] += 1

@@ -1,0 +1,134 @@
+"""From Kafka's properties to what each room wants to know: where property names meet their users. PURE."""
+
+from __future__ import annotations
+
+from ballast_broker.config import BrokerConfig
+from ballast_broker.config_rules import dynamic_values
+from ballast_broker.controller.commands.context import ControllerConfig
+from ballast_broker.controller.service import ServiceTiming
+from ballast_broker.coordinator.rebalance import GroupLimits
+from ballast_broker.coordinator.service import CoordinatorConfig
+from ballast_broker.log_config import LogConfig
+from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from ballast_broker.net.server import Limits
+from ballast_broker.raft.core import Timeouts
+from ballast_broker.replication.settings import ReplicationSettings
+from ballast_broker.storage.context import StorageConfig
+
+MINUTE_MS = 60_000
+METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
+
+
+def storage_config(config: BrokerConfig, cluster_id: str | None) -> StorageConfig:
+    return StorageConfig(
+        node_id=config.node_id,
+        log_dirs=config.log_directories,
+        cluster_id=cluster_id,
+        metadata_log_dir=config.metadata_directory,
+        cordoned_log_dirs=frozenset(config.cordoned_log_dirs),
+        num_recovery_threads_per_data_dir=config.num_recovery_threads_per_data_dir,
+        log_retention_check_interval_ms=config.log_retention_check_interval_ms,
+        log_flush_scheduler_interval_ms=config.log_flush_scheduler_interval_ms,
+        log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+        log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        log_cleaner_enable=config.log_cleaner_enable,
+        log_cleaner_dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+        log_cleaner_io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        log_cleaner_backoff_ms=config.log_cleaner_backoff_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+    )
+
+
+def replication_settings(config: BrokerConfig) -> ReplicationSettings:
+    reserve = config.ballast_log_dir_reserve_bytes
+    return ReplicationSettings(
+        broker_id=config.node_id,
+        inter_broker_listener_name=config.inter_broker_listener,
+        num_replica_fetchers=config.num_replica_fetchers,
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+        replica_fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+        replica_fetch_min_bytes=config.replica_fetch_min_bytes,
+        replica_fetch_max_bytes=config.replica_fetch_max_bytes,
+        replica_fetch_response_max_bytes=config.replica_fetch_response_max_bytes,
+        replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
+        replica_socket_timeout_ms=config.replica_socket_timeout_ms,
+        num_replica_alter_log_dirs_threads=config.mover_count,
+        log_dir_reserve_bytes=None if reserve < 0 else reserve,
+    )
+
+
+def controller_config(config: BrokerConfig, cluster_id: str) -> ControllerConfig:
+    return ControllerConfig(
+        cluster_id=cluster_id,
+        node_id=config.node_id,
+        num_partitions=config.num_partitions,
+        default_replication_factor=config.default_replication_factor,
+        min_insync_replicas=config.min_insync_replicas,
+        unclean_leader_election_enable=config.unclean_leader_election_enable,
+        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+    )
+
+
+def controller_timing(config: BrokerConfig) -> ServiceTiming:
+    return ServiceTiming(
+        session_timeout_s=config.broker_session_timeout_ms / 1000,
+        leader_balance_enable=config.auto_leader_rebalance_enable,
+        leader_balance_interval_s=config.leader_imbalance_check_interval_seconds,
+    )
+
+
+def raft_timeouts(config: BrokerConfig) -> Timeouts:
+    return Timeouts(
+        election_s=config.controller_quorum_election_timeout_ms / 1000,
+        fetch_s=config.controller_quorum_fetch_timeout_ms / 1000,
+        retry_s=config.controller_quorum_retry_backoff_ms / 1000,
+        backoff_max_s=config.controller_quorum_election_backoff_max_ms / 1000,
+    )
+
+
+def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
+    return CoordinatorConfig(
+        offsets_topic_num_partitions=config.offsets_topic_num_partitions,
+        offsets_retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        limits=GroupLimits(config.group_initial_rebalance_delay_ms, config.group_max_size),
+    )
+
+
+def connection_limits(config: BrokerConfig) -> Limits:
+    """Buffer sizes only where they were given: the kernel tunes its own better than Kafka's 100 KB."""
+    given = config.given
+    return Limits(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_queued_bytes=config.queued_max_request_bytes,
+        max_idle_ms=config.connections_max_idle_ms,
+        backlog=config.socket_listen_backlog_size,
+        send_buffer_bytes=config.socket_send_buffer_bytes if "socket.send.buffer.bytes" in given else -1,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes if "socket.receive.buffer.bytes" in given else -1,
+    )
+
+
+def metadata_log_config(config: BrokerConfig) -> LogConfig:
+    """Nothing of the metadata log goes by age or size: it is cut at snapshots."""
+    return LogConfig(
+        segment_bytes=config.metadata_log_segment_bytes,
+        segment_ms=METADATA_SEGMENT_MS,
+        retention_ms=-1,
+        retention_bytes=-1,
+        max_message_bytes=2**31 - 1,
+        message_timestamp_after_max_ms=2**63 - 1,
+    )
+
+
+def topic_log_config(config: BrokerConfig, image: MetadataImage, topic: str) -> LogConfig:
+    configs = image.configs
+    dynamic = dynamic_values(configs.of(RESOURCE_BROKER, ""), configs.of(RESOURCE_BROKER, str(config.node_id)))
+    resolved: LogConfig = config.log_config(image.configs.of(RESOURCE_TOPIC, topic), dynamic)
+    return resolved

@@ -1,0 +1,40 @@
+"""Walking over the batches of a file by their headers alone.
+
+PURE but for the file it is given. Any thread. Nothing here looks at records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from ballast_broker.seams import Bytes, File
+from ballast_wire.records import CRC_FROM, CRC_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+
+MINIMUM_LENGTH = HEADER_BYTES - LOG_OVERHEAD
+_READ_AHEAD = 1 << 15
+
+
+def crc_is_right(batch: Bytes) -> bool:
+    view = memoryview(batch)
+    return bool(crc32c(view[CRC_FROM:]) == int.from_bytes(view[CRC_POSITION:CRC_FROM], "big"))
+
+
+def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
+    """Position and header of every batch in [position, end). Ends early at the first that is not a whole batch."""
+    chunk, chunk_start = b"", position
+    ahead = HEADER_BYTES
+    while position + HEADER_BYTES <= end:
+        inside = position - chunk_start
+        if inside + HEADER_BYTES > len(chunk):
+            chunk, chunk_start, inside = file.pread(min(ahead, end - position), position), position, 0
+            if len(chunk) < HEADER_BYTES:
+                return
+        header = Header._make(HEADER.unpack_from(chunk, inside))
+        size = header.length + LOG_OVERHEAD
+        if header.magic != 2 or header.length < MINIMUM_LENGTH or position + size > end:
+            return
+        yield position, header
+        position += size
+        ahead = _READ_AHEAD if size < _READ_AHEAD // 4 else HEADER_BYTES

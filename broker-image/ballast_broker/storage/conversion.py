@@ -1,0 +1,95 @@
+"""Where a topic's configuration asks for more than the header: append time, keys, another compression.
+
+PURE. Everything else is stored as it came (LOG-03). `inspects_records` says, once per configuration, whether any of
+this is needed at all.
+"""
+
+from __future__ import annotations
+
+from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.storage.errors import InvalidRecords
+from ballast_broker.storage.validation import CLIENT, timestamp_refused
+from ballast_wire.compression import Codec
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records, encode_batch
+
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def inspects_records(config: LogConfig) -> bool:
+    return (
+        "compact" in config.cleanup_policy
+        or config.compression_type != "producer"
+        or config.message_timestamp_type != "CreateTime"
+        or config.message_timestamp_before_max_ms != LONG_MAX
+    )
+
+
+def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str, now_ms: int) -> memoryview:
+    """The batch as it is to be stored: the same memory, changed in place, or a new one where it is compressed anew."""
+    view = BatchView(batch)
+    wanted = _CODECS.get(config.compression_type, Codec(view.codec))
+    append_time = config.message_timestamp_type == "LogAppendTime"
+    if not view.is_control and (wanted != view.codec or _checks_records(config, origin)):
+        records = _checked_records(view, config, partition, origin, now_ms)
+        if wanted != view.codec:
+            batch = memoryview(_encode_again(view, records, wanted))
+            view = BatchView(batch)
+    if append_time:
+        view.stamp_append_time(now_ms)
+    return batch
+
+
+def _checks_records(config: LogConfig, origin: str) -> bool:
+    if origin != CLIENT:
+        return False
+    return "compact" in config.cleanup_policy or (
+        config.message_timestamp_type == "CreateTime" and config.message_timestamp_before_max_ms != LONG_MAX
+    )
+
+
+def _checked_records(view: BatchView, config: LogConfig, partition: object, origin: str, now_ms: int) -> list[Record]:
+    try:
+        records = list(decode_records(view))
+    except CorruptBatch as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}") from error
+    if not _checks_records(config, origin):
+        return records
+    compact = "compact" in config.cleanup_policy
+    keyless = "Compacted topic cannot accept message without key in topic partition " + str(partition)
+    errors = [(index, keyless + ".") for index, record in enumerate(records) if compact and record.key is None]
+    if errors:
+        message = "One or more records have been rejected"
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, errors)
+    if config.message_timestamp_type == "CreateTime":
+        for index, record in enumerate(records):
+            _check_timestamp(index, record, config, now_ms)
+    return records
+
+
+def _check_timestamp(index: int, record: Record, config: LogConfig, now_ms: int) -> None:
+    timestamp = record.timestamp
+    if timestamp != NO_TIMESTAMP and (
+        now_ms - timestamp > config.message_timestamp_before_max_ms
+        or timestamp - now_ms > config.message_timestamp_after_max_ms
+    ):
+        raise timestamp_refused(timestamp, record.offset, config, now_ms, index)
+
+
+def _encode_again(view: BatchView, records: list[Record], codec: Codec) -> bytearray:
+    header = view.header
+    return encode_batch(
+        records,
+        base_offset=header.base_offset,
+        codec=codec,
+        transactional=view.is_transactional,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

@@ -1,0 +1,230 @@
+"""Log directories: identity (`meta.properties`), exclusive use (`.lock`), the clean-shutdown mark, health, names.
+
+Guarantees: a directory of another cluster or broker, or one that another process has, is refused with the reason;
+a directory that failed stays offline until restart. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from ballast_broker.seams import Disk, DiskUsage, Random
+from ballast_broker.storage.checkpoint import parse_properties, parse_uuid, render_properties, uuid_text
+from ballast_broker.storage.errors import CorruptFile, DirectoryRefused
+from ballast_wire.names import TopicPartition
+
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+METADATA_TOPIC = "__cluster_metadata"
+
+UNASSIGNED_DIRECTORY = UUID(int=0)
+LOST_DIRECTORY = UUID(int=1)
+MIGRATING_DIRECTORY = UUID(int=2)
+_RESERVED_IDS = 100
+
+DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
+STRAY_SUFFIX = "-stray"
+_MAXIMUM_NAME = 255
+_MARKED_NAME = re.compile(r"^(?P<name>\S+)\.(?P<unique>[0-9a-f]{32})(?P<suffix>-delete|-future|-stray)$")
+_PLAIN_NAME = re.compile(r"^(?P<topic>\S+)-(?P<partition>\d+)$")
+
+
+class FolderName(NamedTuple):
+    """What a folder in a log directory is: a partition's log, and in which role ('' is the current one)."""
+
+    topic_partition: TopicPartition
+    suffix: str
+
+
+def parse_folder_name(name: str) -> FolderName | None:
+    """None for what is no partition's folder."""
+    suffix = ""
+    if marked := _MARKED_NAME.match(name):
+        name, suffix = marked["name"], marked["suffix"]
+    plain = _PLAIN_NAME.match(name)
+    if plain is None or int(plain["partition"]) > 2**31 - 1:
+        return None
+    return FolderName(TopicPartition(plain["topic"], int(plain["partition"])), suffix)
+
+
+def marked_folder_name(topic_partition: TopicPartition, unique: str, suffix: str) -> str:
+    """`topic-partition.uniqueId-suffix`; a long topic is cut (as Kafka does) where the name is only for removal."""
+    end = f".{unique}{suffix}"
+    if suffix == FUTURE_SUFFIX:
+        return f"{topic_partition}{end}"
+    number = f"-{topic_partition.partition}"
+    return f"{topic_partition.topic[: _MAXIMUM_NAME - len(end) - len(number)]}{number}{end}"
+
+
+class LogDirectory:
+    """One of `log.dirs`."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self.path = os.path.abspath(path)
+        self.id = UNASSIGNED_DIRECTORY
+        self.online = True
+        self.cordoned = False
+        self.error: BaseException | None = None
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self.checkpoints: dict[str, int] = {}  # hash of what each checkpoint file holds
+        self.on_failure: list[Callable[[LogDirectory], None]] = []
+        self._disk = disk
+        self._unlock: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"LogDirectory({self.path}, {'online' if self.online else 'offline'})"
+
+    def usage(self) -> DiskUsage | None:
+        """None while it cannot be told."""
+        if not self.online:
+            return None
+        try:
+            return self._disk.usage(self.path)
+        except OSError:
+            return None
+
+    def fail(self, error: BaseException) -> None:
+        """Offline from now on, and everybody who asked to know is told, once."""
+        if not self.online:
+            return
+        self.online = False
+        self.error = error
+        for callback in list(self.on_failure):
+            callback(self)
+
+    # Start and stop
+
+    def lock(self) -> None:
+        try:
+            self._unlock = self._disk.lock(f"{self.path}/{LOCK}")
+        except BlockingIOError as error:
+            raise DirectoryRefused(
+                f"Failed to acquire lock on file {LOCK} in {self.path}. "
+                "A Kafka instance in another process or thread is using this directory."
+            ) from error
+
+    def unlock(self) -> None:
+        release, self._unlock = self._unlock, None
+        if release is not None:
+            release()
+
+    def take_clean_shutdown_mark(self) -> bool:
+        """Whether the last stop was clean; the mark is taken away so that a crash from now on is seen as one."""
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        if not self._disk.exists(path):
+            return False
+        try:
+            content = json.loads(self._disk.read_bytes(path) or b"{}")
+            self.previous_broker_epoch = int(content.get("brokerEpoch", -1))
+        except (ValueError, AttributeError):
+            self.previous_broker_epoch = -1
+        self.was_clean = True
+        return True
+
+    def remove_clean_shutdown_mark(self) -> None:
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
+        if self._disk.exists(path):
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
+
+    def write_clean_shutdown_mark(self, broker_epoch: int) -> None:
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
+
+
+def random_directory_id(random: Random) -> UUID:
+    """A version 4 UUID that is none of Kafka's reserved ids and whose text does not begin with a dash."""
+    while True:
+        raw = bytearray(random.bytes_of(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        candidate = UUID(bytes=bytes(raw))
+        if candidate.int >= _RESERVED_IDS and not uuid_text(candidate).startswith("-"):
+            return candidate
+
+
+def identify(
+    directories: list[LogDirectory],
+    disk: Disk,
+    random: Random,
+    *,
+    cluster_id: str | None,
+    node_id: int,
+    generate: bool = False,
+) -> str:
+    """Read or write every directory's `meta.properties`; answers the cluster id that all of them have.
+
+    `cluster_id` None: take it from the directories, else generate it if told to, else `DirectoryRefused`.
+    """
+    found: dict[LogDirectory, dict[str, str]] = {}
+    for directory in directories:
+        path = f"{directory.path}/{META_PROPERTIES}"
+        try:
+            if disk.exists(path):
+                found[directory] = parse_properties(disk.read_bytes(path))
+        except OSError as error:
+            directory.fail(error)
+    for directory, properties in found.items():
+        cluster_id = _check(directory, properties, cluster_id, node_id)
+    if cluster_id is None and generate:
+        cluster_id = uuid_text(random_directory_id(random))
+    if cluster_id is None:
+        raise DirectoryRefused("No log directory is formatted yet and no cluster.id is configured")
+    used: set[UUID] = set()
+    for directory in [directory for directory in directories if directory.online]:
+        try:
+            _adopt(directory, found.get(directory), disk, random, cluster_id, node_id)
+        except OSError as error:
+            directory.fail(error)
+            continue
+        if directory.id in used:
+            raise DirectoryRefused(f"Found multiple metadata.properties directories with ID {uuid_text(directory.id)}")
+        used.add(directory.id)
+    return cluster_id
+
+
+def _check(directory: LogDirectory, properties: dict[str, str], cluster_id: str | None, node_id: int) -> str:
+    where = f"{directory.path}/{META_PROPERTIES}"
+    if properties.get("version") not in ("0", "1"):
+        raise DirectoryRefused(f"{where} has version {properties.get('version')!r}; 1 is expected")
+    theirs = properties.get("cluster.id")
+    if not theirs:
+        raise DirectoryRefused(f"{where} has no cluster.id")
+    if cluster_id is not None and theirs != cluster_id:
+        raise DirectoryRefused(f"Stored cluster id {theirs} in {where} doesn't match the expected one {cluster_id}")
+    stored = properties.get("node.id", properties.get("broker.id"))
+    if stored is None or stored != str(node_id):
+        raise DirectoryRefused(f"Stored node id {stored} in {where} doesn't match previous or configured id {node_id}")
+    return theirs
+
+
+def _adopt(
+    directory: LogDirectory,
+    properties: dict[str, str] | None,
+    disk: Disk,
+    random: Random,
+    cluster_id: str,
+    node_id: int,
+) -> None:
+    if properties is not None and "directory.id" in properties:
+        try:
+            directory.id = parse_uuid(properties["directory.id"])
+        except CorruptFile as error:
+            raise DirectoryRefused(f"{directory.path}/{META_PROPERTIES}: {error}") from error
+        return
+    directory.id = random_directory_id(random)
+    values = {
+        "cluster.id": cluster_id,
+        "directory.id": uuid_text(directory.id),
+        "node.id": str(node_id),
+        "version": "1",
+    }
+    disk.write_atomically(f"{directory.path}/{META_PROPERTIES}", render_properties(values))

@@ -1,0 +1,216 @@
+"""The real disk behind the seams: files by descriptor, and a bounded pool of threads for what blocks.
+
+Guarantees: no short write passes silently; a file object is closed once. Files may be used from any thread, but
+who closes one makes sure that nobody else is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ballast_broker.seams import Bytes, DiskUsage, File
+
+T = TypeVar("T")
+
+
+class RealMappedFile:
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._map = mmap.mmap(descriptor, size)
+        self.view = memoryview(self._map)
+
+    def flush(self) -> None:
+        self._map.flush()
+
+    def close(self) -> None:
+        self.view.release()
+        self._map.close()
+
+
+class RealFile:
+    """One open descriptor."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self._descriptor, size, position)
+
+    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
+        return os.preadv(self._descriptor, [buffer], position)
+
+    def pwrite(self, data: Bytes, position: int) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        if written != len(data):
+            self._write_rest(memoryview(data)[written:], position + written)
+
+    def _write_rest(self, data: memoryview, position: int) -> None:
+        """A short write means a full disk or a signal: the next attempt says which."""
+        while data:
+            written = os.pwrite(self._descriptor, data, position)
+            if written == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data, position = data[written:], position + written
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def descriptor(self) -> int | None:
+        return self._descriptor
+
+    def map(self, size: int) -> RealMappedFile:
+        return RealMappedFile(self._descriptor, size)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@dataclass(slots=True)
+class RealDiskUsage:
+    total_bytes: int
+    usable_bytes: int
+
+
+class RealDisk:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def list(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_bytes(self, path: str) -> bytes:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts = []
+            while part := os.read(descriptor, 1 << 20):
+                parts.append(part)
+                if len(part) < 1 << 16 and len(parts) == 1 and len(part) == os.fstat(descriptor).st_size:
+                    break
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        sibling = f"{path}.tmp"
+        descriptor = os.open(sibling, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        file = RealFile(descriptor)
+        try:
+            file.pwrite(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        os.rename(sibling, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int:
+        """Inside the kernel where it can; returns how many bytes were copied, fewer than asked only at the end."""
+        read_descriptor, write_descriptor = source.descriptor(), target.descriptor()
+        if read_descriptor is None or write_descriptor is None:
+            raise ValueError("both files must be real")
+        copied = 0
+        while copied < size:
+            try:
+                count = os.copy_file_range(
+                    read_descriptor, write_descriptor, size - copied, source_position + copied, target_position + copied
+                )
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                return copied + self._copy_through_memory(
+                    source, source_position + copied, target, target_position + copied, size - copied
+                )
+            if count == 0:
+                break
+            copied += count
+        return copied
+
+    def _copy_through_memory(
+        self, source: File, source_position: int, target: File, target_position: int, size: int
+    ) -> int:
+        copied = 0
+        while copied < size:
+            piece = source.pread(min(1 << 20, size - copied), source_position + copied)
+            if not piece:
+                break
+            target.pwrite(piece, target_position + copied)
+            copied += len(piece)
+        return copied
+
+    def usage(self, path: str) -> DiskUsage:
+        figures = os.statvfs(path)
+        return RealDiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """A POSIX record lock, as Java's FileChannel takes: Apache Kafka and Ballast exclude each other."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
+        return lambda: os.close(descriptor)
+
+
+class RealThreads:
+    """A bounded pool; work beyond it waits in the pool's queue."""
+
+    def __init__(self, count: int = 8) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="ballast-io")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)

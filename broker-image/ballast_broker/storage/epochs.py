@@ -1,0 +1,81 @@
+"""Which leader epoch began at which offset: what followers compare to find where logs part.
+
+Ascending pairs (epoch, start offset). Kept in memory; the checkpoint file is written when a log is flushed, rolled or
+closed: after a crash the recovery scan reads again from the batch headers what the file does not have yet.
+Loop thread only (`render` of a copy may be written by a thread).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from ballast_broker.storage.checkpoint import render_epochs
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochs:
+    __slots__ = ("_entries", "changed")
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self._entries: list[tuple[int, int]] = entries or []
+        self.changed = False  # since it was last written
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        return list(self._entries)
+
+    @property
+    def latest(self) -> int | None:
+        return self._entries[-1][0] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """A leader of `epoch` writes from `start_offset` on; entries that contradict it are replaced."""
+        entries = self._entries
+        if epoch < 0 or (entries and entries[-1][0] == epoch and start_offset >= entries[-1][1]):
+            return False
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        entries.append((epoch, start_offset))
+        self.changed = True
+        return True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch at most `epoch` that this log knows, and where it ended; (-1, -1) if it cannot tell."""
+        entries = self._entries
+        if epoch < 0 or not entries or epoch > entries[-1][0]:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        number = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        if number == 0:  # older than anything known: the first known one began where it ended
+            return epoch, entries[0][1]
+        return entries[number - 1][0], entries[number][1]
+
+    def epoch_of(self, offset: int) -> int:
+        number = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[number - 1][0] if number else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        entries = self._entries
+        while entries and entries[-1][1] >= end_offset:
+            entries.pop()
+            self.changed = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget what lies before; the epoch that is going on at `start_offset` begins there now."""
+        number = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+        if number and self._entries[number - 1] != (self._entries[number - 1][0], start_offset):
+            self._entries[:number] = [(self._entries[number - 1][0], start_offset)]
+            self.changed = True
+        elif number > 1:
+            del self._entries[: number - 1]
+            self.changed = True
+
+    def clear(self) -> None:
+        self.changed = self.changed or bool(self._entries)
+        self._entries = []
+
+    def render(self) -> bytes:
+        return render_epochs(self._entries)

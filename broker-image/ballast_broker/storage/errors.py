@@ -1,0 +1,46 @@
+"""What can go wrong in storage: faults of a disk, files that are not what they should be, directories refused.
+
+Faults are exceptions; those that a client may see carry an error code by being `ApiError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ballast_wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.directories import LogDirectory
+
+
+class LogDirectoryFailure(ApiError):
+    """A read or write failed with an OSError; `directory` is offline from now on."""
+
+    def __init__(self, directory: LogDirectory, cause: BaseException | None = None) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {directory.path} is offline: {cause}")
+        self.directory = directory
+
+
+class UnexpectedAppendOffset(ApiError):
+    """A follower was given batches that do not continue its log."""
+
+    def __init__(self, message: str, first_offset: int, log_end_offset: int) -> None:
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+        self.first_offset = first_offset
+        self.log_end_offset = log_end_offset
+
+
+class InvalidRecords(ApiError):
+    """Some records of a batch are refused; the client is told which (ProduceResponse.record_errors)."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class CorruptFile(Exception):
+    """A checkpoint, index or snapshot does not follow its format; who reads it decides how to go on without it."""
+
+
+class DirectoryRefused(Exception):
+    """A log directory cannot be used: another process has it, or it belongs to another cluster or broker."""

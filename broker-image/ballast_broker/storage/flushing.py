@@ -1,0 +1,75 @@
+"""Making a log durable. `flush` runs in any thread, beside appends on the loop; `settle` on the loop before a stop.
+
+A recovery point says: everything before it is on the disk, with the epochs that belong to it. Sealed segments'
+indexes are flushed with them; the active one's need not be, for recovery always scans the segment that contains the
+recovery point.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ballast_broker.storage.checkpoint import LEADER_EPOCHS
+from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+
+
+def flush(log: Log, up_to: int | None = None) -> None:
+    truncations = log.truncations
+    end = log.end_offset if up_to is None else min(up_to, log.end_offset)
+    if end <= log.recovery_point:
+        return
+    segments = log.segments  # replaced, never changed in place, when segments go
+    first = max(0, log.segment_number(log.recovery_point))
+    going = segments[first:]
+    log.write_epochs()
+    _sync(log, f"{log.folder.path}/{LEADER_EPOCHS}")
+    for segment in going:
+        if segment.base_offset >= end:
+            break
+        _sync_segment(log, segment, sealed=segment is not segments[-1])
+    log.context.disk.sync_directory(log.folder.path)
+    with log.flush_lock:
+        if log.truncations == truncations and end > log.recovery_point:
+            log.recovery_point = end
+            log.last_flush_ms = log.context.clock.wall_ms()
+
+
+def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
+    kinds = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX) if sealed else (LOG_SUFFIX,)
+    for kind in kinds:
+        try:
+            _sync(log, segment.path(kind))
+        except FileNotFoundError:
+            if not segment.deleted and kind == LOG_SUFFIX:
+                raise
+
+
+def _sync(log: Log, path: str) -> None:
+    """By a descriptor of its own: the segment's may be closed by the loop meanwhile."""
+    disk = log.context.disk
+    if path.endswith(LEADER_EPOCHS) and not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def settle(log: Log) -> None:
+    """Everything that waits in memory goes to the files."""
+    if log.directory.online:
+        active = log.active
+        active.add_time_entry()
+        active.trim_indexes()
+        if active.size != active.disk.size(active.path()):
+            file = active.writable_file()
+            file.truncate(active.size)
+        log.write_epochs()
+        log.producers.map_end_offset = log.end_offset
+        log.snapshots.take(log.producers, log.end_offset, log.bases)
+    for segment in log.segments:
+        segment.close()

@@ -1,0 +1,191 @@
+"""The two sparse indexes of a segment: offset → position, timestamp → offset. Kafka's format, big-endian entries.
+
+Entries are written with pwrite and looked up with pread, never through a memory map: a full or failing disk then
+answers with an error for its own partitions instead of a signal that ends the whole broker (DIR-41, DIR-42), and an
+index costs no handle. The newest entries wait in memory and reach the file in groups; the recovery scan rebuilds the
+index of every segment that was not flushed, so a crash loses none that matters. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ballast_broker.seams import Disk
+from ballast_broker.storage.errors import CorruptFile
+
+OFFSET_ENTRY = struct.Struct(">Ii")
+TIME_ENTRY = struct.Struct(">qI")
+_SPILL_ENTRIES = 128
+_PAGE_ENTRIES = 512
+
+
+class OffsetEntry(NamedTuple):
+    relative_offset: int
+    position: int
+
+
+class SparseIndex:
+    """Entries of two ascending integers, on file [0, stored) and in memory after that."""
+
+    __slots__ = ("_disk", "_entry", "_page", "_page_start", "_path", "_pending", "_stored", "capacity")
+
+    def __init__(self, disk: Disk, path: Callable[[], str], entry: struct.Struct, size_limit: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._entry = entry
+        self._stored = -1  # not looked at yet
+        self._pending: list[tuple[int, int]] = []
+        self._page: list[tuple[int, int]] = []
+        self._page_start = 0
+        self.capacity = max(1, size_limit // entry.size)
+
+    def create(self, *, preallocate: bool) -> None:
+        """An empty file, as long as it may grow where `preallocate` (the file stays sparse)."""
+        file = self._disk.open(self._path(), create=True)
+        try:
+            file.truncate(0)
+            if preallocate:
+                file.truncate(self.capacity * self._entry.size)
+        finally:
+            file.close()
+        self._stored, self._pending = 0, []
+        self.drop_cache()
+
+    @property
+    def count(self) -> int:
+        return self._on_file() + len(self._pending)
+
+    def _on_file(self) -> int:
+        if self._stored < 0:
+            size = self._disk.size(self._path())
+            if size % self._entry.size:
+                raise CorruptFile(f"{self._path()} has {size} bytes, no multiple of {self._entry.size}")
+            self._stored = size // self._entry.size
+        return self._stored
+
+    def append(self, first: int, second: int) -> None:
+        self._pending.append((first, second))
+        if len(self._pending) >= _SPILL_ENTRIES:
+            self.spill()
+
+    def spill(self) -> None:
+        """Write what waits in memory."""
+        if not self._pending:
+            return
+        start = self._on_file()
+        pack = self._entry.pack
+        data = b"".join([pack(first, second) for first, second in self._pending])
+        file = self._disk.open(self._path(), create=True)
+        try:
+            file.pwrite(data, start * self._entry.size)
+        finally:
+            file.close()
+        self._stored = start + len(self._pending)
+        self._pending = []
+
+    def trim(self) -> None:
+        """All entries on file and nothing after them: how an index is left at roll and at clean shutdown."""
+        self.spill()
+        size = self._on_file() * self._entry.size
+        if self._disk.size(self._path()) != size:
+            file = self._disk.open(self._path())
+            try:
+                file.truncate(size)
+            finally:
+                file.close()
+
+    def preallocate(self) -> None:
+        """The active segment's index grows to its full (sparse) length again after a restart."""
+        stored = self._on_file()
+        file = self._disk.open(self._path())
+        try:
+            file.truncate(max(stored, self.capacity) * self._entry.size)
+        finally:
+            file.close()
+
+    def keep_first(self, count: int) -> None:
+        """Forget the entries after the first `count`."""
+        stored = self._on_file()
+        if count >= stored:
+            del self._pending[count - stored :]
+            return
+        self._pending = []
+        self._stored = count
+        self.drop_cache()
+        self.trim()
+
+    def drop_cache(self) -> None:
+        self._page = []
+
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Rebuilt: the file holds exactly these."""
+        self.create(preallocate=False)
+        self._pending = entries
+        self.spill()
+
+    def at(self, number: int) -> tuple[int, int]:
+        stored = self._on_file()
+        if number >= stored:
+            return self._pending[number - stored]
+        start = self._page_start
+        if not start <= number < start + len(self._page):
+            self._load_page(number // _PAGE_ENTRIES * _PAGE_ENTRIES, stored)
+            start = self._page_start
+        return self._page[number - start]
+
+    def last(self) -> tuple[int, int] | None:
+        count = self.count
+        return self.at(count - 1) if count else None
+
+    def _load_page(self, start: int, stored: int) -> None:
+        size = self._entry.size
+        wanted = min(_PAGE_ENTRIES, stored - start)
+        file = self._disk.open(self._path(), writable=False)
+        try:
+            data = file.pread(wanted * size, start * size)
+        finally:
+            file.close()
+        if len(data) != wanted * size:
+            raise CorruptFile(f"{self._path()} is shorter than it was")
+        self._page = list(self._entry.iter_unpack(data))
+        self._page_start = start
+
+    def floor(self, value: int, column: int = 0) -> int:
+        """Number of the last entry whose `column` is at most `value`; -1 where there is none."""
+        stored = self._on_file()
+        if self._pending and self._pending[0][column] <= value:
+            return stored + _floor_in(self._pending, value, column)
+        page = self._page
+        if page and page[0][column] <= value < page[-1][column]:
+            return self._page_start + _floor_in(page, value, column)
+        return self._floor_on_file(value, column, stored)
+
+    def _floor_on_file(self, value: int, column: int, stored: int) -> int:
+        low, high = -1, (stored - 1) // _PAGE_ENTRIES
+        if stored == 0:
+            return -1
+        file = self._disk.open(self._path(), writable=False)
+        try:
+            size = self._entry.size
+            while low < high:  # the last page whose first entry is at most `value`
+                middle = (low + high + 1) // 2
+                entry = self._entry.unpack(file.pread(size, middle * _PAGE_ENTRIES * size))
+                if entry[column] <= value:
+                    low = middle
+                else:
+                    high = middle - 1
+        except struct.error as error:
+            raise CorruptFile(f"{self._path()} is shorter than it was") from error
+        finally:
+            file.close()
+        if low < 0:
+            return -1
+        self._load_page(low * _PAGE_ENTRIES, stored)
+        return self._page_start + _floor_in(self._page, value, column)
+
+
+def _floor_in(entries: list[tuple[int, int]], value: int, column: int) -> int:
+    return bisect_right(entries, value, key=lambda entry: entry[column]) - 1

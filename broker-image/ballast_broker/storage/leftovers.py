@@ -1,0 +1,102 @@
+"""What a crash leaves in a partition's folder, put right before the log is loaded (LOG-02).
+
+A cleaned segment is written as `.cleaned` and synced, renamed `.swap`, the segments it replaces are renamed
+`.deleted`, then `.swap` loses its suffix. So `.cleaned` is never needed, and a `.swap` is always complete.
+"""
+
+from __future__ import annotations
+
+from ballast_broker.seams import Disk
+from ballast_broker.storage.recovery import scan, scan_segment
+from ballast_broker.storage.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+)
+
+KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX)
+_TEMPORARY = ".tmp"
+
+
+def resolve_leftovers(disk: Disk, path: str, names: list[str]) -> list[str]:
+    """Answers the names that are left."""
+    marked = [name for name in names if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, _TEMPORARY))]
+    if not marked:
+        return names
+    unfinished = [_base(name) for name in marked if name.endswith(CLEANED_SUFFIX)]
+    for name in marked:
+        stale_swap = name.endswith(SWAP_SUFFIX) and bool(unfinished) and _base(name) >= min(unfinished)
+        if not name.endswith(SWAP_SUFFIX) or stale_swap:
+            disk.remove(f"{path}/{name}")
+    swaps = [name for name in disk.list(path) if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    for name in sorted(swaps):
+        _complete_swap(disk, path, _base(name))
+    for name in disk.list(path):
+        if name.endswith(SWAP_SUFFIX):  # an index whose log is renamed already: it is built again
+            disk.remove(f"{path}/{name}")
+    return disk.list(path)
+
+
+def _base(name: str) -> int:
+    stem = name.split(".", 1)[0]
+    return int(stem) if stem.isdigit() else -1
+
+
+def _complete_swap(disk: Disk, path: str, base_offset: int) -> None:
+    stem = f"{path}/{base_offset:020d}"
+    file = disk.open(stem + LOG_SUFFIX + SWAP_SUFFIX, writable=False)
+    try:
+        end = scan(file, file.size(), base_offset, 1 << 62, check_crc=False).next_offset
+    finally:
+        file.close()
+    for name in disk.list(path):
+        base = _base(name)
+        replaced = base == base_offset or base_offset < base < end
+        if replaced and name.endswith(KINDS):
+            disk.remove(f"{path}/{name}")
+    for kind in KINDS:
+        if disk.exists(stem + kind + SWAP_SUFFIX):
+            disk.rename(stem + kind + SWAP_SUFFIX, stem + kind)
+    disk.sync_directory(path)
+
+
+def resolve_overlap(disk: Disk, segment: Segment, end_offset: int, interval: int) -> list[Segment]:
+    """A segment that begins before the end of the one before it: the earlier (cleaned) one holds the truth.
+
+    What lies after `end_offset` is kept, as a segment of its own; the rest is a copy of what was cleaned.
+    """
+    found = scan_segment(segment, interval)
+    kept: list[Segment] = []
+    if found.next_offset > end_offset:
+        kept.append(_copy_from(disk, segment, end_offset, found.valid_bytes))
+    for kind in KINDS:
+        if disk.exists(segment.path(kind)):
+            disk.rename(segment.path(kind), segment.path(kind) + DELETED_SUFFIX)
+    segment.close()
+    return kept
+
+
+def _copy_from(disk: Disk, segment: Segment, offset: int, valid_bytes: int) -> Segment:
+    position = valid_bytes
+    for start, header in segment.batches(0, valid_bytes):
+        if header.base_offset >= offset:
+            position = start
+            break
+    copy = Segment(disk, segment.open_files, segment.folder, offset, valid_bytes - position, segment.index_size_limit)
+    source, target = segment.file(), disk.open(copy.path(), create=True)
+    try:
+        target.truncate(0)
+        done = 0
+        while done < copy.size:
+            piece = source.pread(min(1 << 20, copy.size - done), position + done)
+            target.pwrite(piece, done)
+            done += len(piece)
+        target.sync()
+    finally:
+        target.close()
+    return copy

@@ -1,0 +1,334 @@
+"""Making a `Log` out of a folder: after a clean stop by sizes and tails, after a crash by scanning.
+
+Runs in a thread per directory (or wherever), before anybody else has the log. Every leftover of a crash is resolved
+here: `.deleted` and `.cleaned` go, `.swap` is completed, overlaps are cut, what is torn is cut, indexes are rebuilt.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import truncation
+from ballast_broker.storage.checkpoint import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    parse_epochs,
+    parse_partition_metadata,
+    render_partition_metadata,
+    write_unsynced,
+)
+from ballast_broker.storage.context import LogContext
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.epochs import LeaderEpochs
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.leftovers import resolve_leftovers, resolve_overlap
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.open_files import OpenFiles
+from ballast_broker.storage.producer_snapshots import ProducerSnapshots, replay, snapshot_offsets
+from ballast_broker.storage.producers import ProducerStates
+from ballast_broker.storage.recovery import adopt_scan, cut, rebuild_indexes, scan_segment
+from ballast_broker.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Folder,
+    Segment,
+)
+from ballast_wire.names import ZERO_UUID, TopicPartition
+from ballast_wire.records import LOG_OVERHEAD
+
+
+def create_log(
+    context: LogContext,
+    directory: LogDirectory,
+    path: str,
+    topic_partition: TopicPartition,
+    topic_id: UUID,
+    config: LogConfig,
+    start_offset: int = 0,
+) -> Log:
+    """A new folder with one empty segment."""
+    context.disk.make_directory(path)
+    log = _assemble(context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset)
+    if topic_id != ZERO_UUID:
+        write_topic_id(log, topic_id)
+    log.new_segment(start_offset)
+    return log
+
+
+def write_topic_id(log: Log, topic_id: UUID) -> None:
+    log.topic_id = topic_id
+    path = f"{log.folder.path}/{PARTITION_METADATA}"
+    write_unsynced(log.context.disk, path, render_partition_metadata(topic_id))
+
+
+def _assemble(
+    context: LogContext,
+    directory: LogDirectory,
+    folder: Folder,
+    topic_partition: TopicPartition,
+    topic_id: UUID,
+    config: LogConfig,
+    segments: list[Segment],
+    start_offset: int,
+    end_offset: int,
+    recovery_point: int = 0,
+    epochs: LeaderEpochs | None = None,
+    producers: ProducerStates | None = None,
+    snapshots: ProducerSnapshots | None = None,
+) -> Log:
+    return Log(
+        context,
+        directory,
+        folder,
+        topic_partition,
+        topic_id,
+        config,
+        segments,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        recovery_point=recovery_point,
+        epochs=epochs or LeaderEpochs(),
+        producers=producers or ProducerStates(),
+        snapshots=snapshots or ProducerSnapshots(context.disk, folder, []),
+    )
+
+
+def load_log(
+    context: LogContext,
+    directory: LogDirectory,
+    path: str,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    *,
+    clean: bool,
+    recovery_point: int = 0,
+    start_offset: int = 0,
+) -> Log:
+    """The log of a folder that exists. OSError is the caller's to turn into a failed directory."""
+    return _Loading(context, path, config, recovery_point).load(directory, topic_partition, start_offset, clean)
+
+
+class _Loading:
+    """One folder while it is being loaded."""
+
+    def __init__(self, context: LogContext, path: str, config: LogConfig, recovery_point: int) -> None:
+        self.context = context
+        self.disk = context.disk
+        self.folder = Folder(path)
+        self.config = config
+        self.recovery_point = recovery_point
+        self.names: set[str] = set(resolve_leftovers(self.disk, path, self.disk.list(path)))
+        self.private_files = OpenFiles()  # the shared ones belong to the loop's thread
+        self.segments: list[Segment] = []
+        self.end_offset = 0
+        self.epochs = LeaderEpochs()
+
+    def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
+        self._find_segments(start_offset)
+        self.epochs = self._read_epochs()
+        if clean:
+            self._check_tail()
+        else:
+            self._recover()
+        first = self.segments[0].base_offset if self.segments else start_offset
+        start = max(start_offset, first)
+        log = self._log(directory, partition, start)
+        if start > self.end_offset or not self.segments:
+            truncation.truncate_fully(log, start)
+        for segment in log.segments:
+            segment.close()
+            segment.open_files = self.context.open_files
+        return log
+
+    def _log(self, directory: LogDirectory, partition: TopicPartition, start: int) -> Log:
+        self.epochs.truncate_from_end(self.end_offset)
+        self.epochs.truncate_from_start(start)
+        producers = ProducerStates()
+        snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
+        snapshots.remove_after(self.end_offset)
+        if self.segments:
+            snapshots.load(producers, self.end_offset)
+            replay(producers, self.segments, self.end_offset)
+        return _assemble(
+            self.context,
+            directory,
+            self.folder,
+            partition,
+            self._read_topic_id(),
+            self.config,
+            self.segments,
+            start,
+            self.end_offset,
+            min(self.recovery_point, self.end_offset),
+            self.epochs,
+            producers,
+            snapshots,
+        )
+
+    def _find_segments(self, start_offset: int) -> None:
+        path = self.folder.path
+        for name in sorted(name for name in self.names if name.endswith(LOG_SUFFIX)):
+            stem = name[: -len(LOG_SUFFIX)]
+            if stem.isdigit():
+                size = self.disk.size(f"{path}/{name}")
+                limit = self.config.segment_index_bytes
+                self.segments.append(Segment(self.disk, self.private_files, self.folder, int(stem), size, limit))
+        known = {f"{segment.base_offset:020d}" for segment in self.segments}
+        for name in [name for name in self.names if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))]:
+            if name.split(".")[0] not in known:
+                self.disk.remove(f"{path}/{name}")
+                self.names.discard(name)
+        if not self.segments:
+            self.end_offset = start_offset
+
+    def _has_indexes(self, segment: Segment) -> bool:
+        stem = f"{segment.base_offset:020d}"
+        return stem + INDEX_SUFFIX in self.names and stem + TIME_INDEX_SUFFIX in self.names
+
+    def _check_tail(self) -> None:
+        """After a clean stop: only where the log ends, from the last index entry on."""
+        for segment in self.segments:
+            if not self._has_indexes(segment):
+                rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
+        if self.segments:
+            active = self.segments[-1]
+            end = self._tail(active)
+            self.end_offset = self._recover_segment(active) if end is None else end
+
+    def _tail(self, segment: Segment) -> int | None:
+        """The offset after the segment's last batch; None if it is not whole up to its end."""
+        if not segment.size:
+            segment.max_timestamp = -1
+            return segment.base_offset
+        try:
+            entry = segment.offset_index.last()
+            largest = segment.largest_timestamp()
+        except (CorruptFile, FileNotFoundError):
+            return None
+        position = entry[1] if entry else 0
+        if not 0 <= position < segment.size:
+            return None
+        next_offset, end = segment.base_offset, 0
+        for start, header in segment.batches(position):
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            end = start + header.length + LOG_OVERHEAD
+            if header.max_timestamp > largest:
+                segment.max_timestamp = largest = header.max_timestamp
+                segment.offset_of_max_timestamp = next_offset - 1
+        return next_offset if end == segment.size else None
+
+    # After a crash
+
+    def _recover(self) -> None:
+        if not self.segments:
+            return
+        bases = [segment.base_offset for segment in self.segments]
+        first = max([0, *[n for n, base in enumerate(bases) if base <= self.recovery_point]])
+        first = self._check_flushed(first)
+        number = first
+        self.end_offset = self.segments[first].base_offset
+        while number < len(self.segments):
+            segment = self.segments[number]
+            if segment.base_offset < self.end_offset:
+                kept = resolve_overlap(self.disk, segment, self.end_offset, self.config.index_interval_bytes)
+                self.segments[number : number + 1] = kept
+                continue
+            size = segment.size
+            self.end_offset = self._recover_segment(segment)
+            number += 1
+            if segment.size < size and number < len(self.segments):
+                self._drop(number)
+
+    def _check_flushed(self, first: int) -> int:
+        """Segments before the recovery point: only that their indexes are there and can be right. Answers where the
+        scan begins, which is earlier by as many segments as turned out to be covered by others."""
+        number = 0
+        while number < first:
+            segment = self.segments[number]
+            following = self.segments[number + 1]
+            tail = self._plausible_end(segment)
+            if tail > following.base_offset:
+                kept = resolve_overlap(self.disk, following, tail, self.config.index_interval_bytes)
+                self.segments[number + 1 : number + 2] = kept
+                first += len(kept) - 1
+            number += 1
+        return first
+
+    def _plausible_end(self, segment: Segment) -> int:
+        """An offset that the segment surely reaches; rebuilds its indexes if they cannot be right."""
+        entry = None
+        try:
+            if not self._has_indexes(segment):
+                raise CorruptFile("an index is missing")
+            entry = segment.offset_index.last()
+            if entry is not None and not (entry[0] > 0 and 0 <= entry[1] < segment.size):
+                raise CorruptFile("the offset index does not fit the log")
+            if not self._time_index_fits(segment):
+                raise CorruptFile("the time index does not fit the log")
+        except CorruptFile:
+            rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
+            entry = segment.offset_index.last()
+        return segment.base_offset + entry[0] + 1 if entry else segment.base_offset
+
+    def _time_index_fits(self, segment: Segment) -> bool:
+        """A sealed segment's last entry is that of its latest record; a batch without timestamps has none."""
+        last = segment.time_index.last()
+        if last is None:
+            return segment.first_batch_timestamp() < 0
+        entry = segment.offset_index.last()
+        surely = segment.base_offset + (entry[0] if entry else 0)
+        batches = segment.batches(entry[1] if entry else 0)
+        end = max([surely, *[header.base_offset + header.last_offset_delta for _, header in batches]])
+        return (
+            last[0] >= 0 and last[1] <= end - segment.base_offset and (last != (0, 0) or segment.time_index.count == 1)
+        )
+
+    def _recover_segment(self, segment: Segment) -> int:
+        """Scan with CRCs, cut, write the indexes anew; answers the next offset."""
+        found = scan_segment(segment, self.config.index_interval_bytes)
+        cut(segment, found)
+        if segment is not self.segments[-1]:
+            found.add_time_entry()
+        adopt_scan(segment, found)
+        self.epochs.truncate_from_end(segment.base_offset)
+        for epoch, offset in found.epochs:
+            if self.epochs.latest is None or epoch > self.epochs.latest:
+                self.epochs.assign(epoch, offset)
+        return found.next_offset
+
+    def _drop(self, number: int) -> None:
+        """Segments behind a cut: what they hold does not continue the log."""
+        for segment in self.segments[number:]:
+            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                path = segment.path(kind)
+                if self.disk.exists(path):
+                    self.disk.rename(path, path + DELETED_SUFFIX)
+        del self.segments[number:]
+
+    def _read_epochs(self) -> LeaderEpochs:
+        if LEADER_EPOCHS not in self.names:
+            return LeaderEpochs()
+        try:
+            return LeaderEpochs(parse_epochs(self.disk.read_bytes(f"{self.folder.path}/{LEADER_EPOCHS}")))
+        except CorruptFile:
+            return self._epochs_from_batches()
+
+    def _epochs_from_batches(self) -> LeaderEpochs:
+        """The file was cut in the middle of being written: every batch says its epoch."""
+        epochs = LeaderEpochs()
+        for segment in self.segments:
+            for _, header in segment.batches():
+                if header.leader_epoch >= 0 and (epochs.latest is None or header.leader_epoch > epochs.latest):
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        return epochs
+
+    def _read_topic_id(self) -> UUID:
+        if PARTITION_METADATA not in self.names:
+            return ZERO_UUID
+        try:
+            return parse_partition_metadata(self.disk.read_bytes(f"{self.folder.path}/{PARTITION_METADATA}"))
+        except CorruptFile:
+            return ZERO_UUID

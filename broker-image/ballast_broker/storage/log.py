@@ -1,0 +1,461 @@
+"""One partition's log in one directory: append, read, look up.
+
+Guarantees: offsets ascend without overlap; a batch is appended whole or not at all as far as readers see; what a disk
+refuses takes the directory offline (`LogDirectoryFailure`) and harms nothing written before. Synchronous; the event
+loop's thread only, except `flush` (any thread) and the reading of a `LogSlice` that is held. What is not on the hot
+path lies beside: `loading`, `truncation`, `retention`, `lookup`, `flushing`.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+from uuid import UUID
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import flushing, lookup, retention, truncation
+from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
+from ballast_broker.storage.context import LogContext
+from ballast_broker.storage.conversion import inspects_records, prepare
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.epochs import LeaderEpochs
+from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
+from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe
+from ballast_broker.storage.producers import ProducerStates, SentBatch
+from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
+from ballast_broker.storage.slices import AppendInfo, LogSlice
+from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, split
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import EPOCH_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+
+_KNOWN_POSITIONS = 16
+_put_offset = struct.Struct(">q").pack_into
+_put_epoch = struct.Struct(">i").pack_into
+_unpack_header = HEADER.unpack_from
+_make_header = Header._make
+
+
+class Log:
+    """Attributes without underscore that are not properties belong to the sibling modules; others only read them."""
+
+    __slots__ = (
+        "_config",
+        "_high_watermark",
+        "_inspects_records",
+        "_roll_after_timestamp",
+        "_writable",
+        "bases",
+        "cleaning_paused",
+        "closed",
+        "context",
+        "directory",
+        "end_offset",
+        "epochs",
+        "flush_lock",
+        "folder",
+        "known_positions",
+        "last_flush_ms",
+        "producers",
+        "recovery_point",
+        "segments",
+        "size_bytes",
+        "snapshots",
+        "start_offset",
+        "topic_id",
+        "topic_partition",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: LogDirectory,
+        folder: Folder,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        segments: list[Segment],
+        *,
+        start_offset: int,
+        end_offset: int,
+        recovery_point: int,
+        epochs: LeaderEpochs,
+        producers: ProducerStates,
+        snapshots: ProducerSnapshots,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.folder = folder
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.recovery_point = recovery_point
+        self.epochs = epochs
+        self.producers = producers
+        self.snapshots = snapshots
+        self.size_bytes = sum(segment.size for segment in segments)
+        self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
+        self.flush_lock = threading.Lock()
+        self.truncations = 0
+        self.last_flush_ms = 0
+        self.closed = False
+        self.cleaning_paused = 0
+        self._high_watermark = start_offset
+        self._writable = False
+        self._roll_after_timestamp = 0
+        self.update_config(config)
+
+    # Facts
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def update_config(self, config: LogConfig) -> None:
+        self._config = config
+        self._inspects_records = inspects_records(config)
+        self._writable = False  # the time to roll is worked out again at the next append
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Clamped to the log; answers what it is now."""
+        self._high_watermark = min(max(offset, self.start_offset), self.end_offset)
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Equal to the high watermark as long as no transaction is open (transactions come later)."""
+        unstable = self.producers.first_unstable_offset() if len(self.producers) else None
+        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self.epochs.latest
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        return self.epochs.end_offset(epoch, self.end_offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """This replica leads in `epoch` from `start_offset` on."""
+        self.epochs.assign(epoch, start_offset)
+
+    # Appending
+
+    def append_as_leader(
+        self, batches: bytearray | memoryview, leader_epoch: int, *, now_ms: int, origin: str = CLIENT
+    ) -> AppendInfo:
+        """Check, give offsets, stamp in place, write. One batch per call is the fast path."""
+        view = memoryview(batches)
+        if len(view) < HEADER_BYTES:
+            split(view, self.topic_partition)
+        header = _make_header(_unpack_header(view))
+        if header.length + LOG_OVERHEAD != len(view) or self._inspects_records:
+            return self._append_several(view, leader_epoch, now_ms, origin)
+        config = self._config
+        check_leader_batch(view, header, config, self.topic_partition, origin, now_ms)
+        duplicate = self._check_producer(header, self.end_offset)
+        if duplicate is not None:
+            return self._duplicate(duplicate, len(view))
+        first = self.end_offset
+        _put_offset(view, 0, first)
+        _put_epoch(view, EPOCH_POSITION, leader_epoch)
+        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
+        last = first + header.last_offset_delta
+        self._write(view, last, header.max_timestamp, now_ms)
+        if header.producer_id >= 0:
+            self._record_producer(header, last)
+        return AppendInfo(
+            first, last, header.max_timestamp, -1, self.start_offset, header.record_count, len(view), False, changed
+        )
+
+    def _check_producer(self, header: Header, offset: int) -> SentBatch | None:
+        """Raises for a gap or a zombie; answers the batch that this one repeats."""
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return None
+        producers = self.producers
+        if header.base_sequence >= 0:
+            duplicate = producers.find_duplicate(
+                producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
+            )
+            if duplicate is not None:
+                return duplicate
+        producers.check(producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition)
+        return None
+
+    def _record_producer(self, header: Header, last_offset: int) -> None:
+        observe(self.producers, header, last_offset)
+        self.producers.map_end_offset = last_offset + 1
+
+    def _duplicate(self, batch: SentBatch, size: int) -> AppendInfo:
+        return AppendInfo(
+            batch.first_offset, batch.last_offset, batch.timestamp, -1, self.start_offset,
+            batch.offset_delta + 1, size, duplicate=True,
+        )  # fmt: skip
+
+    def _append_several(self, view: memoryview, leader_epoch: int, now_ms: int, origin: str) -> AppendInfo:
+        """Several batches (coordinators, the metadata log), or a topic whose records are to be looked at."""
+        parts = split(view, self.topic_partition)
+        if origin == CLIENT and len(parts) > 1:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                "Produce requests are only allowed to contain exactly one record batch per partition",
+            )
+        ready = []
+        for position, header in parts:
+            batch = view[position : position + header.length + LOG_OVERHEAD]
+            check_leader_batch(batch, header, self._config, self.topic_partition, origin, now_ms)
+            duplicate = self._check_producer(header, self.end_offset)
+            if duplicate is not None:
+                return self._duplicate(duplicate, len(view))
+            if self._inspects_records:
+                batch = prepare(batch, self._config, self.topic_partition, origin, now_ms)
+            ready.append(batch)
+        first = self.end_offset
+        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
+        newest, count, size = -1, 0, 0
+        for batch in ready:
+            header = _make_header(_unpack_header(batch))
+            last = self.end_offset + header.last_offset_delta
+            _put_offset(batch, 0, self.end_offset)
+            _put_epoch(batch, EPOCH_POSITION, leader_epoch)
+            self._write(batch, last, header.max_timestamp, now_ms)
+            self._record_producer(header, last)
+            newest, count, size = max(newest, header.max_timestamp), count + header.record_count, size + len(batch)
+        append_time = now_ms if self._config.message_timestamp_type == "LogAppendTime" else -1
+        return AppendInfo(
+            first, self.end_offset - 1, newest, append_time, self.start_offset, count, size, False, changed
+        )
+
+    def append_as_follower(self, batches: memoryview) -> AppendInfo:
+        """Batches as the leader has them: offsets and epochs are kept."""
+        view = memoryview(batches)
+        parts = split(view, self.topic_partition)
+        expected = self.end_offset
+        for position, header in parts:
+            check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, self.topic_partition)
+            if header.base_offset < expected:
+                self._refuse_offset(header.base_offset, expected)
+            expected = header.base_offset + header.last_offset_delta + 1
+        now_ms = self.context.clock.wall_ms()
+        changed, newest, count = False, -1, 0
+        for position, header in parts:
+            last = header.base_offset + header.last_offset_delta
+            if header.leader_epoch != self.epochs.latest:
+                changed = self.epochs.assign(header.leader_epoch, header.base_offset) or changed
+            self._write(view[position : position + header.length + LOG_OVERHEAD], last, header.max_timestamp, now_ms)
+            self._record_producer(header, last)
+            newest, count = max(newest, header.max_timestamp), count + header.record_count
+        return AppendInfo(
+            parts[0][1].base_offset, expected - 1, newest, -1, self.start_offset, count, len(view), False, changed
+        )
+
+    def _refuse_offset(self, offset: int, expected: int) -> NoReturn:
+        raise UnexpectedAppendOffset(
+            f"Unexpected offset in append to {self.topic_partition}. First offset {offset} is less than "
+            f"the next offset {expected}. Log start offset = {self.start_offset}",
+            offset,
+            expected,
+        )
+
+    def _write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+        """One batch, ready, to the end of the active segment, which is a new one where that is due."""
+        if not self.directory.online:
+            raise LogDirectoryFailure(self.directory, self.directory.error)
+        size = len(batch)
+        try:
+            segment = self.segments[-1]
+            if not self._writable:
+                self._prepare_to_write(segment)
+            stamp = max_timestamp if max_timestamp >= 0 else now_ms
+            if (
+                segment.size > self._config.segment_bytes - size
+                or stamp > self._roll_after_timestamp
+                or segment.full
+                or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
+            ):
+                segment = self._roll_for(size, last_offset)
+            position = segment.size
+            segment.writable_file().pwrite(batch, position)
+            if not position:
+                segment.first_timestamp = max_timestamp
+                self._roll_after_timestamp = stamp + retention.roll_ms(self._config, self.topic_partition)
+            segment.index_batch(last_offset, position, size, max_timestamp, self._config.index_interval_bytes)
+        except OSError as error:
+            self._fail(error)
+        self.size_bytes += size
+        self.end_offset = last_offset + 1
+        known = self.known_positions
+        known[last_offset + 1] = (segment, position + size)
+        if len(known) > _KNOWN_POSITIONS:
+            del known[next(iter(known))]
+        if last_offset + 1 - self.recovery_point >= self._config.flush_messages:
+            self.flush()
+
+    def _roll_for(self, size: int, last_offset: int) -> Segment:
+        if size > self._config.segment_bytes:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {self.topic_partition}, "
+                f"which exceeds the maximum configured segment size of {self._config.segment_bytes}.",
+            )
+        base_offset = max(self.end_offset, last_offset - MAXIMUM_RELATIVE_OFFSET)
+        if not self.active.size and base_offset == self.active.base_offset:
+            return self.active
+        return self.roll(base_offset)
+
+    def invalidate_write_state(self) -> None:
+        """The active segment is not what the last append knew: look again before the next."""
+        self._writable = False
+
+    def _prepare_to_write(self, segment: Segment) -> None:
+        """First append after a start, a truncation or a change of configuration."""
+        if self.closed:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {self.topic_partition} is closed")
+        segment.resume()
+        if segment.size:
+            first = segment.first_batch_timestamp()
+            first = first if first >= 0 else segment.created_ms or self.context.clock.wall_ms()
+            self._roll_after_timestamp = first + retention.roll_ms(self._config, self.topic_partition)
+        else:
+            self._roll_after_timestamp = 2**63
+        self._writable = True
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self.directory.fail(error)
+        raise LogDirectoryFailure(self.directory, error) from error
+
+    @contextmanager
+    def disk_faults(self) -> Iterator[None]:
+        """An OSError inside takes the directory offline."""
+        if not self.directory.online:
+            raise LogDirectoryFailure(self.directory, self.directory.error)
+        try:
+            yield
+        except OSError as error:
+            self._fail(error)
+
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Begin a new segment at the log end; the old one is trimmed at once and flushed in the background."""
+        base_offset = self.end_offset if base_offset is None else base_offset
+        with self.disk_faults():
+            old = self.active
+            if not old.size:
+                if old.base_offset == base_offset:
+                    return old
+                retention.forget_segments(self, [old])
+            else:
+                old.seal()
+            self.write_epochs()
+            segment = self.new_segment(base_offset)
+            self.producers.map_end_offset = base_offset
+            self.snapshots.take(self.producers, base_offset, self.bases)
+            self.context.flush_later(self)
+            return segment
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """Empty, active."""
+        segment = Segment(
+            self.context.disk, self.context.open_files, self.folder, base_offset, 0, self._config.segment_index_bytes
+        )
+        now_ms = self.context.clock.wall_ms()
+        segment.create(now_ms, preallocate_bytes=self._config.segment_bytes if self._config.preallocate else 0)
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self.known_positions.clear()
+        self._roll_after_timestamp = 2**63
+        self._writable = True
+        return segment
+
+    def write_epochs(self) -> None:
+        with self.flush_lock:
+            if self.epochs.changed:
+                self.epochs.changed = False
+                write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True) -> LogSlice:
+        """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it."""
+        if offset < self.start_offset or offset > self.end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Received request for offset {offset} for partition {self.topic_partition}, "
+                f"but we only have log segments from offset {self.start_offset} up to {self.end_offset}.",
+            )
+        if not self.directory.online:
+            raise LogDirectoryFailure(self.directory, self.directory.error)
+        if offset >= upper_offset:
+            return LogSlice(None, 0, 0, offset)
+        try:
+            return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one)
+        except OSError as error:
+            self._fail(error)
+
+    def segment_number(self, offset: int) -> int:
+        """Of the segment that contains `offset`: the last whose base is at most that."""
+        return max(0, bisect_right(self.bases, offset) - 1)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record with at least that timestamp."""
+        with self.disk_faults():
+            return lookup.offset_for_timestamp(self, timestamp)
+
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
+        with self.disk_faults():
+            return lookup.offset_of_max_timestamp(self)
+
+    # Cutting, cleaning, closing
+
+    def truncate_to(self, offset: int) -> None:
+        with self.disk_faults():
+            truncation.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        with self.disk_faults():
+            truncation.truncate_fully(self, offset)
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """DeleteRecords, or what a follower hears from its leader: nothing before `offset` is readable any more."""
+        truncation.advance_start(self, offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        with self.disk_faults():
+            return retention.delete_old_segments(self, now_ms)
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Everything before `up_to` (default: all of it) is on the disk when this returns. Any thread."""
+        with self.disk_faults():
+            flushing.flush(self, up_to)
+
+    def close(self) -> None:
+        """Indexes trimmed, epochs and producers written; appended to no more. (Flush afterwards to make it durable.)"""
+        if self.closed:
+            return
+        with self.disk_faults():
+            self.closed = True
+            self._writable = False
+            flushing.settle(self)

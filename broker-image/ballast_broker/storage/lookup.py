@@ -1,0 +1,155 @@
+"""Finding positions: by offset for reads, by timestamp for ListOffsets. Loop thread; part of `Log`.
+
+Sequential readers and writers are served from the log's `known_positions`; others go through the sparse index and a
+scan of at most one index interval. An index that lies is built again from the log, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.recovery import rebuild_indexes
+from ballast_broker.storage.segment import Segment
+from ballast_broker.storage.slices import LogSlice
+from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, decode_records
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+
+_KNOWN_POSITIONS = 16
+_T = TypeVar("_T")
+
+
+def _trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
+    """Ask; if the index turns out to be wrong or missing, build it again and ask once more."""
+    try:
+        return ask()
+    except (CorruptFile, FileNotFoundError):
+        rebuild_indexes(segment, log.config.index_interval_bytes, active=segment is log.active)
+        return ask()
+
+
+def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
+    known = log.known_positions
+    known[offset] = (segment, position)
+    if len(known) > _KNOWN_POSITIONS:
+        del known[next(iter(known))]
+
+
+def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
+    """Segment and position of the first batch that ends at or after `offset`; None: there is none."""
+    known = log.known_positions.get(offset)
+    if known is not None and known[1] < known[0].size:
+        return known
+    for segment in log.segments[log.segment_number(offset) :]:
+        if not segment.size:
+            continue
+        if offset <= segment.base_offset:
+            return segment, 0
+        found = _trusting_index(log, segment, lambda segment=segment: segment.find(offset))  # type: ignore[misc]
+        if found is not None:
+            return segment, found[0]
+    return None
+
+
+def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool) -> LogSlice:
+    located = locate(log, offset)
+    if located is None:
+        return LogSlice(None, 0, 0, offset)
+    segment, position = located
+    end, next_offset = _end_of_slice(log, segment, upper_offset)
+    if end - position > max_bytes:
+        end, next_offset = _cut(log, segment, position, max_bytes, min_one, end, next_offset)
+    if end <= position:
+        return LogSlice(None, 0, 0, offset)
+    if next_offset != log.end_offset:
+        _remember(log, next_offset, segment, end)
+    return LogSlice(segment, position, end - position, next_offset)
+
+
+def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, int]:
+    """Where the segment's readable part ends, and the offset there."""
+    number = log.segment_number(segment.base_offset) + 1
+    segment_end = log.bases[number] if number < len(log.bases) else log.end_offset
+    if upper_offset >= segment_end:
+        return segment.size, segment_end
+    known = log.known_positions.get(upper_offset)
+    if known is not None and known[0] is segment:
+        return known[1], upper_offset
+    found = _trusting_index(log, segment, lambda: segment.find(upper_offset))
+    if found is None:
+        return segment.size, segment_end
+    if found[1].base_offset < upper_offset:  # the batch lies across the limit: it is not readable yet
+        return found[0], found[1].base_offset
+    _remember(log, upper_offset, segment, found[0])
+    return found[0], upper_offset
+
+
+def _cut(
+    log: Log, segment: Segment, position: int, max_bytes: int, min_one: bool, end: int, next_offset: int
+) -> tuple[int, int]:
+    """The last boundary within `max_bytes`; at least one batch if `min_one`."""
+    boundary = _trusting_index(log, segment, lambda: segment.boundary_before(position + max_bytes))
+    if boundary is not None and boundary[0] > position:
+        return boundary
+    if not min_one:
+        return position, next_offset
+    first = next(segment.batches(position), None)
+    if first is None:
+        return end, next_offset
+    return position + first[1].length + LOG_OVERHEAD, first[1].base_offset + first[1].last_offset_delta + 1
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | None:
+    for segment in log.segments:
+        if not segment.size or _trusting_index(log, segment, segment.largest_timestamp) < timestamp:
+            continue
+        found = _trusting_index(log, segment, lambda segment=segment: _in_segment(log, segment, timestamp))  # type: ignore[misc]
+        if found is not None:
+            return found
+    return None
+
+
+def _in_segment(log: Log, segment: Segment, timestamp: int) -> tuple[int, int, int] | None:
+    number = segment.time_index.floor(timestamp - 1)  # later than all records before it
+    offset = segment.base_offset + (segment.time_index.at(number)[1] if number >= 0 else 0)
+    for position, header in segment.batches(segment.floor_position(max(offset, log.start_offset))):
+        if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < log.start_offset:
+            continue
+        found = first_record_at(segment, position, header, timestamp, log.start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def first_record_at(
+    segment: Segment, position: int, header: Header, timestamp: int, start_offset: int
+) -> tuple[int, int, int] | None:
+    """The first record of the batch at `position` with at least `timestamp`."""
+    data = memoryview(segment.file().pread(header.length + LOG_OVERHEAD, position))
+    view = BatchView(data)
+    if view.is_log_append_time:
+        return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
+    try:
+        for record in decode_records(view):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return record.timestamp, record.offset, header.leader_epoch
+    except CorruptBatch:  # a body that lies was stored as sent: its header is all there is
+        return header.max_timestamp, max(header.base_offset, start_offset), header.leader_epoch
+    return None
+
+
+def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
+    best: Segment | None = None
+    for segment in log.segments:
+        if not segment.size:
+            continue
+        largest = _trusting_index(log, segment, segment.largest_timestamp)
+        if largest >= 0 and (best is None or largest > best.max_timestamp):
+            best = segment
+    if best is None:
+        return None
+    found = _in_segment(log, best, best.max_timestamp)
+    return found

@@ -1,0 +1,214 @@
+"""What storage does by the clock: removal of deleted files, background flushes, checkpoints, retention, expiry.
+
+Tasks are started and owned by whoever awaits `run`. Over all partitions it works in slices of 2 ms; what blocks goes
+to a thread. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.manager import LogManager
+
+SLICE_S = 0.002
+LONGEST_SLEEP_S = 3600.0
+logger = logging.getLogger(__name__)
+
+
+class Maintenance:
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._removals: list[tuple[float, int, list[str]]] = []  # (when, tie breaker, paths)
+        self._ticket = itertools.count()
+        self._flushes: dict[int, Log] = {}
+        self._removal_added = asyncio.Event()
+        self._flush_added = asyncio.Event()
+
+    # Asked for by logs
+
+    def remove_later(self, paths: list[str], delay_ms: int) -> None:
+        if paths:
+            due = self._manager.clock.monotonic() + delay_ms / 1000
+            heapq.heappush(self._removals, (due, next(self._ticket), paths))
+            self._removal_added.set()
+
+    def flush_later(self, log: Log) -> None:
+        self._flushes[id(log)] = log
+        self._flush_added.set()
+
+    @property
+    def removals_waiting(self) -> int:
+        return sum(len(paths) for _, _, paths in self._removals)
+
+    def forget_removals_under(self, folder: str) -> None:
+        """The folder goes as a whole."""
+        prefix = folder + "/"
+        for _, _, paths in self._removals:
+            paths[:] = [path for path in paths if not path.startswith(prefix)]
+
+    # Tasks
+
+    async def run(self) -> None:
+        """Everything, until cancelled."""
+        config = self._manager.config
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._remove_when_due())
+            group.create_task(self._flush_when_asked())
+            group.create_task(self._every(config.log_retention_check_interval_ms, self.delete_old_segments))
+            group.create_task(
+                self._every(config.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points)
+            )
+            group.create_task(
+                self._every(config.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_start_offsets)
+            )
+            group.create_task(
+                self._every(config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks)
+            )
+            group.create_task(self._every(config.producer_id_expiration_check_interval_ms, self.expire_producers))
+            group.create_task(self._every(config.log_flush_scheduler_interval_ms, self.flush_old))
+
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            left_s = interval_ms / 1000
+            while left_s > 0:
+                step = min(left_s, LONGEST_SLEEP_S)
+                await asyncio.sleep(step)
+                left_s -= step
+            await work()
+
+    async def _remove_when_due(self) -> None:
+        while True:
+            self._removal_added.clear()
+            wait_s = LONGEST_SLEEP_S
+            if self._removals:
+                wait_s = self._removals[0][0] - self._manager.clock.monotonic()
+            if wait_s > 0:
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._removal_added.wait()
+                except TimeoutError:
+                    pass
+                continue
+            _, _, paths = heapq.heappop(self._removals)
+            await self._manager.threads.run(lambda paths=list(paths): self._remove(paths))  # type: ignore[misc]
+
+    async def remove_everything_waiting(self) -> None:
+        """Without waiting for the delay (tests, shutdown of a disk)."""
+        while self._removals:
+            _, _, paths = heapq.heappop(self._removals)
+            await self._manager.threads.run(lambda paths=list(paths): self._remove(paths))  # type: ignore[misc]
+
+    def _remove(self, paths: list[str]) -> None:
+        disk = self._manager.disk
+        for path in paths:
+            try:
+                if disk.is_directory(path):
+                    disk.remove_tree(path)
+                else:
+                    disk.remove(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._failed(path, error)
+
+    def _failed(self, path: str, error: OSError) -> None:
+        for directory in self._manager.directories:
+            if path.startswith(directory.path + "/"):
+                directory.fail(error)
+
+    async def _flush_when_asked(self) -> None:
+        while True:
+            await self._flush_added.wait()
+            self._flush_added.clear()
+            while self._flushes:
+                _, log = self._flushes.popitem()
+                await self._flush(log, log.active.base_offset)
+
+    async def _flush(self, log: Log, up_to: int | None = None) -> None:
+        try:
+            await self._manager.threads.run(lambda: log.flush(up_to))
+        except LogDirectoryFailure as error:
+            logger.error("flushing %s failed: %s", log.topic_partition, error)
+        except OSError as error:  # pragma: no cover - Log.flush turns these into failures
+            log.directory.fail(error)
+
+    # Work over all logs, in slices
+
+    async def _slices(self, logs: Iterable[Log], *, also_closed: bool = False) -> AsyncIterator[Log]:
+        """Each log, giving the loop away every 2 ms."""
+        clock = self._manager.clock
+        began = clock.monotonic()
+        for log in list(logs):
+            if clock.monotonic() - began > SLICE_S:
+                await asyncio.sleep(0)
+                began = clock.monotonic()
+            if log.directory.online and (also_closed or not log.closed):
+                yield log
+
+    async def delete_old_segments(self) -> int:
+        now_ms = self._manager.clock.wall_ms()
+        count = 0
+        async for log in self._slices(self._manager.logs.values()):
+            try:
+                count += log.delete_old_segments(now_ms)
+            except LogDirectoryFailure as error:
+                logger.error("retention of %s failed: %s", log.topic_partition, error)
+        return count
+
+    async def expire_producers(self) -> None:
+        now_ms = self._manager.clock.wall_ms()
+        expiration_ms = self._manager.config.producer_id_expiration_ms
+        async for log in self._slices(self._manager.logs.values()):
+            log.producers.expire(now_ms, expiration_ms)
+
+    async def flush_old(self) -> None:
+        """`flush.ms`, where it is set."""
+        now_ms = self._manager.clock.wall_ms()
+        async for log in self._slices(self._manager.logs.values()):
+            if log.end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
+                await self._flush(log)
+
+    async def checkpoint_recovery_points(self) -> None:
+        await self._checkpoint(checkpoint.RECOVERY_POINTS, lambda log: log.recovery_point)
+
+    async def checkpoint_start_offsets(self) -> None:
+        """Only where it says more than the first segment's name."""
+        await self._checkpoint(
+            checkpoint.LOG_START_OFFSETS, lambda log: log.start_offset if log.start_offset > log.bases[0] else None
+        )
+
+    async def checkpoint_high_watermarks(self) -> None:
+        await self._checkpoint(checkpoint.HIGH_WATERMARKS, lambda log: log.high_watermark)
+
+    async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None]) -> None:
+        values: dict[LogDirectory, dict[TopicPartition, int]] = {d: {} for d in self._manager.online_directories()}
+        async for log in self._slices(self._manager.all_current_logs(), also_closed=True):
+            value = value_of(log)
+            if value is not None and log.directory in values:
+                values[log.directory][log.topic_partition] = value
+        await asyncio.gather(*(self._write(directory, name, offsets) for directory, offsets in values.items()))
+
+    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+        """Not again if nothing changed: a broker at rest leaves its disks alone."""
+        data = await self._manager.threads.run(lambda: checkpoint.render_offsets(offsets))
+        if directory.checkpoints.get(name) == hash(data) or not directory.online:
+            return
+        try:
+            await self._manager.threads.run(
+                lambda: self._manager.disk.write_atomically(f"{directory.path}/{name}", data)
+            )
+            directory.checkpoints[name] = hash(data)
+        except OSError as error:
+            directory.fail(error)

@@ -1,0 +1,474 @@
+"""All logs of a broker over its directories: start, choosing a directory, deletion, replacement, stop.
+
+Guarantees: one current log per partition; a failed directory takes only its own partitions away; nothing that the
+metadata does not know is deleted unasked. Loop thread only; blocking work goes through `Threads`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import posixpath
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from uuid import UUID
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.seams import Clock, Disk, Random, Threads
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
+from ballast_broker.storage.compaction import Compactor
+from ballast_broker.storage.context import LogContext, StorageConfig
+from ballast_broker.storage.directories import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    LOST_DIRECTORY,
+    METADATA_TOPIC,
+    MIGRATING_DIRECTORY,
+    STRAY_SUFFIX,
+    UNASSIGNED_DIRECTORY,
+    LogDirectory,
+    identify,
+    marked_folder_name,
+)
+from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
+from ballast_broker.storage.loading import create_log, load_log, write_topic_id
+from ballast_broker.storage.log import Log
+from ballast_broker.storage.maintenance import Maintenance
+from ballast_broker.storage.open_files import OpenFiles
+from ballast_broker.storage.starting import load_directory
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import ZERO_UUID, TopicPartition
+
+logger = logging.getLogger(__name__)
+METADATA_TOPIC_ID = UUID(int=1)
+_NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
+
+
+class LogManager:
+    """`config_of(topic)`: the topic's configuration as far as it is known at start; updated later by metadata.
+    `cleaner`: a process of its own unless the disk is not the real one (`CleanerInThread`)."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        threads: Threads,
+        config: StorageConfig,
+        random: Random,
+        *,
+        config_of: Callable[[str], LogConfig] = lambda topic: LogConfig(),
+        cleaner: CleanerRunner | None = None,
+    ) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.threads = threads
+        self.random = random
+        self.config = config
+        self.config_of = config_of
+        self.cluster_id = config.cluster_id
+        self.directories = [LogDirectory(path, disk) for path in config.log_dirs]
+        self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
+        self._logs: dict[TopicPartition, Log] = {}
+        self._future_logs: dict[TopicPartition, Log] = {}
+        self._raft_log: Log | None = None
+        self._strays: dict[str, TopicPartition] = {}
+        self._deleted: dict[str, TopicPartition] = {}
+        self._preferred: dict[TopicPartition, str] = {}
+        self._counts: dict[str, int] = {directory.path: 0 for directory in self.directories}
+        self.maintenance = Maintenance(self)
+        self.compactor = Compactor(self, cleaner or CleanerProcess())
+        self.context = LogContext(
+            disk,
+            clock,
+            OpenFiles(config.maximum_open_files),
+            self.maintenance.remove_later,
+            self.maintenance.flush_later,
+            config.producer_id_expiration_ms,
+        )
+        cordoned = {os.path.abspath(path) for path in config.cordoned_log_dirs if path != "*"}
+        for directory in self.directories:
+            directory.cordoned = "*" in config.cordoned_log_dirs or directory.path in cordoned
+            directory.on_failure.append(self._directory_failed)
+
+    # Facts
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        return MappingProxyType(self._logs)
+
+    @property
+    def future_logs(self) -> Mapping[TopicPartition, Log]:
+        return MappingProxyType(self._future_logs)
+
+    @property
+    def strays(self) -> Mapping[str, TopicPartition]:
+        """Folders renamed `-stray`, by path."""
+        return MappingProxyType(self._strays)
+
+    def all_current_logs(self) -> list[Log]:
+        """Those that checkpoints speak of: the metadata log too."""
+        return [*self._logs.values(), *([self._raft_log] if self._raft_log else [])]
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        return self._logs.get(topic_partition)
+
+    def get_future(self, topic_partition: TopicPartition) -> Log | None:
+        return self._future_logs.get(topic_partition)
+
+    def directory(self, path_or_id: str | UUID) -> LogDirectory | None:
+        """By path (absolute) or by id."""
+        for directory in self.directories:
+            if path_or_id in (directory.id, directory.path):
+                return directory
+        return None
+
+    def online_directories(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories if directory.online]
+
+    # Start
+
+    async def start(self) -> None:
+        """Lock, identify and load every directory, in parallel. A directory that fails goes offline; when none is
+        left, or one belongs to somebody else, this raises."""
+        for directory in self.directories:
+            self._try(directory, lambda directory=directory: self._enter(directory))  # type: ignore[misc]
+        if not self.online_directories():
+            raise DirectoryRefused(
+                f"None of the log directories can be used: {[str(d.error) for d in self.directories]}"
+            )
+        self.cluster_id = identify(
+            self.online_directories(),
+            self.disk,
+            self.random,
+            cluster_id=self.config.cluster_id,
+            node_id=self.config.node_id,
+            generate=self.config.generate_cluster_id,
+        )
+        await asyncio.gather(*(self._load(directory) for directory in self.online_directories()))
+        self._finish_interrupted_swaps()
+        for path in self._deleted:
+            self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
+
+    def _enter(self, directory: LogDirectory) -> None:
+        self.disk.make_directory(directory.path)
+        directory.lock()
+
+    def _try(self, directory: LogDirectory, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            directory.fail(error)
+
+    async def _load(self, directory: LogDirectory) -> None:
+        try:
+            found = await load_directory(
+                self.context, directory, self.threads, self.config.num_recovery_threads_per_data_dir, self.config_of
+            )
+        except OSError as error:
+            directory.fail(error)
+            return
+        for log in found.logs:
+            self._adopt(log)
+        for log in found.futures:
+            self._adopt_future(log)
+        self._strays.update(found.strays)
+        self._deleted.update(found.deleted)
+
+    def _adopt(self, log: Log) -> None:
+        """Of two current logs, which a loss of power in the middle of a swap may leave, the one that goes further
+        is the one that was swapped in: nothing is written to the other from then on."""
+        other = self._logs.get(log.topic_partition)
+        if other is not None:
+            if other.topic_id != log.topic_id:
+                raise DirectoryRefused(
+                    f"Duplicate log directories for {log.topic_partition} are found in both "
+                    f"{other.folder.path} and {log.folder.path}"
+                )
+            if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
+                log, other = other, log
+            else:
+                self._counts[other.directory.path] -= 1
+                self._counts[log.directory.path] += 1
+            self._rename(other, DELETE_SUFFIX)
+            self._deleted[other.folder.path] = other.topic_partition
+        else:
+            self._counts[log.directory.path] += 1
+        self._logs[log.topic_partition] = log
+
+    def _adopt_future(self, log: Log) -> None:
+        self._future_logs[log.topic_partition] = log
+        self._counts[log.directory.path] += 1
+
+    def _finish_interrupted_swaps(self) -> None:
+        """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
+        the current one now. A future log without a current one and without that trace may be anything: it waits."""
+        renamed_away = set(self._deleted.values())
+        for partition, log in list(self._future_logs.items()):
+            if partition not in self._logs and partition in renamed_away:
+                self._rename(log, "")
+                del self._future_logs[partition]
+                self._logs[partition] = log
+
+    # Creating and choosing a directory
+
+    def get_or_create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        *,
+        is_new: bool = False,
+        assigned_directory: UUID | None = None,
+    ) -> Log:
+        existing = self._logs.get(topic_partition)
+        if existing is not None:
+            if existing.topic_id == ZERO_UUID and topic_id != ZERO_UUID:
+                write_topic_id(existing, topic_id)
+            return existing
+        offline = [directory.path for directory in self.directories if not directory.online]
+        if not is_new and offline:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Can not create log for {topic_partition} because log directories {','.join(offline)} are offline",
+            )
+        log = self._create_somewhere(topic_partition, topic_id, config, assigned_directory)
+        self._logs[topic_partition] = log
+        self._counts[log.directory.path] += 1
+        self._preferred.pop(topic_partition, None)
+        return log
+
+    def _create_somewhere(
+        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, assigned: UUID | None
+    ) -> Log:
+        tried = []
+        for directory in self._candidates(topic_partition, assigned):
+            path = f"{directory.path}/{topic_partition}"
+            try:
+                return create_log(self.context, directory, path, topic_partition, topic_id, config)
+            except OSError as error:
+                tried.append(directory.path)
+                directory.fail(error)
+        raise ApiError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"No log directories available for {topic_partition}. Tried {', '.join(tried) or 'none'}",
+        )
+
+    def _candidates(self, topic_partition: TopicPartition, assigned: UUID | None) -> list[LogDirectory]:
+        """Preferred, else assigned, else those with the fewest partitions first; after a named one fails, the rest."""
+        by_count = sorted(
+            (directory for directory in self.directories if directory.online and not directory.cordoned),
+            key=lambda directory: self._counts[directory.path],
+        )
+        named = self.directory(self._preferred.get(topic_partition, ""))
+        if named is None and assigned is not None and assigned not in _NO_PLACE:
+            named = self.directory(assigned)
+        if named is None or not named.online:
+            return by_count
+        return [named, *(directory for directory in by_count if directory is not named)]
+
+    def set_preferred_directory(self, topic_partition: TopicPartition, path: str) -> None:
+        """Remembered until the replica is created; not if its current or future log is there already."""
+        for logs in (self._logs, self._future_logs):
+            log = logs.get(topic_partition)
+            if log is not None and log.directory.path == path:
+                return
+        self._preferred[topic_partition] = path
+
+    def preferred_directory(self, topic_partition: TopicPartition) -> str | None:
+        return self._preferred.get(topic_partition)
+
+    # Moves: the file side
+
+    def create_future(self, topic_partition: TopicPartition, directory: LogDirectory) -> Log:
+        """An empty log beside the current one, in another directory."""
+        current = self._logs[topic_partition]
+        if topic_partition in self._future_logs:
+            raise ValueError(f"{topic_partition} has a future log already")
+        name = marked_folder_name(topic_partition, self._unique(), FUTURE_SUFFIX)
+        try:
+            log = create_log(
+                self.context,
+                directory,
+                f"{directory.path}/{name}",
+                topic_partition,
+                current.topic_id,
+                current.config,
+                current.bases[0],
+            )
+        except OSError as error:
+            directory.fail(error)
+            raise LogDirectoryFailure(directory, error) from error
+        self._adopt_future(log)
+        self._preferred.pop(topic_partition, None)
+        return log
+
+    def abort_future(self, topic_partition: TopicPartition) -> None:
+        log = self._future_logs.pop(topic_partition)
+        self._counts[log.directory.path] -= 1
+        self._discard(log)
+
+    def swap_future(self, topic_partition: TopicPartition) -> Callable[[], None]:
+        """The future log becomes the current one. Answers what makes the renames durable, to be run in a thread.
+
+        The old folder is renamed first: a crash in between leaves `-delete` and `-future`, which a start completes.
+        """
+        future, current = self._future_logs[topic_partition], self._logs[topic_partition]
+        if current.directory.online:
+            self._rename(current, DELETE_SUFFIX)
+        try:
+            self._rename(future, "")
+        except LogDirectoryFailure:
+            # The destination fails at the last moment: the current log goes on where it was.
+            if current.directory.online:
+                self._rename(current, "")
+            raise
+        self._retire(current)
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = future
+        self._counts[current.directory.path] -= 1
+        parents = [(current.directory, self.disk), (future.directory, self.disk)]
+
+        def make_durable() -> None:
+            for directory, disk in parents:
+                if directory.online:
+                    self._try(directory, lambda directory=directory, disk=disk: disk.sync_directory(directory.path))  # type: ignore[misc]
+
+        return make_durable
+
+    # Deleting
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Out of sight at once, removed after `file.delete.delay.ms`. A future log goes first: alone it would look
+        like an interrupted swap."""
+        if topic_partition in self._future_logs:
+            self.abort_future(topic_partition)
+        log = self._logs.pop(topic_partition, None)
+        self._preferred.pop(topic_partition, None)
+        if log is not None:
+            self._counts[log.directory.path] -= 1
+            self._discard(log)
+
+    def rename_stray(self, topic_partition: TopicPartition) -> None:
+        """LOG-34: the metadata does not know it. Set aside, listed, never deleted unasked."""
+        for logs in (self._future_logs, self._logs):
+            log = logs.pop(topic_partition, None)
+            if log is not None:
+                self._counts[log.directory.path] -= 1
+                if log.directory.online:
+                    log.close()
+                    self._rename(log, STRAY_SUFFIX)
+                    self._strays[log.folder.path] = topic_partition
+
+    def _discard(self, log: Log) -> None:
+        log.closed = True
+        if log.directory.online:
+            self._rename(log, DELETE_SUFFIX)
+        self._retire(log)
+
+    def _retire(self, log: Log) -> None:
+        """Its folder is renamed `-delete` already."""
+        log.closed = True
+        log.invalidate_write_state()
+        if not log.directory.online:
+            return
+        for segment in log.segments:
+            segment.deleted = True
+            segment.close()
+        self.maintenance.remove_later([log.folder.path], log.config.file_delete_delay_ms)
+
+    def _unique(self) -> str:
+        return self.random.bytes_of(16).hex()
+
+    def _rename(self, log: Log, suffix: str) -> None:
+        """To `topic-partition`, or to a marked name."""
+        partition = log.topic_partition
+        name = marked_folder_name(partition, self._unique(), suffix) if suffix else str(partition)
+        path = f"{log.directory.path}/{name}"
+        with log.disk_faults():
+            self.disk.rename(log.folder.path, path)
+        if suffix == DELETE_SUFFIX:
+            self.maintenance.forget_removals_under(log.folder.path)
+        log.folder.path = path
+
+    # Failure
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        """May be called by the thread that met the error; callbacks run on the loop."""
+        logger.error("log directory %s is offline: %s", directory.path, directory.error)
+        for callback in self.on_directory_failure:
+            callback(directory)
+
+    # The metadata log
+
+    async def open_raft_log(self, config: LogConfig) -> Log:
+        """`__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`); Raft keeps it."""
+        path = self.config.metadata_log_dir or self.config.log_dirs[0]
+        directory = self.directory(posixpath.normpath(path))
+        if directory is None or not directory.online:
+            raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
+        partition = TopicPartition(METADATA_TOPIC, 0)
+        folder = f"{path}/{partition}"
+        if not self.disk.exists(folder):
+            self._raft_log = create_log(self.context, directory, folder, partition, METADATA_TOPIC_ID, config)
+            return self._raft_log
+        points = checkpoint.read_offsets(self.disk, f"{path}/{checkpoint.RECOVERY_POINTS}")
+        self._raft_log = await self.threads.run(
+            lambda: load_log(
+                self.context,
+                directory,
+                folder,
+                partition,
+                config,
+                clean=directory.was_clean,
+                recovery_point=points.get(partition, 0),
+            )
+        )
+        return self._raft_log
+
+    # Going on and stopping
+
+    async def run_maintenance(self) -> None:
+        """Everything that happens by the clock, and the cleaner, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.maintenance.run())
+            if self.config.log_cleaner_enable:
+                group.create_task(self.compactor.run())
+
+    async def shutdown(self, broker_epoch: int = -1) -> None:
+        """Everything flushed, checkpoints, the clean-shutdown mark, locks given back."""
+        await asyncio.gather(*(self._close_directory(directory) for directory in self.online_directories()))
+        for step in (
+            self.maintenance.checkpoint_recovery_points,
+            self.maintenance.checkpoint_start_offsets,
+            self.maintenance.checkpoint_high_watermarks,
+        ):
+            await step()
+        for directory in self.directories:
+            if directory.online:
+                await self.threads.run(
+                    lambda directory=directory: self._try(  # type: ignore[misc]
+                        directory, lambda: directory.write_clean_shutdown_mark(broker_epoch)
+                    )
+                )
+            directory.unlock()
+
+    async def _close_directory(self, directory: LogDirectory) -> None:
+        logs = [
+            log
+            for log in itertools.chain(self._logs.values(), self._future_logs.values())
+            if log.directory is directory
+        ]
+        for share in range(0, len(logs), 64):
+            await self.threads.run(lambda part=logs[share : share + 64]: _close_all(part))  # type: ignore[misc]
+
+
+def _close_all(logs: list[Log]) -> None:
+    for log in logs:
+        try:
+            log.close()
+            log.flush()
+        except LogDirectoryFailure:
+            return

@@ -1,0 +1,48 @@
+"""How many files storage keeps open: segments open theirs when used, and this closes those not used lately.
+
+Loop thread only. Guarantees: a file with references (a slice being sent) is never closed under its reader.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Closable(Protocol):
+    used_lately: bool
+
+    def close_if_idle(self) -> bool:
+        """Close the file unless somebody holds it; True when it is closed (now or already)."""
+
+
+class OpenFiles:
+    """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none."""
+
+    def __init__(self, limit: int = 8192) -> None:
+        self.limit = limit
+        self._opened: dict[Closable, None] = {}  # in the order of opening
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def opened(self, item: Closable) -> None:
+        """Makes room first, so that what is being opened is not what is closed."""
+        if len(self._opened) >= self.limit:
+            self._sweep()
+        item.used_lately = True
+        self._opened[item] = None
+
+    def _sweep(self) -> None:
+        for _ in range(2 * len(self._opened)):
+            item = next(iter(self._opened))
+            del self._opened[item]
+            if not item.used_lately and item.close_if_idle():
+                if len(self._opened) < self.limit:
+                    return
+                continue
+            item.used_lately = False
+            self._opened[item] = None
+
+    def forget(self, item: Closable) -> None:
+        """Its file was closed by its owner."""
+        self._opened.pop(item, None)

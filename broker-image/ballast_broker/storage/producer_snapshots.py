@@ -1,0 +1,113 @@
+"""The `.snapshot` files of a log: when they are taken, which one a log begins from, and replaying what came after.
+
+Loop thread, or the thread that loads the log before anybody else has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ballast_broker.seams import Disk
+from ballast_broker.storage.checkpoint import write_unsynced
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.producers import ProducerStates
+from ballast_broker.storage.segment import Folder, Segment
+from ballast_wire.records import CONTROL_MASK, TRANSACTIONAL_MASK, Header
+
+SNAPSHOT_SUFFIX = ".snapshot"
+
+
+def snapshot_path(folder: Folder, offset: int) -> str:
+    return f"{folder.path}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    return sorted(
+        int(name[: -len(SNAPSHOT_SUFFIX)])
+        for name in names
+        if name.endswith(SNAPSHOT_SUFFIX) and name[: -len(SNAPSHOT_SUFFIX)].isdigit()
+    )
+
+
+class ProducerSnapshots:
+    """Which snapshots a log has on disk."""
+
+    __slots__ = ("_disk", "_folder", "offsets")
+
+    def __init__(self, disk: Disk, folder: Folder, offsets: list[int]) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.offsets = offsets
+
+    def take(self, producers: ProducerStates, offset: int, segment_bases: Iterable[int]) -> None:
+        """State at `offset`; snapshots that are neither at a segment's base nor the newest go."""
+        write_unsynced(self._disk, snapshot_path(self._folder, offset), producers.render())
+        if offset not in self.offsets:
+            self.offsets.append(offset)
+            self.offsets.sort()
+        wanted = {offset, *segment_bases}
+        for old in [old for old in self.offsets if old not in wanted]:
+            self.remove(old)
+
+    def remove(self, offset: int) -> None:
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+        try:
+            self._disk.remove(snapshot_path(self._folder, offset))
+        except FileNotFoundError:
+            return
+
+    def remove_after(self, offset: int) -> None:
+        for later in [later for later in self.offsets if later > offset]:
+            self.remove(later)
+
+    def remove_before(self, offset: int) -> None:
+        for earlier in [earlier for earlier in self.offsets if earlier < offset]:
+            self.remove(earlier)
+
+    def load(self, producers: ProducerStates, end_offset: int) -> None:
+        """The newest whole snapshot at or before `end_offset`; those that are not whole are removed."""
+        for offset in reversed([offset for offset in self.offsets if offset <= end_offset]):
+            try:
+                producers.load(self._disk.read_bytes(snapshot_path(self._folder, offset)), offset)
+                return
+            except (CorruptFile, FileNotFoundError):
+                self.remove(offset)
+        producers.clear(0)
+
+
+def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) -> None:
+    """Bring the states up to `end_offset` from the headers of the batches after `map_end_offset`."""
+    start = producers.map_end_offset
+    if start >= end_offset:
+        producers.map_end_offset = end_offset
+        return
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following <= start or segment.base_offset >= end_offset:
+            continue
+        position = segment.floor_position(start) if start > segment.base_offset else 0
+        for _, header in segment.batches(position):
+            if header.base_offset >= end_offset:
+                break
+            if header.base_offset + header.last_offset_delta >= start:
+                observe(producers, header, header.base_offset + header.last_offset_delta)
+    producers.map_end_offset = end_offset
+
+
+def observe(producers: ProducerStates, header: Header, last_offset: int) -> None:
+    """Take note of a batch that is in the log; `last_offset` is where it ended up."""
+    if header.producer_id < 0:
+        return
+    if header.attributes & CONTROL_MASK:
+        producers.record_end_of_transaction(header.producer_id, header.producer_epoch, -1, header.max_timestamp)
+    elif header.base_sequence >= 0:
+        producers.record(
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_offset_delta,
+            last_offset,
+            header.max_timestamp,
+            transactional=bool(header.attributes & TRANSACTIONAL_MASK),
+        )

@@ -1,0 +1,221 @@
+"""What a partition remembers of idempotent producers: the last five batches of each, so that a retry is recognised.
+
+PURE. Guarantees: a batch is accepted once; its repetition within the window answers with the first one's offsets;
+a gap is refused. Snapshots (Kafka's binary format) hold the last batch of each producer. A producer is forgotten only
+by `producer.id.expiration.ms`. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ballast_broker.storage.errors import CorruptFile
+from ballast_wire.errors import ApiError, ErrorCode
+
+WINDOW = 5
+MAXIMUM_SEQUENCE = 2**31 - 1
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEADER = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_END = 6
+
+
+class SentBatch(NamedTuple):
+    """One batch of a producer as it was written."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return sequence_before(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """Sequences wrap from 2^31-1 to 0."""
+    result = sequence + count
+    return result - MAXIMUM_SEQUENCE - 1 if result > MAXIMUM_SEQUENCE else result
+
+
+def sequence_before(sequence: int, count: int) -> int:
+    result = sequence - count
+    return result + MAXIMUM_SEQUENCE + 1 if result < 0 else result
+
+
+class ProducerState:
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp")
+
+    def __init__(self) -> None:
+        self.epoch = NO_EPOCH
+        self.batches: list[SentBatch] = []
+        self.coordinator_epoch = -1
+        self.current_txn_first_offset = NO_OFFSET
+        self.last_timestamp = -1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+
+class ProducerStates:
+    """All producers of one partition. `map_end_offset`: up to where the log is reflected here."""
+
+    __slots__ = ("_states", "map_end_offset")
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self.map_end_offset = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def items(self) -> Iterable[tuple[int, ProducerState]]:
+        return self._states.items()
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def find_duplicate(
+        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
+    ) -> SentBatch | None:
+        state = self._states.get(producer_id)
+        if state is None or state.epoch != epoch:
+            return None
+        last_sequence = sequence_after(base_sequence, last_offset_delta)
+        for batch in state.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == base_sequence:
+                return batch
+        return None
+
+    def check(self, producer_id: int, epoch: int, base_sequence: int, offset: int, partition: object) -> None:
+        """Refuse a zombie's batch and a gap; `offset` is where the batch would go."""
+        state = self._states.get(producer_id)
+        if state is None:
+            return  # nothing known (never seen, or expired): any sequence begins
+        if epoch < state.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Epoch of producer {producer_id} at offset {offset} in {partition} is {epoch}, "
+                f"which is smaller than the last seen epoch {state.epoch}",
+            )
+        if base_sequence < 0 or state.epoch == NO_EPOCH:
+            return
+        if epoch != state.epoch:
+            if base_sequence != 0:
+                raise ApiError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Invalid sequence number for new epoch of producer {producer_id} at offset {offset} in partition "
+                    f"{partition}: {epoch} (request epoch), {base_sequence} (seq. number), "
+                    f"{state.epoch} (current producer epoch)",
+                )
+            return
+        last = state.last_sequence
+        if base_sequence != last + 1 and not (base_sequence == 0 and last == MAXIMUM_SEQUENCE):
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {producer_id} at offset {offset} in partition {partition}: "
+                f"{base_sequence} (incoming seq. number), {last} (current end sequence number)",
+            )
+
+    def record(
+        self, producer_id: int, epoch: int, base_sequence: int, offset_delta: int, last_offset: int, timestamp: int,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
+        """A data batch was written."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState()
+        if epoch != state.epoch:
+            state.epoch = epoch
+            state.batches = []
+        batches = state.batches
+        batches.append(SentBatch(sequence_after(base_sequence, offset_delta), last_offset, offset_delta, timestamp))
+        if len(batches) > WINDOW:
+            del batches[0]
+        state.last_timestamp = timestamp
+        if transactional and state.current_txn_first_offset == NO_OFFSET:
+            state.current_txn_first_offset = last_offset - offset_delta
+
+    def record_end_of_transaction(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> int:
+        """A control batch was written; answers where the transaction began (-1: it had no data here)."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState()
+        if epoch != state.epoch:
+            state.epoch = epoch
+            state.batches = []
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp = timestamp
+        first, state.current_txn_first_offset = state.current_txn_first_offset, NO_OFFSET
+        return first
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest transaction that is going on began."""
+        open_ones = [s.current_txn_first_offset for s in self._states.values() if s.current_txn_first_offset >= 0]
+        return min(open_ones, default=None)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget those that wrote nothing for `producer.id.expiration.ms` and have no transaction open."""
+        gone = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if state.current_txn_first_offset < 0 and now_ms - state.last_timestamp >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._states[producer_id]
+        return len(gone)
+
+    def clear(self, end_offset: int) -> None:
+        self._states.clear()
+        self.map_end_offset = end_offset
+
+    # Snapshots
+
+    def render(self) -> bytes:
+        body = bytearray()
+        for producer_id, state in self._states.items():
+            last = state.batches[-1] if state.batches else SentBatch(NO_SEQUENCE, NO_OFFSET, 0, state.last_timestamp)
+            body += _SNAPSHOT_ENTRY.pack(
+                producer_id, state.epoch, last.last_sequence, last.last_offset, last.offset_delta,
+                state.last_timestamp, state.coordinator_epoch, state.current_txn_first_offset,
+            )  # fmt: skip
+        counted = struct.pack(">i", len(self._states)) + bytes(body)
+        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(counted)) + counted
+
+    def load(self, data: bytes, end_offset: int) -> None:
+        """Replace everything by a snapshot; `CorruptFile` if it is not whole."""
+        if len(data) < _SNAPSHOT_HEADER.size:
+            raise CorruptFile("producer snapshot is cut")
+        version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+        if version != _SNAPSHOT_VERSION or crc32c(memoryview(data)[_CRC_END:]) != crc:
+            raise CorruptFile("producer snapshot has a wrong version or checksum")
+        if len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+            raise CorruptFile("producer snapshot has a wrong length")
+        states: dict[int, ProducerState] = {}
+        for entry in _SNAPSHOT_ENTRY.iter_unpack(memoryview(data)[_SNAPSHOT_HEADER.size :]):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first = entry
+            state = states[producer_id] = ProducerState()
+            state.epoch, state.coordinator_epoch = epoch, coordinator_epoch
+            state.last_timestamp, state.current_txn_first_offset = timestamp, first
+            if last_offset >= 0:
+                state.batches.append(SentBatch(last_sequence, last_offset, delta, timestamp))
+        self._states = states
+        self.map_end_offset = end_offset

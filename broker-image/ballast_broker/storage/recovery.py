@@ -1,0 +1,137 @@
+"""Reading a segment again from its bytes: what is valid in it, and the indexes that follow from that.
+
+Any thread; each call opens what it needs and closes it. `scan` looks at every batch (with its CRC unless told
+otherwise) and stops at the first that is not right, which is where the log is to be cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from ballast_broker.seams import File
+from ballast_broker.storage.batch_header import MINIMUM_LENGTH
+from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
+from ballast_wire.records import CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+
+_CHUNK = 1 << 20
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a segment holds. Picklable: a scan may run in another process."""
+
+    base_offset: int
+    next_offset: int
+    valid_bytes: int = 0
+    max_timestamp: int = -1
+    offset_of_max_timestamp: int = -1
+    first_timestamp: int | None = None
+    bytes_since_index_entry: int = 0
+    offset_entries: list[tuple[int, int]] = field(default_factory=list)
+    time_entries: list[tuple[int, int]] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, position: int, header: Header, interval: int) -> None:
+        last = header.base_offset + header.last_offset_delta
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.offset_of_max_timestamp = header.max_timestamp, last
+        if self.first_timestamp is None:
+            self.first_timestamp = header.max_timestamp
+        if self.bytes_since_index_entry > interval:
+            self.offset_entries.append((last - self.base_offset, position))
+            self.add_time_entry()
+            self.bytes_since_index_entry = 0
+        size = header.length + LOG_OVERHEAD
+        self.bytes_since_index_entry += size
+        if header.leader_epoch >= 0 and (not self.epochs or header.leader_epoch > self.epochs[-1][0]):
+            self.epochs.append((header.leader_epoch, header.base_offset))
+        self.valid_bytes = position + size
+        self.next_offset = last + 1
+
+    def add_time_entry(self) -> None:
+        if self.max_timestamp > (self.time_entries[-1][0] if self.time_entries else -1):
+            self.time_entries.append((self.max_timestamp, self.offset_of_max_timestamp - self.base_offset))
+
+
+def scan(file: File, size: int, base_offset: int, interval: int, *, check_crc: bool = True) -> Scan:
+    """Every batch from the beginning up to the first that is not whole and right."""
+    result = Scan(base_offset, base_offset, offset_of_max_timestamp=base_offset)
+    for position, header, batch in _whole_batches(file, size):
+        if not base_offset <= result.next_offset <= header.base_offset or header.last_offset_delta < 0:
+            break
+        if header.base_offset + header.last_offset_delta - base_offset > MAXIMUM_RELATIVE_OFFSET:
+            break
+        if check_crc and crc32c(batch[CRC_FROM:]) != header.crc:
+            break
+        result.add(position, header, interval)
+    return result
+
+
+def _whole_batches(file: File, size: int) -> Iterator[tuple[int, Header, memoryview]]:
+    position = 0
+    while position + HEADER_BYTES <= size:
+        chunk = memoryview(file.pread(min(_CHUNK, size - position), position))
+        inside = 0
+        while inside + HEADER_BYTES <= len(chunk):
+            header = Header._make(HEADER.unpack_from(chunk, inside))
+            length = header.length + LOG_OVERHEAD
+            if header.magic != 2 or header.length < MINIMUM_LENGTH or position + length > size:
+                return
+            if inside + length > len(chunk):
+                if inside:
+                    break  # read on from this batch
+                chunk = memoryview(file.pread(length, position))
+                if len(chunk) < length:
+                    return
+            yield position, header, chunk[inside : inside + length]
+            inside += length
+            position += length
+        if inside == 0:
+            return
+
+
+def scan_segment(segment: Segment, interval: int, *, check_crc: bool = True) -> Scan:
+    file = segment.disk.open(segment.path(), writable=False)
+    try:
+        size = min(file.size(), segment.size) if segment.size else file.size()
+        return scan(file, size, segment.base_offset, interval, check_crc=check_crc)
+    finally:
+        file.close()
+
+
+def adopt_scan(segment: Segment, found: Scan) -> None:
+    """Write the indexes that the scan found and take over its figures."""
+    found_time_entries = list(found.time_entries)
+    segment.offset_index.replace(found.offset_entries)
+    segment.time_index.replace(found_time_entries)
+    segment.max_timestamp = found.max_timestamp
+    segment.offset_of_max_timestamp = found.offset_of_max_timestamp
+    segment.first_timestamp = found.first_timestamp if found.first_timestamp is not None else -2
+    segment.bytes_since_index_entry = found.bytes_since_index_entry
+
+
+def rebuild_indexes(segment: Segment, interval: int, *, active: bool) -> None:
+    """The index lies or is missing, the batches are trusted."""
+    found = scan_segment(segment, interval, check_crc=False)
+    if not active:
+        found.add_time_entry()
+    adopt_scan(segment, found)
+    if active:
+        segment.resume()
+
+
+def cut(segment: Segment, found: Scan) -> int:
+    """Cut the file after the last valid batch; answers how many bytes went."""
+    file = segment.disk.open(segment.path())
+    try:
+        surplus = file.size() - found.valid_bytes
+        if surplus:
+            file.truncate(found.valid_bytes)
+            file.sync()
+    finally:
+        file.close()
+    segment.size = found.valid_bytes
+    return surplus

@@ -1,0 +1,112 @@
+"""What is old enough, or too much, to be deleted; and how a segment goes. Loop thread; part of `Log`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+)
+from ballast_wire.names import TopicPartition, spread
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+
+KINDS = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+Due = Callable[[Segment, "int | None"], bool]
+
+
+def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
+    """`segment.ms` less a part of the jitter, so that partitions do not all roll at once."""
+    longest = config.segment_ms
+    if "compact" in config.cleanup_policy:  # the active segment is never compacted: it must end in time
+        longest = min(longest, config.max_compaction_lag_ms)
+    jitter = min(config.segment_jitter_ms, longest)
+    if jitter <= 0:
+        return longest
+    return longest - spread(partition.topic, partition.partition, jitter)
+
+
+def delete_old_segments(log: Log, now_ms: int) -> int:
+    """By log start offset always; by time and size where the policy says delete. Answers how many went."""
+    if log.cleaning_paused:
+        return 0
+    count = delete_while(log, lambda _, following: following is not None and following <= log.start_offset)
+    if "delete" not in log.config.cleanup_policy:
+        return count
+    retention_ms, retention_bytes = log.config.retention_ms, log.config.retention_bytes
+    if retention_ms >= 0:
+        count += delete_while(log, lambda segment, _: now_ms - segment.retention_timestamp() > retention_ms)
+    if 0 <= retention_bytes < log.size_bytes:
+        surplus = log.size_bytes - retention_bytes
+
+        def too_much(segment: Segment, _: int | None) -> bool:
+            nonlocal surplus
+            if surplus < segment.size:
+                return False
+            surplus -= segment.size
+            return True
+
+        count += delete_while(log, too_much)
+    return count
+
+
+def delete_while(log: Log, due: Due) -> int:
+    """Delete from the oldest on while `due`, never above the high watermark."""
+    count = 0
+    for number, segment in enumerate(log.segments):
+        following = log.bases[number + 1] if number + 1 < len(log.bases) else None
+        upper = log.end_offset if following is None else following
+        if log.high_watermark < upper or (following is None and not segment.size) or not due(segment, following):
+            break
+        count += 1
+    if not count:
+        return 0
+    if count == len(log.segments):
+        log.roll()
+    going = log.segments[:count]
+    log.start_offset = max(log.start_offset, log.bases[count])
+    log.update_high_watermark(log.high_watermark)
+    log.epochs.truncate_from_start(log.start_offset)
+    log.write_epochs()
+    forget_segments(log, going)
+    log.snapshots.remove_before(log.bases[0])
+    return count
+
+
+def forget_segments(log: Log, going: list[Segment]) -> None:
+    """Out of the list at once, renamed, removed after `file.delete.delay.ms`; readers finish undisturbed."""
+    gone = set(map(id, going))
+    log.segments = [segment for segment in log.segments if id(segment) not in gone]
+    log.bases = [segment.base_offset for segment in log.segments]
+    log.known_positions.clear()
+    paths: list[str] = []
+    for segment in going:
+        log.size_bytes -= segment.size
+        paths += retire(segment)
+    log.context.remove_later(paths, log.config.file_delete_delay_ms)
+
+
+def retire(segment: Segment) -> list[str]:
+    """Rename the segment's files `.deleted`; answers their new paths."""
+    disk = segment.disk
+    renamed = []
+    for kind in KINDS:
+        path = segment.path(kind)
+        target = path.removesuffix(segment.suffix) + DELETED_SUFFIX if segment.suffix else path + DELETED_SUFFIX
+        try:
+            disk.rename(path, target)
+        except FileNotFoundError:
+            continue
+        renamed.append(target)
+    segment.suffix = DELETED_SUFFIX
+    segment.deleted = True
+    segment.close()
+    return renamed

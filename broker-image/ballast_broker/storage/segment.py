@@ -1,0 +1,281 @@
+"""One segment: a `.log` file of batches and its two indexes, opened when used and not before.
+
+Loop thread only, except that a `SegmentReader`'s file may be read from a thread while it is held. Offsets inside are
+checked by the log; here positions, sizes and timestamps are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ballast_broker.seams import Disk, File
+from ballast_broker.storage.batch_header import walk
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from ballast_broker.storage.open_files import OpenFiles
+from ballast_wire.records import LOG_OVERHEAD, Header
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
+UNKNOWN = -2
+
+
+class Folder:
+    """Where a partition's files are; the path changes when the folder is renamed."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+class Segment:
+    """`size` is how much of the `.log` file is valid batches; the file may be longer only if preallocated."""
+
+    __slots__ = (
+        "_file",
+        "_offset_index",
+        "_time_index",
+        "_writable",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "deleted",
+        "disk",
+        "first_timestamp",
+        "folder",
+        "full",
+        "index_size_limit",
+        "max_timestamp",
+        "offset_of_max_timestamp",
+        "open_files",
+        "references",
+        "size",
+        "suffix",
+        "used_lately",
+    )
+
+    def __init__(
+        self, disk: Disk, open_files: OpenFiles, folder: Folder, base_offset: int, size: int, index_size_limit: int
+    ) -> None:
+        self.disk = disk
+        self.open_files = open_files
+        self.folder = folder
+        self.base_offset = base_offset
+        self.size = size
+        self.index_size_limit = index_size_limit
+        self.suffix = ""
+        self.references = 0
+        self.used_lately = False
+        self.deleted = False
+        self.full = False  # an index has no room left
+        self.created_ms = 0
+        self.bytes_since_index_entry = 0
+        self.first_timestamp = UNKNOWN  # of the first batch; -1: the batch has none
+        self.max_timestamp = UNKNOWN
+        self.offset_of_max_timestamp = base_offset
+        self._file: File | None = None
+        self._writable = False
+        self._offset_index: SparseIndex | None = None
+        self._time_index: SparseIndex | None = None
+
+    def path(self, kind: str = LOG_SUFFIX) -> str:
+        return f"{self.folder.path}/{self.base_offset:020d}{kind}{self.suffix}"
+
+    @property
+    def offset_index(self) -> SparseIndex:
+        if self._offset_index is None:
+            self._offset_index = SparseIndex(
+                self.disk, lambda: self.path(INDEX_SUFFIX), OFFSET_ENTRY, self.index_size_limit
+            )
+        return self._offset_index
+
+    @property
+    def time_index(self) -> SparseIndex:
+        if self._time_index is None:
+            self._time_index = SparseIndex(
+                self.disk, lambda: self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, self.index_size_limit
+            )
+        return self._time_index
+
+    # Files
+
+    def create(self, now_ms: int, *, preallocate_bytes: int = 0) -> None:
+        """New and empty, ready to be appended to."""
+        self.created_ms = now_ms
+        self.max_timestamp = -1
+        self.first_timestamp = UNKNOWN
+        file = self.disk.open(self.path(), create=True)
+        file.truncate(preallocate_bytes)
+        self._use(file, writable=True)
+        self.offset_index.create(preallocate=True)
+        self.time_index.create(preallocate=True)
+
+    def file(self) -> File:
+        """For reading. Whoever keeps it beyond the present call holds the segment (`hold`)."""
+        self.used_lately = True
+        return self._file or self._use(self.disk.open(self.path(), writable=False), writable=False)
+
+    def writable_file(self) -> File:
+        self.used_lately = True
+        if self._file is not None and self._writable:
+            return self._file
+        self._close()
+        return self._use(self.disk.open(self.path(), create=True), writable=True)
+
+    def _use(self, file: File, *, writable: bool) -> File:
+        self._file = file
+        self._writable = writable
+        self.open_files.opened(self)
+        return file
+
+    def hold(self) -> File:
+        """The file stays open, also over deletion of the segment, until `release`."""
+        file = self.file()
+        self.references += 1
+        return file
+
+    def release(self) -> None:
+        self.references -= 1
+        if self.deleted and self.references == 0:
+            self.close()
+
+    def close_if_idle(self) -> bool:
+        if self.references:
+            return False
+        self._close(told=True)
+        return True
+
+    def close(self) -> None:
+        if not self.references:
+            self._close()
+
+    def _close(self, *, told: bool = False) -> None:
+        file, self._file = self._file, None
+        if self._offset_index is not None:
+            self._offset_index.drop_cache()
+        if self._time_index is not None:
+            self._time_index.drop_cache()
+        if file is not None:
+            file.close()
+            if not told:
+                self.open_files.forget(self)
+
+    # Appending
+
+    def index_batch(self, last_offset: int, position: int, size: int, max_timestamp: int, interval: int) -> None:
+        """Bookkeeping for one batch that was appended at `position`; sparse: an entry each `interval` bytes."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self.bytes_since_index_entry > interval:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.add_time_entry()
+            self.bytes_since_index_entry = 0
+            self.full = self._indexes_are_full()
+        self.bytes_since_index_entry += size
+        self.size = position + size
+
+    def add_time_entry(self) -> None:
+        """Only if later than the last one; so the time index ascends."""
+        last = self.time_index.last()
+        if self.max_timestamp > (last[0] if last else -1):
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+
+    def resume(self) -> None:
+        """The first append after a start: the indexes grow to their full length again."""
+        self.offset_index.preallocate()
+        self.time_index.preallocate()
+        self.full = self._indexes_are_full()
+
+    def _indexes_are_full(self) -> bool:
+        """One entry of the time index stays free for the one that is written at roll."""
+        return (
+            self.offset_index.count >= self.offset_index.capacity
+            or self.time_index.count >= self.time_index.capacity - 1
+        )
+
+    def seal(self) -> None:
+        """No more appends: the last time entry, both indexes trimmed, a preallocated file cut to its size."""
+        self.add_time_entry()
+        self.trim_indexes()
+        file = self.writable_file()
+        if file.size() != self.size:
+            file.truncate(self.size)
+
+    def trim_indexes(self) -> None:
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    # Looking up
+
+    def batches(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, Header]]:
+        return walk(self.file(), position, self.size if end is None else end)
+
+    def floor_position(self, offset: int) -> int:
+        """Where to start scanning for the batch that contains `offset`, or the next one."""
+        number = self.offset_index.floor(offset - self.base_offset)
+        if number < 0:
+            return 0
+        position = self.offset_index.at(number)[1]
+        if not 0 <= position < max(self.size, 1):
+            raise CorruptFile(f"{self.path(INDEX_SUFFIX)} points to {position} in a log of {self.size} bytes")
+        return position
+
+    def find(self, offset: int) -> tuple[int, Header] | None:
+        """Position and header of the first batch whose last offset is at least `offset`."""
+        for position, header in self.batches(self.floor_position(offset)):
+            if header.base_offset + header.last_offset_delta >= offset:
+                return position, header
+        return None
+
+    def boundary_before(self, limit: int) -> tuple[int, int] | None:
+        """End position and next offset of the last batch that ends at or before `limit`; None: no batch does."""
+        number = self.offset_index.floor(limit, column=1)
+        start = self.offset_index.at(number)[1] if number >= 0 else 0
+        result = None
+        for position, header in self.batches(start):
+            end = position + header.length + LOG_OVERHEAD
+            if end > limit:
+                break
+            result = (end, header.base_offset + header.last_offset_delta + 1)
+        if (
+            result is None and start > 0
+        ):  # the batch at `start` is itself cut by the limit: the one before it ends there
+            return start, self._offset_before(number, start)
+        return result
+
+    def _offset_before(self, number: int, position: int) -> int:
+        """Next offset of the batches that end at `position`, which entry `number` points to."""
+        start = self.offset_index.at(number - 1)[1] if number > 0 else 0
+        result = self.base_offset
+        for _, header in self.batches(start, position):
+            result = header.base_offset + header.last_offset_delta + 1
+        return result
+
+    def largest_timestamp(self) -> int:
+        """From memory, else the last entry of the time index; -1 where no record has one."""
+        if self.max_timestamp == UNKNOWN:
+            last = self.time_index.last()
+            self.max_timestamp = last[0] if last else -1
+            if last:
+                self.offset_of_max_timestamp = self.base_offset + last[1]
+        return self.max_timestamp
+
+    def retention_timestamp(self) -> int:
+        """What retention by time goes by: the largest record timestamp, else when the file was written last."""
+        timestamp = self.largest_timestamp()
+        return timestamp if timestamp >= 0 else self.disk.modified_ms(self.path())
+
+    def first_batch_timestamp(self) -> int:
+        """Rolling by time counts from here; -1: nothing to count from."""
+        if self.first_timestamp == UNKNOWN and self.size:
+            first = next(self.batches(), None)
+            self.first_timestamp = first[1].max_timestamp if first else -1
+        return self.first_timestamp if self.first_timestamp >= 0 else -1

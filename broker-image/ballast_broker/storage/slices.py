@@ -1,0 +1,50 @@
+"""What appending and reading answer with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ballast_broker.seams import File
+from ballast_broker.storage.segment import Segment
+
+
+class AppendInfo(NamedTuple):
+    """`log_append_time_ms` is -1 for CreateTime. A duplicate has the offsets of the batch that was there already."""
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int
+    log_start_offset: int
+    record_count: int
+    size_bytes: int
+    duplicate: bool = False
+    leader_epoch_changed: bool = False
+
+
+class LogSlice:
+    """Whole batches in one file; the file stays open and readable, also over deletion, until `release`."""
+
+    __slots__ = ("_segment", "aborted_transactions", "file", "next_offset", "position", "size")
+
+    def __init__(self, segment: Segment | None, position: int, size: int, next_offset: int) -> None:
+        self._segment = segment
+        self.file: File | None = segment.hold() if segment is not None else None
+        self.position = position
+        self.size = size
+        self.next_offset = next_offset
+        self.aborted_transactions: list[tuple[int, int]] = []  # (producer id, first offset)
+
+    def read(self) -> bytes:
+        """May be called from a thread while the slice is held."""
+        if self.file is None:
+            return b""
+        data = self.file.pread(self.size, self.position)
+        if len(data) != self.size:
+            raise OSError(f"{self.size} bytes expected at {self.position}, {len(data)} read")
+        return data
+
+    def release(self) -> None:
+        segment, self._segment, self.file = self._segment, None, None
+        if segment is not None:
+            segment.release()

@@ -1,0 +1,117 @@
+"""Loading what one directory holds: checkpoints, then every partition folder, spread over a few threads.
+
+The functions run by `Threads` build logs that nobody else has yet; the manager takes them over on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.seams import Threads
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.context import LogContext
+from ballast_broker.storage.directories import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    METADATA_TOPIC,
+    STRAY_SUFFIX,
+    FolderName,
+    LogDirectory,
+    parse_folder_name,
+)
+from ballast_broker.storage.loading import load_log
+from ballast_broker.storage.log import Log
+from ballast_wire.names import TopicPartition
+
+Checkpoint = dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class Found:
+    """What a directory turned out to hold."""
+
+    logs: list[Log] = field(default_factory=list)
+    futures: list[Log] = field(default_factory=list)
+    strays: list[tuple[str, TopicPartition]] = field(default_factory=list)
+    deleted: list[tuple[str, TopicPartition]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Known:
+    recovery_points: Checkpoint
+    start_offsets: Checkpoint
+    high_watermarks: Checkpoint
+
+
+async def load_directory(
+    context: LogContext,
+    directory: LogDirectory,
+    threads: Threads,
+    thread_count: int,
+    config_of: Callable[[str], LogConfig],
+) -> Found:
+    """OSError when the directory cannot be read."""
+    disk, path = context.disk, directory.path
+    clean = await threads.run(directory.take_clean_shutdown_mark)
+    await threads.run(directory.remove_clean_shutdown_mark)
+    known = await threads.run(
+        lambda: _Known(
+            *(
+                checkpoint.read_offsets(disk, f"{path}/{name}")
+                for name in (checkpoint.RECOVERY_POINTS, checkpoint.LOG_START_OFFSETS, checkpoint.HIGH_WATERMARKS)
+            )
+        )
+    )
+    found = Found()
+    folders = []
+    for name in await threads.run(lambda: disk.list(path)):
+        parsed = parse_folder_name(name)
+        if parsed is None or parsed.topic_partition.topic == METADATA_TOPIC:
+            continue
+        if parsed.suffix == DELETE_SUFFIX:
+            found.deleted.append((f"{path}/{name}", parsed.topic_partition))
+        elif parsed.suffix == STRAY_SUFFIX:
+            found.strays.append((f"{path}/{name}", parsed.topic_partition))
+        else:
+            folders.append((name, parsed))
+    shares = [folders[n::thread_count] for n in range(1 if clean else thread_count)] if not clean else [folders]
+
+    def load_share(share: list[tuple[str, FolderName]]) -> list[tuple[FolderName, Log]]:
+        return [
+            (parsed, _load(context, directory, f"{path}/{name}", parsed, known, clean, config_of))
+            for name, parsed in share
+        ]
+
+    for loaded in await asyncio.gather(*(threads.run(lambda share=share: load_share(share)) for share in shares)):  # type: ignore[misc]
+        for parsed, log in loaded:
+            (found.futures if parsed.suffix == FUTURE_SUFFIX else found.logs).append(log)
+    return found
+
+
+def _load(
+    context: LogContext,
+    directory: LogDirectory,
+    path: str,
+    parsed: FolderName,
+    known: _Known,
+    clean: bool,
+    config_of: Callable[[str], LogConfig],
+) -> Log:
+    """A future log is never trusted to be clean, and its offsets are in no checkpoint."""
+    partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
+    log = load_log(
+        context,
+        directory,
+        path,
+        partition,
+        config_of(partition.topic),
+        clean=clean,
+        recovery_point=0 if future else known.recovery_points.get(partition, 0),
+        start_offset=0 if future else known.start_offsets.get(partition, 0),
+    )
+    if not future:
+        log.update_high_watermark(known.high_watermarks.get(partition, 0))
+    return log

@@ -1,0 +1,114 @@
+"""Cutting a log at its end (a follower that diverged) or at its start (DeleteRecords). Loop thread; part of `Log`.
+
+Order on disk: whole segments from the newest down, then the cut, so that a crash in the middle leaves a log that is
+shorter than before and whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ballast_broker.storage import retention
+from ballast_broker.storage.producer_snapshots import replay
+from ballast_broker.storage.recovery import rebuild_indexes
+from ballast_broker.storage.segment import Segment
+from ballast_wire.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+
+
+def truncate_to(log: Log, offset: int) -> None:
+    """Nothing at or after `offset` is left; a batch that lies across it goes whole."""
+    if offset < 0:
+        raise ValueError(f"cannot truncate {log.topic_partition} to {offset}")
+    if offset >= log.end_offset:
+        log.epochs.truncate_from_end(offset)
+        return
+    if offset < log.bases[0]:
+        truncate_fully(log, offset)
+        return
+    with log.flush_lock:
+        log.truncations += 1
+        log.recovery_point = min(log.recovery_point, offset)
+    going = [segment for segment in log.segments if segment.base_offset > offset]
+    for segment in reversed(going):
+        retention.forget_segments(log, [segment])
+    _cut(log, log.active, offset)
+    log.start_offset = min(log.start_offset, offset)
+    _after(log, offset)
+
+
+def _cut(log: Log, segment: Segment, offset: int) -> None:
+    found = segment.find(offset)
+    if found is None:
+        return
+    position = found[0]
+    if found[1].base_offset < offset:
+        pass  # the batch across the cut goes as well; the log end is `offset` all the same, as in Kafka
+    file = segment.writable_file()
+    file.truncate(position)
+    log.size_bytes -= segment.size - position
+    segment.size = position
+    rebuild_after_cut(log, segment, offset, position)
+
+
+def rebuild_after_cut(log: Log, segment: Segment, offset: int, position: int) -> None:
+    """Entries that point behind the cut go; the largest timestamp is looked up again."""
+    index, times = segment.offset_index, segment.time_index
+    index.keep_first(index.floor(position - 1, column=1) + 1)
+    times.keep_first(times.floor(offset - 1 - segment.base_offset, column=1) + 1)
+    last = times.last()
+    segment.max_timestamp = last[0] if last else -1
+    segment.offset_of_max_timestamp = segment.base_offset + (last[1] if last else 0)
+    entry = index.last()
+    segment.bytes_since_index_entry = 0
+    for _, header in segment.batches(entry[1] if entry else 0):
+        if header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = header.max_timestamp
+            segment.offset_of_max_timestamp = header.base_offset + header.last_offset_delta
+    if not position:
+        segment.first_timestamp = -2
+        rebuild_indexes(segment, log.config.index_interval_bytes, active=True)
+
+
+def truncate_fully(log: Log, offset: int) -> None:
+    """Empty, and beginning at `offset`."""
+    with log.flush_lock:
+        log.truncations += 1
+        log.recovery_point = min(log.recovery_point, offset)
+    for segment in reversed(log.segments):
+        retention.forget_segments(log, [segment])
+    log.start_offset = log.end_offset = offset
+    log.new_segment(offset)
+    log.epochs.clear()
+    log.producers.clear(offset)
+    for old in list(log.snapshots.offsets):
+        log.snapshots.remove(old)
+    _after(log, offset)
+
+
+def _after(log: Log, offset: int) -> None:
+    log.end_offset = offset
+    log.known_positions.clear()
+    log.invalidate_write_state()
+    log.epochs.truncate_from_end(offset)
+    log.write_epochs()
+    log.update_high_watermark(log.high_watermark)
+    log.snapshots.remove_after(offset)
+    if len(log.producers) or log.snapshots.offsets:
+        log.snapshots.load(log.producers, offset)
+        replay(log.producers, log.segments, offset)
+    log.producers.map_end_offset = offset
+
+
+def advance_start(log: Log, offset: int) -> None:
+    if offset > log.high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Cannot increment the log start offset to {offset} of partition {log.topic_partition} "
+            f"since it is larger than the high watermark {log.high_watermark}",
+        )
+    if offset > log.start_offset:
+        log.start_offset = offset
+        log.epochs.truncate_from_start(offset)

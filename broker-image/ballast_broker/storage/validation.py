@@ -1,0 +1,158 @@
+"""What a batch must be before it is appended: checks of the header, never of records (those are in `conversion`).
+
+PURE. Refusals are `ApiError` with Kafka's code and sentence.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage.errors import InvalidRecords
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import (
+    CODEC_MASK,
+    CONTROL_MASK,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    Header,
+)
+
+LAST_CODEC = 4
+CLIENT = "client"
+
+
+def split(buffer: memoryview, partition: object) -> list[tuple[int, Header]]:
+    """Positions and headers of the batches that make up the whole buffer."""
+    result = []
+    position, end = 0, len(buffer)
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise _illegal_length(end - position, partition)
+        header = Header._make(HEADER.unpack_from(buffer, position))
+        if header.length < HEADER_BYTES - LOG_OVERHEAD or position + header.length + LOG_OVERHEAD > end:
+            raise _illegal_length(header.length, partition)
+        result.append((position, header))
+        position += header.length + LOG_OVERHEAD
+    if not result:
+        raise _illegal_length(0, partition)
+    return result
+
+
+def _illegal_length(length: int, partition: object) -> ApiError:
+    return ApiError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"Cannot append record batch with illegal length {length} to log for {partition}. "
+        "A possible cause is a corrupted produce request.",
+    )
+
+
+def check_crc(batch: memoryview, header: Header, partition: object) -> None:
+    if crc32c(batch[CRC_FROM:]) != header.crc:
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"Record is corrupt (stored crc = {header.crc}) in topic partition {partition}.",
+        )
+
+
+def check_leader_batch(
+    batch: memoryview, header: Header, config: LogConfig, partition: object, origin: str, now_ms: int
+) -> None:
+    """A batch as a producer (or a coordinator) sent it, before offsets are given."""
+    if header.magic != 2:
+        raise _magic_refused(header.magic)
+    size = header.length + LOG_OVERHEAD
+    if size > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The record batch size in the append to {partition} is {size} bytes "
+            f"which exceeds the maximum configured value of {config.max_message_bytes}).",
+        )
+    if crc32c(batch[CRC_FROM:]) != header.crc:
+        check_crc(batch, header, partition)
+    attributes, delta, count = header.attributes, header.last_offset_delta, header.record_count
+    if count != delta + 1 or count <= 0 or attributes & CODEC_MASK > LAST_CODEC:
+        _refuse_shape(header, partition)
+    if origin == CLIENT:
+        _check_client_batch(header, partition)
+    if (
+        header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        and config.message_timestamp_type == "CreateTime"
+    ):
+        raise timestamp_refused(header.max_timestamp, 0, config, now_ms, delta)
+    if attributes & TIMESTAMP_TYPE_MASK and config.message_timestamp_type == "CreateTime":
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"Invalid timestamp type in message {partition}. Producer should not set timestamp type to LogAppendTime.",
+        )
+
+
+def _check_client_batch(header: Header, partition: object) -> None:
+    if header.base_offset != 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"The baseOffset of the record batch in the append to {partition} should be 0, "
+            f"but it is {header.base_offset}",
+        )
+    if header.attributes & CONTROL_MASK:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"Clients are not allowed to write control records in topic partition {partition}"
+        )
+    if header.attributes & TRANSACTIONAL_MASK:
+        raise ApiError(
+            ErrorCode.INVALID_TXN_STATE, f"Transactions are not supported: topic partition {partition} is unchanged"
+        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id} "
+            f"in topic partition {partition}",
+        )
+
+
+def _magic_refused(magic: int) -> ApiError:
+    if magic in (0, 1):
+        return ApiError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"Message format {magic} is no longer written; 2 is expected"
+        )
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown magic {magic}")
+
+
+def _refuse_shape(header: Header, partition: object) -> None:
+    last = header.base_offset + header.last_offset_delta
+    if header.last_offset_delta < 0:
+        message = f"Batch has an invalid offset range: [{header.base_offset}, {last}] in topic partition {partition}"
+    elif header.record_count <= 0:
+        message = f"Invalid reported count for record batch: {header.record_count} in topic partition {partition}"
+    elif header.record_count != header.last_offset_delta + 1:
+        message = (
+            f"Inconsistent batch offset range [{header.base_offset}, {last}] and count of records "
+            f"{header.record_count} in topic partition {partition}"
+        )
+    else:
+        codec = header.attributes & CODEC_MASK
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id: {codec}")
+    raise ApiError(ErrorCode.INVALID_RECORD, message)
+
+
+def timestamp_refused(timestamp: int, offset: int, config: LogConfig, now_ms: int, index: int) -> InvalidRecords:
+    earliest = max(now_ms - config.message_timestamp_before_max_ms, -(2**63))
+    latest = min(now_ms + config.message_timestamp_after_max_ms, 2**63 - 1)
+    message = (
+        f"Timestamp {timestamp} of message with offset {offset} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
+    )
+    return InvalidRecords(ErrorCode.INVALID_TIMESTAMP, message, [(index, message)])
+
+
+def check_follower_batch(batch: memoryview, header: Header, partition: object) -> None:
+    """A batch that a leader has stored: offsets may have gaps (compaction), so counts are not compared."""
+    if header.magic != 2:
+        raise _magic_refused(header.magic)
+    if header.last_offset_delta < 0:
+        _refuse_shape(header, partition)
+    check_crc(batch, header, partition)

@@ -1,0 +1,29 @@
+"""The outside world as one value: what a node is given, real in production, simulated in tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ballast_broker.net_reply import Dispatch
+from ballast_broker.seams import Clock, Disk, Network, Random, Threads
+
+
+class Listening(Protocol):
+    """Where clients and other nodes come in."""
+
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
+        """Begin to accept; answers the port. OSError where the address cannot be had."""
+
+    def stop_listening(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    disk: Disk
+    clock: Clock
+    random: Random
+    threads: Threads
+    network: Network
+    listening: Listening

@@ -1,0 +1,100 @@
+"""Kafka's four codecs over cramjam; decompression is bounded, for the bytes come from clients."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Any
+
+import cramjam
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+FIRST_GUESS_RATIO = 4
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
+XERIAL_HEADER_BYTES = 16
+XERIAL_BLOCK_BYTES = 32 * 1024
+
+
+class Codec(IntEnum):
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CompressionError(ValueError):
+    """The compressed bytes cannot be read, or would become larger than the bound."""
+
+
+def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    raw = bytes(data)
+    try:
+        if codec == Codec.NONE:
+            return raw
+        if codec == Codec.SNAPPY:
+            return _unsnap(raw, limit)
+        module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[Codec(codec)]
+        return _into_growing(module, raw, limit)
+    except (cramjam.DecompressionError, ValueError, struct.error) as error:
+        raise CompressionError(f"codec {codec}: {error}") from error
+
+
+def _into_growing(module: Any, raw: bytes, limit: int) -> bytes:
+    """Into a buffer that doubles up to the limit: a small input that claims to be huge never gets that memory."""
+    size = max(4096, len(raw) * FIRST_GUESS_RATIO)
+    while True:
+        size = min(size, limit)
+        out = bytearray(size)
+        try:
+            written = module.decompress_into(raw, out)
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error) or size == limit:
+                raise
+            size *= 2
+            continue
+        return bytes(memoryview(out)[:written])
+
+
+def _unsnap(raw: bytes, limit: int) -> bytes:
+    """Snappy as Java clients frame it (xerial: blocks with a length each), or one raw block."""
+    if not raw.startswith(XERIAL_MAGIC):
+        return _unsnap_block(raw, limit)
+    parts, position, left = [], XERIAL_HEADER_BYTES, limit
+    while position < len(raw):
+        (size,) = struct.unpack_from(">i", raw, position)
+        position += 4
+        if size < 0 or position + size > len(raw):
+            raise CompressionError("a snappy block reaches past its end")
+        parts.append(_unsnap_block(raw[position : position + size], left))
+        left -= len(parts[-1])
+        position += size
+    return b"".join(parts)
+
+
+def _unsnap_block(raw: bytes, limit: int) -> bytes:
+    if int(cramjam.snappy.decompress_raw_len(raw)) > limit:
+        raise CompressionError("a snappy block is larger than the bound")
+    return bytes(cramjam.snappy.decompress_raw(raw))
+
+
+def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
+    raw = bytes(data)
+    if codec == Codec.NONE:
+        return raw
+    if codec == Codec.GZIP:
+        return bytes(cramjam.gzip.compress(raw))
+    if codec == Codec.SNAPPY:
+        return _snap(raw)
+    if codec == Codec.LZ4:
+        return bytes(cramjam.lz4.compress(raw))
+    return bytes(cramjam.zstd.compress(raw))
+
+
+def _snap(raw: bytes) -> bytes:
+    parts = [XERIAL_MAGIC, XERIAL_VERSIONS]
+    for position in range(0, len(raw), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(raw[position : position + XERIAL_BLOCK_BYTES]))
+        parts += [struct.pack(">i", len(block)), block]
+    return b"".join(parts)

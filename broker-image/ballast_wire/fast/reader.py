@@ -1,0 +1,108 @@
+"""Reads Kafka's primitive types out of a buffer, for the two requests that are parsed by hand.
+
+Bounded by the buffer: whatever reaches past its end raises `MalformedRequest`. A count is never trusted for memory:
+nothing is allocated from it.
+"""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+class MalformedRequest(ValueError):
+    """The request's bytes do not say what its version says they must."""
+
+
+class Reader:
+    __slots__ = ("buffer", "end", "position")
+
+    def __init__(self, buffer: memoryview, position: int = 0) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.end = len(buffer)
+
+    def int8(self) -> int:
+        value = self.buffer[self.position]
+        self.position += 1
+        return value - 256 if value > 127 else value
+
+    def int16(self) -> int:
+        (value,) = _SHORT.unpack_from(self.buffer, self.position)
+        self.position += 2
+        return int(value)
+
+    def int32(self) -> int:
+        (value,) = _INT.unpack_from(self.buffer, self.position)
+        self.position += 4
+        return int(value)
+
+    def int64(self) -> int:
+        (value,) = _LONG.unpack_from(self.buffer, self.position)
+        self.position += 8
+        return int(value)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=bytes(self.take(16)))
+
+    def unsigned_varint(self) -> int:
+        buffer, position = self.buffer, self.position
+        byte = buffer[position]
+        position += 1
+        if byte < 0x80:
+            self.position = position
+            return byte
+        value, shift = byte & 0x7F, 7
+        while True:
+            byte = buffer[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = position
+                return value
+            shift += 7
+            if shift > 28:
+                raise MalformedRequest("varint is too long")
+
+    def take(self, size: int) -> memoryview:
+        position = self.position
+        if size < 0 or position + size > self.end:
+            raise MalformedRequest("a field reaches past the end of the request")
+        self.position = position + size
+        return self.buffer[position : position + size]
+
+    def string(self, compact: bool) -> str | None:
+        size = self.unsigned_varint() - 1 if compact else self.int16()
+        return None if size < 0 else str(self.take(size), "utf-8")
+
+    def bytes_view(self, compact: bool) -> memoryview | None:
+        size = self.unsigned_varint() - 1 if compact else self.int32()
+        return None if size < 0 else self.take(size)
+
+    def count(self, compact: bool) -> int:
+        """How many elements an array has; -1 for null. More than there are bytes left is a lie."""
+        count = self.unsigned_varint() - 1 if compact else self.int32()
+        if count > self.end - self.position:
+            raise MalformedRequest("an array has more elements than the request has bytes")
+        return count
+
+    def skip_tags(self) -> None:
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self.take(self.unsigned_varint())
+
+    def tags(self) -> list[tuple[int, memoryview]]:
+        return [(self.unsigned_varint(), self.take(self.unsigned_varint())) for _ in range(self.unsigned_varint())]
+
+
+def unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

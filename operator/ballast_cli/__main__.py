@@ -1,0 +1,96 @@
+"""The command line: finds the module of a command, lets it describe its arguments, and runs it.
+
+One module per command, imported only when its command is called, so that a broker never pays for Spark. A module has
+`add_arguments(parser)` and `run(args) -> int`, the exit code. `args.command` is the command's name. A module that
+sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused.
+A command without its module answers that it is not built yet; adding the file is all that it takes. What a command
+needs installed is written in `./ballast`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from ballast_cli import CommandError
+
+KUBE_VERBS = ("get", "apply", "delete", "describe", "wait")
+MODULES = {
+    "up": "up",
+    "demo": "demo",
+    "status": "status",
+    "broker": "broker",
+    "operator": "operator_",
+    "reassign": "reassign",
+    "rebalance": "rebalance",
+    "bench": "bench",
+    "chaos": "chaos",
+    "soak": "soak",
+    "e2e": "e2e",
+    "test": "test",
+    "image": "image",
+    **dict.fromkeys(KUBE_VERBS, "kube"),
+}
+
+
+class CommandModule(Protocol):
+    """What a module of this package looks like from here."""
+
+    __doc__: str | None
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Command:
+    name: str
+    module: CommandModule
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(
+            prog=f"ballast {self.name}",
+            description=(self.module.__doc__ or "").strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.set_defaults(command=self.name)
+        self.module.add_arguments(parser)
+        if not getattr(self.module, "PASSES_ARGUMENTS_ON", False):
+            return parser.parse_args(arguments)
+        args, rest = parser.parse_known_args(arguments)
+        args.rest = rest
+        return args
+
+
+def load(name: str) -> Command:
+    """The command of this name; raises CommandError where there is none."""
+    if name not in MODULES:
+        raise CommandError(f"there is no command '{name}'. ./ballast --help lists them.")
+    module_name = f"ballast_cli.{MODULES[name]}"
+    if importlib.util.find_spec(module_name) is None:
+        raise CommandError(f"'{name}' is not built yet. ./ballast --help says what is.")
+    return Command(name, cast(CommandModule, importlib.import_module(module_name)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))
+        return 0
+    try:
+        command = load(arguments[0])
+        return command.module.run(command.parse(arguments[1:]))
+    except CommandError as error:
+        print(f"ballast {arguments[0]}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

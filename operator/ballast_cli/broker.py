@@ -1,0 +1,31 @@
+"""Run one broker in the foreground.
+
+The broker runs in this very process: signals reach it, and its exit code is the command's. FILE holds Kafka's own
+properties; a property given with --override wins over the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import cast
+
+from ballast_cli import CommandError
+
+ENTRY = "ballast_broker.__main__"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE.properties", help="the broker's properties")
+    parser.add_argument(
+        "--override", metavar="KEY=VALUE", action="append", default=[], help="a property that wins; may be repeated"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec(ENTRY) is None:
+        raise CommandError("the broker is not built yet.")
+    main = cast(Callable[[list[str]], int], importlib.import_module(ENTRY).main)
+    return main([args.file, *(word for pair in args.override for word in ("--override", pair))])

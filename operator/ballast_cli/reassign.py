@@ -1,0 +1,282 @@
+"""Move partitions between brokers and directories, with Kafka's plan format.
+
+generate  propose a plan that levels brokers and directories by bytes; shows fill before and after
+execute   print the plan that puts everything back, set throttles, begin; --wait follows it to the end
+verify    how far a plan is; throttles are removed when all of it is complete
+cancel    stop what is under way: replicas and directories stay, or go back, where they were
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ballast_cli import CommandError
+from ballast_cli.reassignment import (
+    INTER_BROKER_RATES,
+    LOG_DIRS_RATE,
+    THROTTLED_REPLICAS,
+    Cluster,
+    Key,
+    Plan,
+    Snapshot,
+    State,
+    Target,
+    progress,
+    read_plan,
+    write_plan,
+)
+
+LOOK_EVERY_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,...]")
+    parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
+    parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
+    parser.add_argument("--brokers", metavar="ID,...", help="generate: onto these brokers (default: all)")
+    parser.add_argument("--throttle", type=int, metavar="BYTES", help="execute: bytes a second between brokers")
+    parser.add_argument(
+        "--replica-alter-log-dirs-throttle",
+        type=int,
+        metavar="BYTES",
+        help="execute: bytes a second between directories",
+    )
+    parser.add_argument("--timeout-ms", type=int, default=10_000, help="for brokers to accept directories")
+    parser.add_argument("--additional", action="store_true", help="execute although another reassignment runs")
+    parser.add_argument("--preserve-throttles", action="store_true", help="verify, cancel: leave throttles as they are")
+    parser.add_argument("--wait", action="store_true", help="execute, verify: follow to the end")
+
+
+def run(args: argparse.Namespace) -> int:
+    actions = {"generate": generate, "execute": execute, "verify": verify, "cancel": cancel}
+    with _connected(args.bootstrap) as cluster:
+        return actions[args.action](cluster, args)
+
+
+@contextlib.contextmanager
+def _connected(bootstrap: str) -> Iterator[Cluster]:
+    cluster = Cluster(bootstrap)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _plan_of(args: argparse.Namespace) -> Plan:
+    if not args.json:
+        raise CommandError("--json FILE is needed: the plan")
+    try:
+        return read_plan(Path(args.json).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(f"cannot read the plan: {error}") from error
+
+
+# -- generate
+
+
+def generate(cluster: Cluster, args: argparse.Namespace) -> int:
+    from ballast_planner.balance import PlanError
+    from ballast_planner.targets import plan_generate
+
+    seen = cluster.look()
+    topics = set(args.topics.split(",")) if args.topics else None
+    brokers = {int(each) for each in args.brokers.split(",")} if args.brokers else {each for each, _ in seen.brokers}
+    try:
+        planned = plan_generate(_load_of(seen), topics, brokers)
+    except (PlanError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    plan = {Key(move.topic, move.partition): Target(move.to.replicas, move.to.log_dirs) for move in planned.moves}
+    if args.json:
+        Path(args.json).write_text(write_plan(plan) + "\n", encoding="utf-8")
+    print("Current partition replica assignment")
+    print(write_plan(seen.present(plan)))
+    print("\nProposed partition reassignment configuration")
+    print(write_plan(plan))
+    quality = planned.quality
+    if quality is not None:
+        before, after = quality.before, quality.after
+        print(f"\nFullest directory {before.highest:.1%} -> {after.highest:.1%}, emptiest {before.lowest:.1%} -> "
+              f"{after.lowest:.1%}; {_size(quality.bytes_network)} between brokers, "
+              f"{_size(quality.bytes_disk)} between directories, {len(plan)} partitions")  # fmt: skip
+    for row in planned.unplaced:
+        print(f"left where it is: {row.topic}-{row.partition} on broker {row.broker}: {row.reason}", file=sys.stderr)
+    return 0
+
+
+def _load_of(seen: Snapshot):  # type: ignore[no-untyped-def]  # the planner is imported only when it is needed
+    from ballast_planner.model import Broker, ClusterLoad, Directory, Replica
+
+    directories = [
+        Directory(each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, online=each.online)
+        for each in seen.directories
+    ]
+    replicas = []
+    for key, ids in seen.replicas.items():
+        for position, broker in enumerate(ids):
+            place = seen.current.get((key, broker))
+            path, size = (None, 0) if place is None else (place.path, place.size_bytes)
+            leads = seen.leaders[key] == broker
+            replicas.append(Replica(key.topic, key.partition, broker, path, size, leads, position))
+    return ClusterLoad.from_rows([Broker(*each) for each in seen.brokers], directories, replicas)
+
+
+# -- execute
+
+
+def execute(cluster: Cluster, args: argparse.Namespace) -> int:
+    plan = _plan_of(args)
+    seen = cluster.look()
+    _check(plan, seen, additional=args.additional)
+    print("Current partition replica assignment")
+    print(write_plan(seen.present(plan)))
+    print("\nSave this to use as the --json option during rollback")
+    changed = {key: target.replicas for key, target in plan.items() if seen.replicas[key] != target.replicas}
+    _throttle(cluster, plan, seen, changed, args)
+    # Directories first: a replica that is not there yet is then made in its directory (DIR-13).
+    wanted = _wanted_directories(plan, seen)
+    arriving = {place: path for place, path in wanted.items() if place[1] not in seen.replicas[place[0]]}
+    cluster.move_directories(arriving, 0)
+    refused = {str(key): reason for key, reason in cluster.reassign(changed).items()}
+    if not refused:
+        left = cluster.move_directories(wanted, args.timeout_ms / 1000)
+        refused = {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
+    for name, reason in refused.items():
+        print(f"not accepted: {name}: {reason}", file=sys.stderr)
+    if refused:
+        return 1
+    print(f"Successfully started partition reassignments for {len(plan)} partitions")
+    return _follow(cluster, plan, args) if args.wait else 0
+
+
+def _check(plan: Plan, seen: Snapshot, *, additional: bool) -> None:
+    if seen.reassigning and not additional:
+        raise CommandError("Cannot execute because there is an existing partition assignment. Use --additional.")
+    known = {broker for broker, _ in seen.brokers}
+    for key, target in plan.items():
+        if key not in seen.replicas:
+            raise CommandError(f"{key} does not exist")
+        if unknown := set(target.replicas) - known:
+            raise CommandError(f"{key}: brokers {sorted(unknown)} are not there")
+
+
+def _wanted_directories(plan: Plan, seen: Snapshot) -> dict[tuple[Key, int], str]:
+    wanted = {}
+    for key, target in plan.items():
+        for broker, path in target.directories().items():
+            place = seen.current.get((key, broker))
+            if place is None or place.path != path or (key, broker) in seen.future:
+                wanted[key, broker] = path
+    return wanted
+
+
+def _throttle(
+    cluster: Cluster, plan: Plan, seen: Snapshot, changed: Mapping[Key, tuple[int, ...]], args: argparse.Namespace
+) -> None:
+    involved = {str(broker) for key, target in plan.items() for broker in (*target.replicas, *seen.replicas[key])}
+    rates: dict[str, str | None] = {}
+    if args.throttle is not None:
+        rates.update(dict.fromkeys(INTER_BROKER_RATES, str(args.throttle)))
+        topics: dict[str, tuple[list[str], list[str]]] = {}
+        for key, replicas in changed.items():
+            leaders, followers = topics.setdefault(key.topic, ([], []))
+            leaders += [f"{key.partition}:{broker}" for broker in seen.replicas[key]]
+            followers += [f"{key.partition}:{broker}" for broker in replicas if broker not in seen.replicas[key]]
+        texts = {
+            topic: dict(zip(THROTTLED_REPLICAS, map(",".join, both), strict=True)) for topic, both in topics.items()
+        }
+        cluster.set_configs("topic", texts)
+    if args.replica_alter_log_dirs_throttle is not None:
+        rates[LOG_DIRS_RATE] = str(args.replica_alter_log_dirs_throttle)
+    if rates:
+        cluster.set_configs("broker", dict.fromkeys(sorted(involved), rates))
+
+
+# -- verify and cancel
+
+
+def verify(cluster: Cluster, args: argparse.Namespace) -> int:
+    plan = _plan_of(args)
+    if args.wait:
+        return _follow(cluster, plan, args)
+    return _report(cluster, plan, args, cluster.look())
+
+
+def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapshot) -> int:
+    states = progress(plan, seen)
+    for state in states:
+        print(f"{state.key}: {state.text}")
+    if not all(state.done for state in states):
+        return 2
+    if not args.preserve_throttles:
+        _clear_throttles(cluster, plan, seen)
+        print("Throttles are removed.")
+    return 1 if any(state.failed for state in states) else 0
+
+
+def _follow(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
+    rate: float | None = None
+    before: tuple[float, int] | None = None
+    while True:
+        seen = cluster.look()
+        states = progress(plan, seen)
+        left = sum(state.left_bytes for state in states)
+        if before is not None and seen.taken_s > before[0]:
+            now = max(0.0, (before[1] - left) / (seen.taken_s - before[0]))
+            rate = now if rate is None else 0.7 * rate + 0.3 * now
+        before = (seen.taken_s, left)
+        if all(state.done for state in states):
+            print()
+            return _report(cluster, plan, args, seen)
+        _show(states, left, rate)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _show(states: list[State], left: int, rate: float | None) -> None:
+    done = sum(state.done for state in states)
+    text = f"{done}/{len(states)} partitions, {_size(left)} left"
+    if rate:
+        text += f", {_size(int(rate))}/s, {left / rate:.0f} s to go"
+    print(f"\r{text:<78}", end="", flush=True)
+
+
+def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> None:
+    rates: dict[str, str | None] = dict.fromkeys((*INTER_BROKER_RATES, LOG_DIRS_RATE))
+    replicas: dict[str, str | None] = dict.fromkeys(THROTTLED_REPLICAS)
+    cluster.set_configs("broker", {str(broker): rates for broker, _ in seen.brokers})
+    topics = sorted({key.topic for key in plan if key in seen.replicas})
+    cluster.set_configs("topic", dict.fromkeys(topics, replicas))
+
+
+def cancel(cluster: Cluster, args: argparse.Namespace) -> int:
+    plan = _plan_of(args)
+    seen = cluster.look()
+    running: dict[Key, tuple[int, ...] | None] = {key: None for key in plan if key in seen.reassigning}
+    refused = {str(key): reason for key, reason in cluster.reassign(running).items()}
+    back = {
+        (key, broker): seen.current[key, broker].path
+        for (key, broker) in seen.future
+        if key in plan and (key, broker) in seen.current
+    }
+    left = cluster.move_directories(back, args.timeout_ms / 1000)
+    refused |= {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
+    for name, reason in refused.items():
+        print(f"not cancelled: {name}: {reason}", file=sys.stderr)
+    print(f"Cancelled: {len(running)} reassignments, {len(back) - len(left)} moves between directories")
+    if not args.preserve_throttles:
+        _clear_throttles(cluster, plan, seen)
+    return 1 if refused else 0
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,291 @@
+"""What `./ballast reassign` knows of a cluster and of a plan: Kafka's reassignment JSON, current places, progress.
+
+`Cluster` talks to brokers through kafka-python's admin client; everything else here is computed from what it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ballast_cli import CommandError
+
+ANY = "any"
+ALTER_LOG_DIRS_EVERY_S = 0.1
+INTER_BROKER_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+# Errors of AlterReplicaLogDirs that pass: the replica is just being created, or its directory is coming back.
+PASSING = ("ReplicaNotAvailableError", "NotLeaderForPartitionError", "UnknownTopicOrPartitionError")
+
+
+class Key(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class Target:
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str, ...]
+
+    def directories(self) -> dict[int, str]:
+        """The named ones only."""
+        return {broker: path for broker, path in zip(self.replicas, self.log_dirs, strict=True) if path != ANY}
+
+
+Plan = dict[Key, Target]
+
+
+def read_plan(text: str) -> Plan:
+    """Kafka's format, version 1 (DIR-10)."""
+    try:
+        document = json.loads(text)
+        rows = document["partitions"]
+        if document.get("version", 1) != 1:
+            raise CommandError(f"the plan has version {document['version']}; only 1 is known")
+        plan = {Key(row["topic"], int(row["partition"])): _target(row) for row in rows}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandError(f"the plan is not Kafka's reassignment JSON: {error!r}") from error
+    if not plan:
+        raise CommandError("the plan has no partitions")
+    if len(plan) != len(rows):
+        raise CommandError("the plan names a partition twice")
+    return plan
+
+
+def _target(row: Mapping[str, Any]) -> Target:
+    name = f"{row['topic']}-{row['partition']}"
+    replicas = tuple(int(replica) for replica in row["replicas"])
+    paths = tuple(str(path) for path in row.get("log_dirs") or [ANY] * len(replicas))
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise CommandError(f"{name}: the replica list {list(replicas)} is empty or names a broker twice")
+    if len(paths) != len(replicas):
+        raise CommandError(f"{name}: {len(replicas)} replicas but {len(paths)} log_dirs")
+    for path in paths:
+        if path != ANY and not path.startswith("/"):
+            raise CommandError(f"{name}: log_dirs has '{path}', which is neither an absolute path nor 'any'")
+    return Target(replicas, paths)
+
+
+def write_plan(plan: Plan) -> str:
+    rows = [
+        {"topic": key.topic, "partition": key.partition, "replicas": target.replicas, "log_dirs": target.log_dirs}
+        for key, target in sorted(plan.items())
+    ]
+    return json.dumps({"version": 1, "partitions": rows})
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replica on one broker."""
+
+    path: str
+    size_bytes: int
+    offset_lag: int
+
+
+@dataclass(frozen=True)
+class Directory:
+    broker: int
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    online: bool
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The cluster as it was seen at one time."""
+
+    taken_s: float
+    brokers: tuple[tuple[int, str | None], ...]  # (id, rack)
+    replicas: dict[Key, tuple[int, ...]]
+    leaders: dict[Key, int]
+    in_sync: dict[Key, frozenset[int]]
+    current: dict[tuple[Key, int], Place]
+    future: dict[tuple[Key, int], Place]
+    directories: tuple[Directory, ...]
+    reassigning: frozenset[Key]
+
+    def present(self, keys: Iterable[Key]) -> Plan:
+        """Where these partitions are now: the plan that puts everything back."""
+        plan = {}
+        for key in keys:
+            replicas = self.replicas.get(key)
+            if replicas is None:
+                raise CommandError(f"{key} does not exist")
+            places = (self.current.get((key, broker)) for broker in replicas)
+            plan[key] = Target(replicas, tuple(ANY if place is None else place.path for place in places))
+        return plan
+
+
+@dataclass(frozen=True)
+class State:
+    """How far one partition of a plan is. `left_bytes` is what still has to be copied, as far as one can tell."""
+
+    key: Key
+    text: str
+    done: bool
+    failed: bool
+    left_bytes: int
+
+
+def progress(plan: Plan, seen: Snapshot) -> list[State]:
+    return [_state(key, target, seen) for key, target in sorted(plan.items())]
+
+
+def _state(key: Key, target: Target, seen: Snapshot) -> State:
+    replicas = seen.replicas.get(key)
+    if replicas is None:
+        return State(key, "does not exist", done=True, failed=True, left_bytes=0)
+    size = max((place.size_bytes for (other, _), place in seen.current.items() if other == key), default=0)
+    if key in seen.reassigning:
+        behind = [broker for broker in target.replicas if broker not in seen.in_sync[key]]
+        left = sum(max(0, size - _held(seen.current.get((key, broker)))) for broker in behind)
+        return State(key, f"replicas {list(behind)} catch up", done=False, failed=False, left_bytes=left)
+    if replicas != target.replicas:
+        text = f"is on {list(replicas)} and not being moved to {list(target.replicas)}"
+        return State(key, text, done=True, failed=True, left_bytes=0)
+    return _directory_state(key, target, seen)
+
+
+def _held(place: Place | None) -> int:
+    return 0 if place is None else place.size_bytes
+
+
+def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
+    moving: list[str] = []
+    wrong: list[str] = []
+    left = 0
+    for broker, path in target.directories().items():
+        current, future = seen.current.get((key, broker)), seen.future.get((key, broker))
+        if current is not None and current.path == path and future is None:
+            continue
+        if future is not None and future.path == path:
+            moving.append(f"on broker {broker} to {path}")
+            left += max(0, _held(current) - future.size_bytes)
+        else:
+            where = "nowhere" if current is None else current.path
+            wrong.append(f"on broker {broker} is in {where} and not being moved to {path}")
+    if moving:
+        return State(key, "; ".join(moving), done=False, failed=False, left_bytes=left)
+    if wrong:
+        return State(key, "; ".join(wrong), done=True, failed=True, left_bytes=0)
+    return State(key, "complete", done=True, failed=False, left_bytes=0)
+
+
+class Cluster:
+    """Through any Kafka cluster's admin protocol."""
+
+    def __init__(self, bootstrap: str) -> None:
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        try:
+            self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), client_id="ballast-reassign")
+        except (KafkaError, OSError, ValueError) as error:
+            raise CommandError(f"no cluster at {bootstrap}: {error}") from error
+
+    def close(self) -> None:
+        self._admin.close()
+
+    # -- seeing -------------------------------------------------------------------------------------------------------
+    def look(self) -> Snapshot:
+        replicas: dict[Key, tuple[int, ...]] = {}
+        leaders: dict[Key, int] = {}
+        in_sync: dict[Key, frozenset[int]] = {}
+        for topic in self._admin.describe_topics():
+            for partition in topic["partitions"]:
+                key = Key(topic["name"], partition["partition_index"])
+                replicas[key] = tuple(partition["replica_nodes"])
+                leaders[key] = partition["leader_id"]
+                in_sync[key] = frozenset(partition["isr_nodes"])
+        brokers = tuple(
+            (broker["broker_id"], broker.get("rack")) for broker in self._admin.describe_cluster()["brokers"]
+        )
+        current: dict[tuple[Key, int], Place] = {}
+        future: dict[tuple[Key, int], Place] = {}
+        directories = []
+        for answer in self._admin.describe_log_dirs():
+            for found in answer["log_dirs"]:
+                directories.append(_directory(answer["broker"], found))
+                _add_places(answer["broker"], found, current, future)
+        reassigning = frozenset(Key(*found) for found in self._admin.list_partition_reassignments())
+        return Snapshot(
+            time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories), reassigning
+        )
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+    def reassign(self, replicas: Mapping[Key, tuple[int, ...] | None]) -> dict[Key, str]:
+        """None cancels. Answers what was refused, and why."""
+        from kafka import TopicPartition
+
+        if not replicas:
+            return {}
+        wanted = {TopicPartition(*key): None if ids is None else list(ids) for key, ids in replicas.items()}
+        results = self._admin.alter_partition_reassignments(wanted)
+        return {Key(*key): _words(error) for key, error in results.items() if error is not None}
+
+    def move_directories(self, wanted: Mapping[tuple[Key, int], str], timeout_s: float) -> dict[tuple[Key, int], str]:
+        """Ask each broker, again every 100 ms for what it did not accept yet (DIR-11); what is left at the end."""
+        left: dict[tuple[Key, int], str] = dict(wanted)
+        refused: dict[tuple[Key, int], str] = {}
+        deadline = time.monotonic() + timeout_s
+        while left:
+            refused = {}
+            asked = {(key.topic, key.partition, broker): path for (key, broker), path in left.items()}
+            for (topic, partition, broker), error in self._admin.alter_replica_log_dirs(asked).items():
+                place = (Key(topic, partition), broker)
+                if error.errno == 0:
+                    left.pop(place, None)
+                else:
+                    refused[place] = _words(error)
+            if not left or time.monotonic() >= deadline:
+                break
+            if all(reason.split(":")[0] not in PASSING for reason in refused.values()):
+                break
+            time.sleep(ALTER_LOG_DIRS_EVERY_S)
+        return {place: refused.get(place, "no answer") for place in left}
+
+    def set_configs(self, kind: str, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+        """None deletes the config. `kind` is 'topic' or 'broker'."""
+        from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
+
+        resources = []
+        for name, configs in changes.items():
+            operations = {
+                key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value)
+                for key, value in configs.items()
+            }
+            resources.append(ConfigResource(ConfigResourceType[kind.upper()], name, configs=operations))
+        if resources:
+            self._admin.alter_configs(resources, raise_on_unknown=False, incremental=True)
+
+
+def _directory(broker: int, found: Mapping[str, Any]) -> Directory:
+    total, usable = found.get("total_bytes", -1), found.get("usable_bytes", -1)
+    return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0)
+
+
+def _add_places(
+    broker: int,
+    found: Mapping[str, Any],
+    current: dict[tuple[Key, int], Place],
+    future: dict[tuple[Key, int], Place],
+) -> None:
+    for topic in found["topics"]:
+        for partition in topic["partitions"]:
+            place = Place(found["log_dir"], partition["partition_size"], partition["offset_lag"])
+            side = future if partition["is_future_key"] else current
+            side[Key(topic["name"], partition["partition_index"]), broker] = place
+
+
+def _words(error: Any) -> str:
+    return f"{error.__name__}: {getattr(error, 'description', '') or getattr(error, 'message', '')}".rstrip(": ")

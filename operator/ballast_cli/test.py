@@ -1,0 +1,70 @@
+"""Run everything that needs nothing but Python: lint, types, import rules, tests.
+
+With arguments, only pytest runs, with those arguments: ./ballast test tests/broker -k recovery. Tests that need real
+Java, Prometheus, Chromium or Kubernetes run when their marker is asked for (-m java); CI does. A report of which
+behaviours of docs/spec the tests show: ./ballast test --spec-report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PASSES_ARGUMENTS_ON = True
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("broker-image", "operator", "spark")
+LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())"
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    arguments: tuple[str, ...]
+
+
+STAGES = (
+    Stage("lint", ("-m", "ruff", "check", "--quiet")),
+    Stage("format", ("-m", "ruff", "format", "--check", "--quiet")),
+    Stage("types", ("-m", "mypy")),
+    Stage("imports", ("-c", LINT_IMPORTS, "--no-logo")),
+    Stage("tests", ("-m", "pytest", "-q")),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "ballast test [PYTEST ARGUMENTS]"
+
+
+def run(args: argparse.Namespace) -> int:
+    os.chdir(ROOT)
+    variables = source_variables()
+    if args.rest:
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "pytest", *args.rest], variables)
+    results = [(stage.name, *run_stage(stage, variables)) for stage in STAGES]
+    print()
+    for name, code, seconds in results:
+        print(f"{name:<10} {'ok' if code == 0 else f'FAILED ({code})':<12} {seconds:6.1f} s")
+    print(f"{'in all':<23} {sum(seconds for _, _, seconds in results):6.1f} s")
+    return int(any(code for _, code, _ in results))
+
+
+def source_variables() -> dict[str, str]:
+    """The environment with this project's packages before all others."""
+    variables = dict(os.environ)
+    inherited = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    own = [str(ROOT / source) for source in SOURCES]
+    variables["PYTHONPATH"] = os.pathsep.join(own + [path for path in inherited if path not in own])
+    return variables
+
+
+def run_stage(stage: Stage, variables: dict[str, str]) -> tuple[int, float]:
+    """The exit code and the seconds it took. All stages run, so that one run shows everything that is wrong."""
+    print(f"== {stage.name}", flush=True)
+    since = time.monotonic()
+    code = subprocess.run([sys.executable, "-P", *stage.arguments], env=variables, check=False).returncode
+    return code, time.monotonic() - since

@@ -1,0 +1,284 @@
+"""Installs what a command needs into Ballast's own environment, then becomes that command.
+
+Started by `./ballast` only when something is missing: `install.py HOME "LOCK ..." COMMAND [ARGUMENTS]`. Knows the
+standard library alone. It guarantees:
+
+- Two at once: the second waits for the first (a lock of the kernel's, so a dead owner holds nobody up; pip inherits
+  it, so a pip that outlives a killed owner still counts).
+- Interrupted anywhere: a stamp exists only for a lock that was installed whole. What was cut off while it was being
+  added is written again over what is there, so that a command that is running from this environment keeps its files.
+  An environment that was cut off while it was made, or while versions changed, is made anew. What pip had downloaded
+  stays in pip's cache.
+- Ctrl-C and SIGTERM end pip before they end this process, and leave no temporary files.
+- The command replaces this process, so that signals reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TextIO
+
+REQUIREMENTS = Path(__file__).resolve().parent
+PIP_GRACE_SECONDS = 5.0
+TICK_SECONDS = 0.1
+LOG_LINES_SHOWN = 15
+ADDING, CHANGING = "adding", "changing"  # what was going on, for the one who finds it unfinished
+# Settings of the user's pip that would make it install somewhere else; where it finds packages stays the user's.
+MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIREMENT", "PYTHONHOME", "PYTHONPATH")
+
+
+class InstallError(Exception):
+    """The environment cannot be made; the text says what to do."""
+
+
+class Interrupted(Exception):
+    """Somebody wants this process to end."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+
+
+class Progress:
+    """One line that moves on a terminal; plain lines elsewhere."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._moves = out.isatty()
+        self._width = 0
+
+    def step(self, text: str) -> None:
+        """A stage that may take a while begins."""
+        if not self._moves:
+            print(f"ballast: {text}", file=self._out, flush=True)
+
+    def tick(self, text: str, seconds: float) -> None:
+        if not self._moves:
+            return
+        columns = shutil.get_terminal_size().columns
+        frame = "|/-\\"[int(seconds / TICK_SECONDS) % 4]
+        self._rewrite(f"{frame} {text} ({seconds:.0f} s)"[: columns - 1])
+
+    def say(self, text: str) -> None:
+        self.clear()
+        print(f"ballast: {text}", file=self._out, flush=True)
+
+    def clear(self) -> None:
+        if self._moves and self._width:
+            self._rewrite("")
+
+    def _rewrite(self, line: str) -> None:
+        self._out.write("\r" + line.ljust(self._width) + ("" if line else "\r"))
+        self._out.flush()
+        self._width = len(line)
+
+
+class Environment:
+    """The virtual environment under HOME, its stamps and the lock that guards both."""
+
+    def __init__(self, home: Path, progress: Progress) -> None:
+        self.home = home
+        self.path = home / "env"
+        self.python = self.path / "bin" / "python"
+        self._stamps = self.path / "stamps"
+        self._busy = home / "installing"
+        self._temporary = home / "tmp"
+        self._log = home / "install.log"
+        self._progress = progress
+        self._write_again = False
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int]:
+        self.home.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(lock)
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        waiting_since = time.monotonic()
+        waiting = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                text = "another ./ballast is installing; waiting for it"
+                if not waiting:
+                    self._progress.step(text)
+                    waiting = True
+                self._progress.tick(text, time.monotonic() - waiting_since)
+                time.sleep(TICK_SECONDS)
+
+    def missing(self, locks: list[str]) -> list[str]:
+        return [lock for lock in locks if self._stamp_of(lock) != checksum(lock)]
+
+    def _stamp_of(self, lock: str) -> str:
+        try:
+            return (self._stamps / lock).read_text().strip()
+        except OSError:
+            return ""
+
+    def prepare(self, lock_handle: int) -> None:
+        """Makes the environment unless a whole one is there."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        unfinished = self._busy.read_text() if self._busy.exists() else ""
+        if self.python.exists() and self._stamps.is_dir() and unfinished in ("", ADDING):
+            self._write_again = unfinished == ADDING
+            return
+        if self.path.exists():
+            self._progress.step("the environment was not finished; making it anew")
+            shutil.rmtree(self.path)
+        self._log.unlink(missing_ok=True)
+        self._busy.write_text(CHANGING)
+        # The real interpreter by its versioned name: when the system moves to another Python, this link dangles
+        # and the environment is made anew, instead of silently losing its packages.
+        interpreter = os.path.realpath(sys.executable)
+        self._run(
+            [interpreter, "-I", "-m", "venv", str(self.path)], f"making an environment in {self.path}", lock_handle
+        )
+        self._stamps.mkdir()
+        self._busy.unlink()
+
+    def install(self, lock: str, lock_handle: int) -> None:
+        requirements = REQUIREMENTS / f"{lock}.lock"
+        expected = checksum(lock)
+        command = [str(self.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+        command += ["--progress-bar", "off", "--no-deps", "--require-hashes", "--requirement", str(requirements)]
+        if self._write_again:
+            command.append("--ignore-installed")
+        present = [stamp.name for stamp in self._stamps.iterdir() if (REQUIREMENTS / f"{stamp.name}.lock").exists()]
+        outdated = self.missing(present)
+        self._busy.write_text(CHANGING if outdated else ADDING)
+        self._run(command, f"installing {lock} ({count_packages(requirements)} packages)", lock_handle)
+        new = self._stamps / f".{lock}"
+        new.write_text(expected + "\n")
+        new.replace(self._stamps / lock)
+        self._busy.unlink()
+        self._write_again = False
+
+    def _run(self, command: list[str], text: str, lock_handle: int) -> None:
+        """Runs one step with its output in the log; shows its last words when it fails."""
+        self._temporary.mkdir(exist_ok=True)
+        variables = {name: value for name, value in os.environ.items() if name not in MISLEADING}
+        variables["TMPDIR"] = str(self._temporary)
+        self._progress.step(text)
+        with self._log.open("a", encoding="utf-8") as log:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables,
+                start_new_session=True, pass_fds=(lock_handle,),
+            )  # fmt: skip
+            try:
+                self._watch(child, text)
+            finally:
+                end_group(child)
+                shutil.rmtree(self._temporary, ignore_errors=True)
+        if child.returncode != 0:
+            last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+            raise InstallError("\n".join([f"{text}: failed", *last, f"All of it: {self._log}"]))
+
+    def _watch(self, child: subprocess.Popen[bytes], text: str) -> None:
+        since = time.monotonic()
+        while True:
+            try:
+                child.wait(timeout=TICK_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                self._progress.tick(f"{text}: {self._last_word()}", time.monotonic() - since)
+
+    def _last_word(self) -> str:
+        with contextlib.suppress(OSError, IndexError), self._log.open("rb") as log:
+            log.seek(max(0, os.path.getsize(self._log) - 400))
+            words = log.read().decode("utf-8", "replace").splitlines()[-1].split()
+            return " ".join(words[:2]) if words else ""
+        return ""
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """Ends the step's whole process group; asks first, so that pip can tidy up."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal_number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=PIP_GRACE_SECONDS)
+
+
+def checksum(lock: str) -> str:
+    """What `cksum < FILE` prints: the shell compares stamps without starting Python."""
+    with (REQUIREMENTS / f"{lock}.lock").open("rb") as file:
+        return subprocess.run(["cksum"], stdin=file, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
+
+
+def count_packages(requirements: Path) -> int:
+    return sum("==" in line and not line.startswith((" ", "#")) for line in requirements.read_text().splitlines())
+
+
+def check_interpreter() -> None:
+    """Debian ships Python without the part that makes environments."""
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise InstallError(
+            f"{sys.executable} cannot make environments: it lacks venv or ensurepip.\n"
+            f"  Debian, Ubuntu   sudo apt-get install python{version}-venv\n"
+            "Then run the same command again."
+        ) from None
+
+
+def raise_interrupted(signal_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal_number, signal.SIG_IGN)
+    raise Interrupted(signal_number)
+
+
+def install(home: Path, locks: list[str], progress: Progress) -> Environment:
+    environment = Environment(home, progress)
+    since = time.monotonic()
+    with environment.locked() as lock_handle:
+        environment.prepare(lock_handle)
+        missing = environment.missing(locks)
+        if not missing:  # another ./ballast was faster
+            return environment
+        for lock in missing:
+            environment.install(lock, lock_handle)
+    progress.say(f"installed {', '.join(missing)} in {time.monotonic() - since:.0f} s")
+    return environment
+
+
+def main(home: str, locks: str, *command: str) -> NoReturn:
+    progress = Progress(sys.stderr)
+    handlers = {number: signal.signal(number, raise_interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        check_interpreter()
+        environment = install(Path(home), locks.split(), progress)
+    except InstallError as error:
+        progress.say(str(error))
+        sys.exit(1)
+    except OSError as error:
+        progress.say(f"cannot install into {home}: {error}")
+        sys.exit(1)
+    except Interrupted as interrupted:
+        progress.say("interrupted; run the same command again to go on")
+        sys.exit(128 + interrupted.signal_number)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    progress.clear()
+    os.execv(environment.python, [str(environment.python), "-P", "-m", "ballast_cli", *command])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

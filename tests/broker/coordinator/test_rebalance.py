@@ -1,0 +1,304 @@
+"""The classic protocol's rules, told as stories about one group. Time is a number; nothing waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast_broker.coordinator import rebalance
+from ballast_broker.coordinator.effects import (
+    Effect,
+    JoinResult,
+    Reply,
+    StoreAssignment,
+    StoreEmpty,
+    StoreStaticMember,
+    SyncResult,
+)
+from ballast_broker.coordinator.group import Group, GroupState, Protocol, Ticket
+from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
+from ballast_wire.errors import ErrorCode
+
+pytestmark = pytest.mark.spec("CLI-04")
+
+SUBSCRIBED_TO_T = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
+
+
+class Story:
+    """One group, a clock, and what was answered to whom."""
+
+    def __init__(self, **limits: int) -> None:
+        self.group = Group("g")
+        self.limits = GroupLimits(**limits)
+        self.time = 0
+        self.answers: dict[Ticket, JoinResult | SyncResult] = {}
+        self.stores: list[Effect] = []
+        self._ids = 0
+
+    @property
+    def now(self) -> Now:
+        return Now(self.time, 1_000_000 + self.time)
+
+    def take(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                assert effect.ticket not in self.answers, "answered twice"
+                self.answers[effect.ticket] = effect.result
+            else:
+                self.stores.append(effect)
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance: str | None = None,
+        protocols: tuple[str, ...] = ("range",),
+        metadata: bytes = SUBSCRIBED_TO_T,
+        known_id: bool = False,
+        skip: bool = False,
+        protocol_type: str = "consumer",
+    ) -> Ticket:
+        self._ids += 1
+        ticket = Ticket()
+        ask = JoinAsk(
+            member_id,
+            instance,
+            "client",
+            "/127.0.0.1",
+            10_000,
+            30_000,
+            protocol_type,
+            tuple(Protocol(name, metadata) for name in protocols),
+            f"m{self._ids}",
+            known_id,
+            skip,
+        )
+        self.take(rebalance.join(self.group, ask, ticket, self.limits, self.now))
+        return ticket
+
+    def sync(self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None) -> Ticket:
+        ticket = Ticket()
+        ask = SyncAsk(member_id, None, generation, None, None, assignments or {})
+        self.take(rebalance.sync(self.group, ask, ticket, self.now))
+        return ticket
+
+    def after(self, milliseconds: int) -> None:
+        """Let time pass, waking the group at each of its deadlines."""
+        end = self.time + milliseconds
+        while (due := self.group.next_deadline_ms()) is not None and due <= end:
+            self.time = max(self.time, due)
+            self.take(rebalance.tick(self.group, self.limits, self.now))
+        self.time = end
+
+    def stored(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        effect = self.stores.pop(0)
+        if isinstance(effect, StoreAssignment):
+            self.take(rebalance.assignment_stored(self.group, effect, error, self.limits, self.now))
+        elif isinstance(effect, StoreStaticMember):
+            self.take(rebalance.static_member_stored(self.group, effect, error))
+
+    def joined(self, ticket: Ticket) -> JoinResult:
+        answer = self.answers[ticket]
+        assert isinstance(answer, JoinResult)
+        return answer
+
+    def synced(self, ticket: Ticket) -> SyncResult:
+        answer = self.answers[ticket]
+        assert isinstance(answer, SyncResult)
+        return answer
+
+
+def stable_pair() -> tuple[Story, str, str]:
+    """Two members, one leader, assignments given out."""
+    story = Story()
+    one, two = story.join(), story.join()
+    story.after(10_000)
+    leader, follower = story.joined(one).member_id, story.joined(two).member_id
+    first = story.sync(leader, 1, {leader: b"L", follower: b"F"})
+    second = story.sync(follower, 1)
+    story.stored()
+    assert story.synced(first).assignment == b"L"
+    assert story.synced(second).assignment == b"F"
+    assert story.group.state is GroupState.STABLE
+    return story, leader, follower
+
+
+def test_members_that_start_together_share_the_first_generation() -> None:
+    story = Story(initial_rebalance_delay_ms=3000)
+    one = story.join()
+    story.after(2000)
+    two = story.join()
+    assert not story.answers
+    story.after(4000)
+    assert story.joined(one).generation == story.joined(two).generation == 1
+    assert story.joined(one).leader == story.joined(one).member_id
+    assert [m.member_id for m in story.joined(one).members] == ["m1", "m2"]
+    assert story.joined(two).members == ()
+
+
+def test_nobody_gets_an_assignment_before_it_is_stored() -> None:
+    story, leader, follower = stable_pair()
+    again = story.join(leader)
+    other = story.join(follower)
+    assert story.joined(again).generation == story.joined(other).generation == 2
+    first = story.sync(leader, 2, {leader: b"1", follower: b"2"})
+    second = story.sync(follower, 2)
+    assert first not in story.answers
+    assert second not in story.answers
+    story.stored()
+    assert (story.synced(first).assignment, story.synced(second).assignment) == (b"1", b"2")
+
+
+def test_an_assignment_that_cannot_be_stored_begins_a_new_rebalance() -> None:
+    story, leader, follower = stable_pair()
+    story.join(leader)
+    story.join(follower)
+    waiting = story.sync(leader, 2, {leader: b"1"})
+    story.stored(ErrorCode.NOT_COORDINATOR)
+    assert story.synced(waiting).error is ErrorCode.NOT_COORDINATOR
+    assert story.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_member_without_an_id_is_given_one_first() -> None:
+    story = Story()
+    refused = story.join(known_id=True)
+    given = story.joined(refused)
+    assert (given.error, given.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "m1")
+    accepted = story.join("m1", known_id=True)
+    story.after(3000)
+    assert story.joined(accepted).error is ErrorCode.NONE
+
+
+def test_an_id_that_was_given_out_and_not_used_is_forgotten() -> None:
+    story = Story()
+    story.join(known_id=True)
+    story.after(10_000)
+    assert story.group.size == 0
+    assert story.joined(story.join("m1")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_silent_member_leaves_and_the_others_rebalance() -> None:
+    story, leader, follower = stable_pair()
+    story.after(9000)
+    assert rebalance.heartbeat(story.group, leader, None, 1, story.now) is ErrorCode.NONE
+    story.after(1001)
+    assert follower not in story.group.members
+    assert rebalance.heartbeat(story.group, leader, None, 1, story.now) is ErrorCode.REBALANCE_IN_PROGRESS
+    alone = story.join(leader)
+    assert story.joined(alone).generation == 2
+    assert len(story.joined(alone).members) == 1
+
+
+def test_a_member_that_never_syncs_is_removed() -> None:
+    story, leader, follower = stable_pair()
+    story.join(leader)
+    story.join(follower)
+    story.sync(leader, 2, {leader: b"1"})
+    story.stored()
+    for _ in range(5):
+        story.after(7000)
+        rebalance.heartbeat(story.group, leader, None, 2, story.now)
+        rebalance.heartbeat(story.group, follower, None, 2, story.now)
+    assert follower not in story.group.members
+
+
+def test_heartbeats_of_an_old_generation_and_of_strangers_are_refused() -> None:
+    story, leader, _ = stable_pair()
+    assert rebalance.heartbeat(story.group, leader, None, 0, story.now) is ErrorCode.ILLEGAL_GENERATION
+    assert rebalance.heartbeat(story.group, "x", None, 1, story.now) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_no_common_protocol_is_inconsistent() -> None:
+    story, _, _ = stable_pair()
+    assert story.joined(story.join(protocols=("other",))).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert story.joined(story.join(protocol_type="connect")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_the_protocol_most_members_prefer_and_all_support_is_selected() -> None:
+    story = Story()
+    tickets = [
+        story.join(protocols=("a", "b", "c")),
+        story.join(protocols=("b", "a")),
+        story.join(protocols=("b", "a", "d")),
+    ]
+    story.after(40_000)
+    assert story.joined(tickets[0]).protocol_name == "b"
+
+
+def test_the_last_one_to_leave_makes_the_group_empty_and_that_is_stored() -> None:
+    story, leader, follower = stable_pair()
+    for member_id in (leader, follower):
+        error, effects = rebalance.leave(story.group, member_id, None, story.limits, story.now)
+        story.take(effects)
+        assert error is ErrorCode.NONE
+    assert story.group.state is GroupState.EMPTY
+    assert any(isinstance(effect, StoreEmpty) for effect in story.stores)
+
+
+def test_a_static_member_that_restarts_keeps_its_place_without_a_rebalance() -> None:
+    story = Story()
+    one, two = story.join(instance="a"), story.join(instance="b")
+    story.after(10_000)
+    a, b = story.joined(one).member_id, story.joined(two).member_id
+    story.sync(a, 1, {a: b"A", b: b"B"})
+    story.sync(b, 1)
+    story.stored()
+    back = story.join(instance="b")
+    assert back not in story.answers
+    story.stored()
+    answer = story.joined(back)
+    assert answer.generation == 1
+    assert answer.member_id not in (a, b)
+    assert story.synced(story.sync(answer.member_id, 1)).assignment == b"B"
+    assert rebalance.heartbeat(story.group, b, "b", 1, story.now) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_leader_that_restarts_is_told_to_skip_the_assignment() -> None:
+    story = Story()
+    one = story.join(instance="a")
+    story.after(3000)
+    a = story.joined(one).member_id
+    story.sync(a, 1, {a: b"A"})
+    story.stored()
+    back = story.join(instance="a", skip=True)
+    story.stored()
+    answer = story.joined(back)
+    assert answer.skip_assignment
+    assert answer.leader == answer.member_id
+    assert len(answer.members) == 1
+
+
+def test_a_static_member_whose_return_is_not_stored_keeps_its_old_id() -> None:
+    story = Story()
+    one = story.join(instance="a")
+    story.after(3000)
+    a = story.joined(one).member_id
+    story.sync(a, 1, {a: b"A"})
+    story.stored()
+    back = story.join(instance="a")
+    story.stored(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert story.joined(back).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert list(story.group.members) == [a]
+
+
+def test_a_full_group_takes_nobody_more() -> None:
+    story = Story(max_size=2, initial_rebalance_delay_ms=0)
+    story.join()
+    story.join()
+    third = story.join()
+    assert story.joined(third).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_lost_join_answer_is_given_again() -> None:
+    story = Story()
+    one, two = story.join(), story.join()
+    story.after(10_000)
+    assert story.joined(one).generation == 1
+    assert story.joined(story.join(story.joined(two).member_id)).generation == 1
+
+
+def test_whoever_waits_is_told_when_the_coordinator_moves() -> None:
+    story = Story()
+    waiting = story.join()
+    story.take(rebalance.close(story.group, ErrorCode.NOT_COORDINATOR, story.now))
+    assert story.joined(waiting).error is ErrorCode.NOT_COORDINATOR
+    assert story.joined(story.join()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,272 @@
+"""A log, a disk and a network in memory, for tests of the driver and the controller that need no files or sockets.
+
+The log does what the storage engine's does for Raft: offsets and epochs stamped, reads of whole batches, cutting.
+What was not flushed is known, so that a crash can lose it. Messages travel as bytes, so the wire form is exercised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ballast_wire.messages import message
+from ballast_wire.records import BatchView, iterate_batches
+
+
+@dataclass
+class AppendInfo:
+    first_offset: int
+    last_offset: int
+
+
+class MemorySlice:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self) -> bytes:
+        return self._data
+
+    def release(self) -> None:
+        pass
+
+
+class MemoryLog:
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.log_start_offset = 0
+        self.flushed = 0
+        self.flush_count = 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return _view(self.batches[-1]).last_offset + 1 if self.batches else self.log_start_offset
+
+    def append_as_leader(self, batches: bytearray, leader_epoch: int, *, now_ms: int, origin: str) -> AppendInfo:
+        assert origin == "raft"
+        first = self.log_end_offset
+        for view in iterate_batches(memoryview(batches)):
+            view.stamp(self.log_end_offset, leader_epoch)
+            self.batches.append(bytes(view.bytes_view))
+        return AppendInfo(first, self.log_end_offset - 1)
+
+    def append_as_follower(self, batches: memoryview) -> AppendInfo:
+        first = self.log_end_offset
+        for view in iterate_batches(batches):
+            assert view.crc_is_right()
+            assert view.base_offset == self.log_end_offset, (view.base_offset, self.log_end_offset)
+            self.batches.append(bytes(view.bytes_view))
+        return AppendInfo(first, self.log_end_offset - 1)
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True) -> MemorySlice:
+        assert self.log_start_offset <= offset <= self.log_end_offset
+        out = bytearray()
+        for batch in self.batches:
+            view = _view(batch)
+            if view.last_offset < offset:
+                continue
+            if view.last_offset >= upper_offset or (out and len(out) + len(batch) > max_bytes):
+                break
+            out += batch
+        return MemorySlice(bytes(out))
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        best = (-1, -1)
+        for batch in self.batches:
+            view = _view(batch)
+            if view.header.leader_epoch <= epoch:
+                best = (view.header.leader_epoch, view.last_offset + 1)
+        return best
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return _view(self.batches[-1]).header.leader_epoch if self.batches else None
+
+    def truncate_to(self, offset: int) -> None:
+        self.batches = [batch for batch in self.batches if _view(batch).last_offset < offset]
+        self.flushed = min(self.flushed, self.log_end_offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self.batches = []
+        self.log_start_offset = self.flushed = offset
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.batches = [batch for batch in self.batches if _view(batch).last_offset >= offset]
+
+    def flush(self, up_to: int | None = None) -> None:
+        self.flush_count += 1
+        self.flushed = self.log_end_offset
+
+    def crash(self) -> None:
+        """The machine loses what was not flushed."""
+        self.truncate_to(self.flushed)
+
+
+def _view(batch: bytes) -> BatchView:
+    return BatchView(memoryview(batch))
+
+
+class MemoryFile:
+    def __init__(self, files: dict[str, bytearray], path: str) -> None:
+        self._data = files[path]
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, size: int, position: int) -> bytes:
+        return bytes(self._data[position : position + size])
+
+    def pwrite(self, data: Any, position: int) -> None:
+        self._data[position : position + len(data)] = data
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryDisk:
+    def __init__(self) -> None:
+        self.files: dict[str, bytearray] = {}
+
+    def exists(self, path: str) -> bool:
+        return path in self.files
+
+    def list(self, path: str) -> list[str]:
+        return [name[len(path) + 1 :] for name in self.files if name.startswith(path + "/")]
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> MemoryFile:
+        if create:
+            self.files.setdefault(path, bytearray())
+        return MemoryFile(self.files, path)
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self.files[path])
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        self.files[path] = bytearray(data)
+
+    def rename(self, old: str, new: str) -> None:
+        self.files[new] = self.files.pop(old)
+
+    def remove(self, path: str) -> None:
+        del self.files[path]
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+class LoopClock:
+    def wall_ms(self) -> int:
+        return round(time.time() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class InlineThreads:
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+
+class SeededRandom:
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def bytes_of(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+
+Handler = Callable[[int, int, Any, Any], Awaitable[Any]]
+
+
+@dataclass
+class Connection:
+    """The receiving side: what the net room's connections offer to handlers."""
+
+    close_callbacks: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self.close_callbacks.append(callback)
+
+
+@dataclass
+class Origin:
+    connection: Connection
+
+
+class LocalNetwork:
+    """Every listener is a handler; a closed one refuses."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[tuple[str, int], Handler] = {}
+        self.channels: list[LocalChannel] = []
+        self.calls: list[str] = []
+
+    def listen(self, host: str, port: int, handler: Handler) -> None:
+        self.listeners[host, port] = handler
+
+    def stop_listening(self, host: str, port: int) -> None:
+        """As when the process dies: the port refuses, its connections end."""
+        self.listeners.pop((host, port), None)
+        for channel in self.channels:
+            if channel.address == (host, port):
+                channel.close()
+
+    async def connect(self, host: str, port: int, *, timeout_s: float) -> LocalChannel:
+        await asyncio.sleep(0)
+        if (host, port) not in self.listeners:
+            raise ConnectionRefusedError(f"{host}:{port}")
+        channel = LocalChannel(self, (host, port))
+        self.channels.append(channel)
+        return channel
+
+
+class LocalChannel:
+    def __init__(self, network: LocalNetwork, address: tuple[str, int]) -> None:
+        self._network = network
+        self.address = address
+        self.closed = False
+        self._connection = Connection()
+        self._waiting: set[asyncio.Task[Any]] = set()
+
+    async def call(self, request: Any, version: int) -> Any:
+        handler = self._network.listeners.get(self.address)
+        if self.closed or handler is None:
+            raise ConnectionResetError
+        name = type(request).__name__.removesuffix("Request")
+        self._network.calls.append(name)
+        received = message(f"{name}Request").decode(bytes(request.encode(version)), version=version)
+        task = asyncio.ensure_future(handler(request.API_KEY, version, received, Origin(self._connection)))
+        self._waiting.add(task)
+        try:
+            response = await task
+        except asyncio.CancelledError:
+            if self.closed:
+                raise ConnectionResetError from None
+            raise
+        finally:
+            self._waiting.discard(task)
+        return message(f"{name}Response").decode(bytes(response.encode(version)), version=version)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for task in list(self._waiting):
+            task.cancel()
+        callbacks, self._connection.close_callbacks = self._connection.close_callbacks, []
+        for callback in callbacks:
+            asyncio.get_event_loop().call_soon(callback)

@@ -1,0 +1,443 @@
+"""N Raft cores in a world of virtual time: messages are lost, doubled, delayed and reordered, nodes crash and restart.
+
+Pure: no loop, no clock, no disk. One seed is one history. What was not flushed is lost in a crash; what was persisted
+is not. Invariants are checked after every step:
+  * at most one leader per epoch;
+  * what was once committed stays: every node's log agrees with it below the node's high watermark;
+  * logs that have the same epoch at an offset are equal up to there.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import random
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ballast_broker.raft.core import Persisted, RaftCore, Timeouts
+from ballast_broker.raft.messages import (
+    AnswerFetch,
+    AppendFetched,
+    AppendLeaderChange,
+    BeginEpoch,
+    EndEpoch,
+    Fetch,
+    FetchReply,
+    HighWatermark,
+    LeaderChanged,
+    LoadSnapshot,
+    Persist,
+    Send,
+    SnapshotId,
+    Truncate,
+    Vote,
+)
+
+Entry = tuple[int, str]  # epoch, value
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; the message has the seed and the last events."""
+
+
+class Rng:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def random(self) -> float:
+        return self._rng.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._rng.randrange(stop)
+
+    def bytes_of(self, count: int) -> bytes:
+        return self._rng.randbytes(count)
+
+
+class SimLog:
+    """Entries with their epochs, from `start_offset` on; everything before is in a snapshot."""
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.entries: list[Entry] = []
+        self.flushed = 0
+        self.latest_snapshot: SnapshotId | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return self.start_offset + len(self.entries)
+
+    @property
+    def last_epoch(self) -> int:
+        if self.entries:
+            return self.entries[-1][0]
+        return self.latest_snapshot.epoch if self.latest_snapshot is not None and self.start_offset else 0
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        best = (-1, -1)
+        if self.latest_snapshot is not None and self.start_offset and self.latest_snapshot.epoch <= epoch:
+            best = (self.latest_snapshot.epoch, self.start_offset)
+        index = bisect.bisect_right(self.entries, epoch, key=lambda entry: entry[0])
+        return (self.entries[index - 1][0], self.start_offset + index) if index else best
+
+    def at(self, offset: int) -> Entry:
+        return self.entries[offset - self.start_offset]
+
+    def truncate(self, offset: int) -> None:
+        del self.entries[max(0, offset - self.start_offset) :]
+        self.flushed = min(self.flushed, self.end_offset)
+
+
+@dataclass
+class SimNode:
+    id: int
+    log: SimLog
+    persisted: Persisted = field(default_factory=Persisted)
+    core: RaftCore | None = None
+    incarnation: int = 0
+    generation: int = 0
+    flushing: bool = False
+    tick_at: float = float("inf")
+    compared: int = 0
+
+
+class Event(NamedTuple):
+    at: float
+    order: int  # no two have the same: ties never compare what follows
+    what: str
+    data: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Faults:
+    loss: float = 0.05
+    duplicate: float = 0.02
+    slow: float = 0.05
+    crash_every_s: float = 6.0
+    partition_every_s: float = 8.0
+    snapshot_every_s: float = 5.0
+    lose_unflushed: bool = True
+
+
+class World:
+    def __init__(self, seed: int, nodes: int = 3, observers: int = 1, faults: Faults | None = None) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.faults = faults or Faults()
+        self.now = 0.0
+        self.voters = tuple(range(nodes))
+        self.nodes = {each: SimNode(each, SimLog()) for each in range(nodes + observers)}
+        self.queue: list[Event] = []
+        self.order = 0
+        self.trace: list[str] = []
+        self.leaders: dict[int, int] = {}
+        self.committed: list[Entry] = []
+        self.cut: set[tuple[int, int]] = set()
+        self.tokens: dict[tuple[int, int, int], tuple[int, int, Fetch]] = {}
+        self.next_token = 0
+        self.written = 0
+        self.elections = 0
+        for node in self.nodes:
+            self.at(self.rng.random() * 0.2, "start", node)
+        self.at(1.0, "write")
+        self.at(self._gap(self.faults.crash_every_s), "crash")
+        self.at(self._gap(self.faults.partition_every_s), "partition")
+        self.at(self._gap(self.faults.snapshot_every_s), "snapshot")
+
+    def _gap(self, mean: float) -> float:
+        return self.rng.expovariate(1 / mean) if mean > 0 else float("inf")
+
+    # ------------------------------------------------------------------ running
+
+    def at(self, delay: float, what: str, *data: Any) -> None:
+        if delay == float("inf"):
+            return
+        self.order += 1
+        heapq.heappush(self.queue, Event(self.now + delay, self.order, what, data))
+
+    def run(self, seconds: float) -> None:
+        while self.queue and self.queue[0].at <= seconds:
+            event = heapq.heappop(self.queue)
+            self.now = event.at
+            try:
+                getattr(self, f"_{event.what}")(*event.data)
+            except Violation:
+                raise
+            except Exception as error:
+                raise self.violation(f"{event.what}{event.data}: {error!r}") from error
+
+    def quiet(self, seconds: float) -> None:
+        """All faults end, everybody restarts; then the cluster has to become one again."""
+        self.faults = Faults(0, 0, 0, 0, 0, 0)
+        self.cut.clear()
+        self.queue = [event for event in self.queue if event.what not in ("crash", "partition", "heal", "snapshot")]
+        heapq.heapify(self.queue)
+        for node in self.nodes.values():
+            if node.core is None:
+                self.at(0.01, "start", node.id)
+        before = self.written
+        self.run(self.now + seconds)
+        ends = {node.log.end_offset for node in self.nodes.values()}
+        marks = {node.core.high_watermark for node in self.nodes.values() if node.core is not None}
+        if self.written == before or max(ends) - min(ends) > 5 or max(marks) - min(marks) > 5:
+            raise self.violation(f"no progress in quiet: ends {ends}, high watermarks {marks}")
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.now:9.3f} {text}")
+        if len(self.trace) > 400:
+            del self.trace[:200]
+
+    def violation(self, text: str) -> Violation:
+        return Violation(f"seed {self.seed}: {text}\n" + "\n".join(self.trace[-60:]))
+
+    # ------------------------------------------------------------------ events
+
+    def _start(self, node_id: int) -> None:
+        node = self.nodes[node_id]
+        if node.core is not None:
+            return
+        node.incarnation += 1
+        node.log.flushed = node.log.end_offset
+        timeouts = Timeouts()
+        node.core = RaftCore(node_id, self.voters, node.persisted, node.log, Rng(self.rng), timeouts)
+        span = f"{node.log.start_offset}..{node.log.end_offset}"
+        self.note(f"{node_id} starts in epoch {node.persisted.epoch}, log {span}")
+        node.core.start(self.now)
+        self._settle(node)
+
+    def _crash(self) -> None:
+        self.at(self._gap(self.faults.crash_every_s), "crash")
+        node = self.nodes[self.rng.choice(list(self.nodes))]
+        if node.core is None:
+            return
+        lost = 0
+        if self.faults.lose_unflushed and self.rng.random() < 0.7:
+            keep = self.rng.randint(node.log.flushed, node.log.end_offset)
+            lost = node.log.end_offset - keep
+            node.log.truncate(keep)
+        self.note(f"{node.id} crashes, loses {lost} entries that were not flushed")
+        node.core = None
+        node.flushing = False
+        node.generation += 1
+        node.compared = 0
+        node.tick_at = float("inf")
+        self.at(self.rng.choice((0.05, 0.5, 4.0)) * self.rng.random(), "start", node.id)
+
+    def _partition(self) -> None:
+        self.at(self._gap(self.faults.partition_every_s), "partition")
+        names = list(self.nodes)
+        self.rng.shuffle(names)
+        one = set(names[: self.rng.randrange(1, len(names))])
+        one_way = self.rng.random() < 0.3
+        self.cut = {(a, b) for a in one for b in self.nodes if b not in one}
+        if not one_way:
+            self.cut |= {(b, a) for a, b in self.cut}
+        self.note(f"cut {'one way ' if one_way else ''}between {sorted(one)} and the others")
+        self.at(self.rng.random() * 6, "heal")
+
+    def _heal(self) -> None:
+        self.cut.clear()
+
+    def _snapshot(self) -> None:
+        self.at(self._gap(self.faults.snapshot_every_s), "snapshot")
+        node = self.nodes[self.rng.choice(list(self.nodes))]
+        if node.core is None or node.core.high_watermark <= node.log.start_offset:
+            return
+        offset = node.core.high_watermark
+        snapshot = SnapshotId(offset, node.log.at(offset - 1)[0])
+        node.log.latest_snapshot = snapshot
+        del node.log.entries[: offset - node.log.start_offset]
+        node.log.start_offset = offset
+        self.note(f"{node.id} snapshots at {offset}")
+
+    def _write(self) -> None:
+        self.at(self.rng.random() * 0.3, "write")
+        for node in self.nodes.values():
+            if node.core is not None and node.core.is_leader:
+                self.written += 1
+                node.log.entries.append((node.core.epoch, f"w{self.written}"))
+                node.core.appended(self.now)
+                self._flush_later(node)
+                self._settle(node)
+
+    def _tick(self, node_id: int, incarnation: int) -> None:
+        node = self.nodes[node_id]
+        if node.core is None or node.incarnation != incarnation or self.now < node.tick_at:
+            return
+        node.tick_at = float("inf")
+        node.core.tick(self.now)
+        self._settle(node)
+
+    def _flush_later(self, node: SimNode) -> None:
+        if not node.flushing:
+            node.flushing = True
+            self.at(self.rng.random() * 0.01, "flush", node.id, node.incarnation, node.generation, node.log.end_offset)
+
+    def _flush(self, node_id: int, incarnation: int, generation: int, end_offset: int) -> None:
+        node = self.nodes[node_id]
+        if node.core is None or node.incarnation != incarnation:
+            return
+        node.flushing = False
+        if generation == node.generation:
+            node.log.flushed = max(node.log.flushed, end_offset)
+            node.core.flushed(self.now, end_offset)
+            if end_offset < node.log.end_offset:
+                self._flush_later(node)
+        else:
+            self._flush_later(node)
+        self._settle(node)
+
+    # ------------------------------------------------------------------ messages
+
+    def _deliver(self, sender: int, incarnation: int, receiver: int, request: Any) -> None:
+        node = self.nodes[receiver]
+        if (sender, receiver) in self.cut:
+            return
+        if node.core is None:
+            self.at(0.001, "failed", sender, incarnation, receiver, request, True)
+            return
+        core = node.core
+        if isinstance(request, Fetch):
+            self.next_token += 1
+            self.tokens[receiver, node.incarnation, self.next_token] = (sender, incarnation, request)
+            core.handle_fetch(self.now, self.next_token, request)
+            self._settle(node)
+            return
+        handlers = {Vote: core.handle_vote, BeginEpoch: core.handle_begin_epoch, EndEpoch: core.handle_end_epoch}
+        reply = handlers[type(request)](self.now, request)
+        self._settle(node)
+        self._reply(receiver, sender, incarnation, request, reply)
+
+    def _reply(self, sender: int, receiver: int, incarnation: int, request: Any, reply: Any) -> None:
+        self._transmit("replied", sender, receiver, receiver, incarnation, sender, request, reply)
+
+    def _replied(self, node_id: int, incarnation: int, sender: int, request: Any, reply: Any) -> None:
+        node = self.nodes[node_id]
+        if (sender, node_id) in self.cut or node.core is None or node.incarnation != incarnation:
+            return
+        node.core.replied(self.now, sender, request, reply)
+        self._settle(node)
+
+    def _failed(self, node_id: int, incarnation: int, receiver: int, request: Any, refused: bool) -> None:
+        node = self.nodes[node_id]
+        if node.core is None or node.incarnation != incarnation:
+            return
+        node.core.failed(self.now, receiver, request, refused=refused)
+        self._settle(node)
+
+    def _transmit(self, what: str, sender: int, receiver: int, *data: Any) -> None:
+        if self.rng.random() < self.faults.loss:
+            return
+        copies = 2 if self.rng.random() < self.faults.duplicate else 1
+        for _ in range(copies):
+            delay = self.rng.random() * (2.0 if self.rng.random() < self.faults.slow else 0.01)
+            self.at(delay, what, *data)
+
+    # ------------------------------------------------------------------ effects
+
+    def _settle(self, node: SimNode) -> None:
+        core = node.core
+        assert core is not None
+        while effects := core.take_effects():
+            for effect in effects:
+                self._carry_out(node, core, effect)
+        if core.deadline < node.tick_at:
+            node.tick_at = core.deadline
+            # A hair late rather than early: rounding must not lose a tick.
+            self.at(max(0.0, core.deadline - self.now) + 1e-6, "tick", node.id, node.incarnation)
+        self._check(node)
+
+    def _carry_out(self, node: SimNode, core: RaftCore, effect: Any) -> None:
+        if isinstance(effect, Persist):
+            node.persisted = Persisted(effect.epoch, effect.voted_for, effect.leader)
+        elif isinstance(effect, Send):
+            self._transmit("deliver", node.id, effect.to, node.id, node.incarnation, effect.to, effect.request)
+            if isinstance(effect.request, Fetch | Vote):
+                self.at(2.0, "failed", node.id, node.incarnation, effect.to, effect.request, False)
+        elif isinstance(effect, AnswerFetch):
+            self._answer(node, effect)
+        elif isinstance(effect, AppendLeaderChange):
+            node.log.entries.append((effect.epoch, f"L{node.id}"))
+            core.appended(self.now)
+            self._flush_later(node)
+        elif isinstance(effect, AppendFetched):
+            node.log.entries.extend(effect.records)
+            self._flush_later(node)
+        elif isinstance(effect, Truncate):
+            self.note(f"{node.id} cuts its log at {effect.offset}")
+            node.generation += 1
+            node.log.truncate(effect.offset)
+            node.compared = 0
+        elif isinstance(effect, LoadSnapshot):
+            self._load_snapshot(node, core, effect)
+        elif isinstance(effect, LeaderChanged):
+            self._leader_changed(node, effect)
+        else:
+            assert isinstance(effect, HighWatermark)
+
+    def _answer(self, node: SimNode, effect: AnswerFetch) -> None:
+        where = self.tokens.pop((node.id, node.incarnation, effect.token), None)
+        if where is None:
+            return
+        sender, incarnation, request = where
+        records: Any = ()
+        if effect.from_offset >= 0:
+            first = effect.from_offset - node.log.start_offset
+            records = tuple(node.log.entries[first : first + self.rng.randint(1, 20)])
+        reply = effect.reply
+        answer = FetchReply(
+            reply.epoch, reply.leader, reply.error, reply.high_watermark, reply.diverging, reply.snapshot, records
+        )
+        self._reply(node.id, sender, incarnation, request, answer)
+
+    def _load_snapshot(self, node: SimNode, core: RaftCore, effect: LoadSnapshot) -> None:
+        leader = self.nodes[effect.leader]
+        available = leader.core is not None and leader.log.latest_snapshot == effect.snapshot
+        if not available or self.rng.random() < self.faults.loss * 3:
+            core.snapshot_loaded(self.now, None)
+            return
+        node.generation += 1
+        node.log.entries = []
+        node.log.start_offset = node.log.flushed = effect.snapshot.offset
+        node.log.latest_snapshot = effect.snapshot
+        self.note(f"{node.id} loads snapshot {tuple(effect.snapshot)}")
+        core.snapshot_loaded(self.now, effect.snapshot)
+
+    def _leader_changed(self, node: SimNode, effect: LeaderChanged) -> None:
+        if effect.leader != node.id:
+            return
+        self.elections += 1
+        self.note(f"{node.id} leads epoch {effect.epoch}")
+        other = self.leaders.setdefault(effect.epoch, node.id)
+        if other != node.id:
+            raise self.violation(f"epoch {effect.epoch} has two leaders, {other} and {node.id}")
+
+    # ------------------------------------------------------------------ invariants
+
+    def _check(self, node: SimNode) -> None:
+        core, log = node.core, node.log
+        assert core is not None
+        mark = core.high_watermark
+        if mark > log.end_offset:
+            raise self.violation(f"{node.id}: high watermark {mark} beyond its log's end {log.end_offset}")
+        # What was compared stays compared until something is cut off or loaded.
+        node.compared = max(log.start_offset, min(node.compared, mark))
+        first, node.compared = node.compared, max(node.compared, mark)
+        for offset in range(first, mark):
+            if offset < len(self.committed):
+                if self.committed[offset] != log.at(offset):
+                    raise self.violation(
+                        f"{node.id} has {log.at(offset)} at {offset}, but {self.committed[offset]} is committed"
+                    )
+            elif offset == len(self.committed):
+                self.committed.append(log.at(offset))
+            else:
+                raise self.violation(f"{node.id}: offset {offset} is committed before {len(self.committed)}")
+
+
+def run_seed(seed: int, *, nodes: int = 3, observers: int = 1, seconds: float = 30.0) -> World:
+    world = World(seed, nodes, observers)
+    world.run(seconds)
+    world.quiet(20.0)
+    return world

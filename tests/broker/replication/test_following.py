@@ -1,0 +1,160 @@
+"""Brokers that follow each other: commits, lag, the ISR, a leader's loss. Real logs, in one loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, batch_of, eventually
+
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.mark.spec("REP-14", "REP-12")
+async def test_one_replica_commits_at_once(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        info = node.replicas.append(ORDERS, None, batch_of("a", "b"), -1)
+        assert (info.first_offset, info.last_offset) == (0, 1)
+        assert node.replicas.await_committed(ORDERS, 2, 1000) is ErrorCode.NONE
+        assert await node.consume(ORDERS) == ["a", "b"]
+
+
+@pytest.mark.spec("REP-01", "REP-10", "REP-12", "REP-14")
+async def test_acks_all_waits_for_all_in_sync_replicas(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two, three = await cluster.add(1, 2, 3)
+        cluster.controller.create_topic("orders", [[1, 2, 3]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        assert two.stored(ORDERS) == three.stored(ORDERS) == ["a"]
+        assert await one.consume(ORDERS) == ["a"]
+        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 1, "the follower hears of the commit")
+
+
+@pytest.mark.spec("REP-12", "REP-14")
+async def test_what_is_not_committed_is_not_seen(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        assert await one.produce_to_all(ORDERS, "b", timeout_ms=50) is ErrorCode.REQUEST_TIMED_OUT
+        assert await one.consume(ORDERS) == ["a"]
+        cluster.cuts.clear()
+        await eventually(lambda: one.logs.get(ORDERS).high_watermark == 2)
+        assert await one.consume(ORDERS) == ["a", "b"]
+
+
+@pytest.mark.spec("REP-13", "REP-14")
+async def test_a_silent_follower_leaves_and_comes_back(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, replica_lag_time_max_ms=300) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]], {"min.insync.replicas": "2"})
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        assert await one.produce_to_all(ORDERS, "b", timeout_ms=50) is ErrorCode.REQUEST_TIMED_OUT
+        await eventually(lambda: cluster.isr(ORDERS) == {1}, "the ISR shrinks")
+        with pytest.raises(ApiError) as refused:
+            one.replicas.append(ORDERS, None, batch_of("c"), -1)
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert one.logs.get(ORDERS).high_watermark == 1, "below min.insync.replicas it stands still"
+        cluster.cuts.clear()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2}, "it has caught up and joins again")
+        assert await one.produce_to_all(ORDERS, "d") is ErrorCode.NONE
+        assert two.stored(ORDERS) == ["a", "b", "d"]
+        assert (one.replicas.isr_changes.shrinks, one.replicas.isr_changes.expands) == (1, 1)
+
+
+@pytest.mark.spec("REP-20", "REP-21")
+async def test_a_new_leader_goes_on_where_the_old_one_was(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two, three = await cluster.add(1, 2, 3)
+        cluster.controller.create_topic("orders", [[1, 2, 3]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await one.crash()
+        assert cluster.leader(ORDERS) == 2
+        assert await two.produce_to_all(ORDERS, "b") is ErrorCode.NONE
+        assert three.stored(ORDERS) == ["a", "b"]
+        assert two.logs.get(ORDERS).epoch_end_offset(0) == (0, 1)
+        await one.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2, 3})
+        assert one.stored(ORDERS) == ["a", "b"]
+        assert one.logs.get(ORDERS).epochs.entries == two.logs.get(ORDERS).epochs.entries
+
+
+@pytest.mark.spec("REP-14", "REP-20")
+async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(ORDERS, "a")
+        waiting = one.replicas.await_committed(ORDERS, 1, 60_000)
+        assert not isinstance(waiting, ErrorCode)
+        publish = one.replicas.publish
+        cluster.controller.lose(1)  # fenced, but it still hears of it
+        publish(*cluster.controller.last)
+        assert await waiting is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(ApiError) as refused:
+            one.produce(ORDERS, "b")
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.spec("REP-07")
+async def test_a_follower_that_is_behind_the_leaders_start_begins_again_there(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        for value in "bcd":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        assert await one.replicas.delete_records({ORDERS: 3}, 1000) == {ORDERS: (ErrorCode.NONE, 3)}
+        await two.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        assert (two.logs.get(ORDERS).log_start_offset, two.stored(ORDERS)) == (3, ["d"])
+
+
+@pytest.mark.spec("REP-07")
+async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        for value in "abc":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        assert await one.replicas.delete_records({ORDERS: -1}, 5000) == {ORDERS: (ErrorCode.NONE, 3)}
+        assert two.logs.get(ORDERS).log_start_offset == 3
+
+
+@pytest.mark.spec("REP-01")
+async def test_a_partition_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2], [1, 2]])
+        other = TopicPartition("orders", 1)
+        two.logs.get(ORDERS).append_as_follower(memoryview(leader_batch("from nowhere")))
+        assert await one.produce_to_all(other, "a") is ErrorCode.NONE
+        assert two.stored(other) == ["a"]
+
+
+def leader_batch(*values: str) -> bytearray:
+    batch = batch_of(*values)
+    batch[12:16] = (0).to_bytes(4, "big")  # partition leader epoch
+    return batch
+
+
+@pytest.mark.spec("REP-06")
+async def test_nothing_happens_while_nothing_happens(tmp_path: Path) -> None:
+    """An idle follower asks once per `replica.fetch.wait.max.ms` and not more often."""
+    async with Cluster(tmp_path, replica_fetch_wait_max_ms=200) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        before = len(cluster.fetches)
+        began = one.replicas._clock.monotonic()
+        await eventually(lambda: one.replicas._clock.monotonic() > began + 1.0)
+        assert 3 <= len(cluster.fetches) - before <= 7

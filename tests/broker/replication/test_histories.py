@@ -1,0 +1,150 @@
+"""The two histories of REP-22 and REP-23, told step by step with two real brokers.
+
+A and B hold one partition. A record's way: the leader writes it; the follower fetches it; the follower's next fetch
+tells the leader; the leader's next answer tells the follower that it is committed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node, eventually
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+STORY = TopicPartition("story", 0)
+A, B = 1, 2
+
+
+def high_watermark(node: Node) -> int:
+    return int(node.logs.get(STORY).high_watermark)
+
+
+@pytest.mark.spec("REP-22")
+async def test_the_lost_message(tmp_path: Path) -> None:
+    """A follower that restarts with a high watermark behind its log, and then has to lead, still has the message."""
+    async with Cluster(tmp_path) as cluster:
+        a, b = await cluster.add(A, B)
+        cluster.controller.create_topic("story", [[B, A]])
+
+        # B leads. m1 and m2 are in both logs, and acknowledged; A has not heard yet that m2 is committed.
+        assert await b.produce_to_all(STORY, "m1") is ErrorCode.NONE
+        await eventually(lambda: high_watermark(a) == 1)
+        hold_back_high_watermark(a)
+        assert await b.produce_to_all(STORY, "m2") is ErrorCode.NONE
+        assert a.stored(STORY) == ["m1", "m2"]
+        assert (high_watermark(a), high_watermark(b)) == (1, 2)
+
+        # A restarts. Before it can ask B anything, B is gone as well, and A leads.
+        cluster.cuts.add(frozenset({A, B}))
+        await a.stop()
+        await a.start_unnoticed()
+        assert high_watermark(a) == 1, "what the checkpoint knew"
+        await b.crash()
+        assert cluster.leader(STORY) == A
+
+        # m2 is there, and B gets what A writes next.
+        assert a.stored(STORY) == ["m1", "m2"]
+        cluster.cuts.clear()
+        await b.start()
+        assert await a.produce_to_all(STORY, "m3") is ErrorCode.NONE
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert a.stored(STORY) == b.stored(STORY) == ["m1", "m2", "m3"]
+        assert await a.consume(STORY) == ["m1", "m2", "m3"]
+
+
+def hold_back_high_watermark(node: Node) -> None:
+    """From now on the node takes data, but the word of what is committed does not reach it."""
+    replica = node.replicas._replicas[STORY]
+    state = replica.state
+    known = state.high_watermark
+    followed = replica.followed
+
+    class Deaf(type(replica)):  # type: ignore[misc]
+        __slots__ = ()
+
+        def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
+            followed(min(known, leader_high_watermark), leader_log_start_offset)
+
+    replica.__class__ = Deaf
+
+
+@pytest.mark.spec("REP-23", "REP-21")
+async def test_the_logs_diverge_and_an_unclean_leader_is_allowed(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        a, b = await cluster.add(A, B)
+        cluster.controller.create_topic("story", [[A, B]], {"unclean.leader.election.enable": "true"})
+
+        # A leads; B has only m1 and drops out of the ISR; A takes m2 alone. Then A fails, too.
+        assert await a.produce_to_all(STORY, "m1") is ErrorCode.NONE
+        await b.crash()
+        assert await a.produce_to_all(STORY, "m2") is ErrorCode.NONE
+        await a.crash()
+        assert cluster.leader(STORY) == -1
+
+        # B comes back first. It may lead although it is not in sync, and takes m3 where m2 was.
+        await b.start()
+        await cluster.controller.elect_uncleanly()
+        assert cluster.leader(STORY) == B
+        assert await b.produce_to_all(STORY, "m3") is ErrorCode.NONE
+
+        # A returns, finds that its log left B's after m1, cuts there and follows. The loss is counted.
+        await a.start()
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert a.stored(STORY) == b.stored(STORY) == ["m1", "m3"]
+        assert a.logs.get(STORY).epochs.entries == b.logs.get(STORY).epochs.entries
+        assert a.replicas.fetchers.totals.truncated_records == 1
+        assert await b.consume(STORY) == ["m1", "m3"]
+
+
+@pytest.mark.spec("REP-23")
+async def test_the_logs_would_diverge_but_the_partition_waits_for_its_leader(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        a, b = await cluster.add(A, B)
+        cluster.controller.create_topic("story", [[A, B]])
+        assert await a.produce_to_all(STORY, "m1") is ErrorCode.NONE
+        await b.crash()
+        assert await a.produce_to_all(STORY, "m2") is ErrorCode.NONE
+        await a.crash()
+
+        # B is back, but must not lead: the partition is offline until A returns.
+        await b.start()
+        await cluster.controller.elect_uncleanly()
+        assert cluster.leader(STORY) == -1
+        assert await b.produce_to_all(STORY, "m3") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+        await a.start()
+        assert cluster.leader(STORY) == A
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert a.stored(STORY) == b.stored(STORY) == ["m1", "m2"]
+
+
+@pytest.mark.spec("REP-21")
+async def test_logs_that_left_each_other_several_epochs_ago_find_together(tmp_path: Path) -> None:
+    """A has epochs that B never saw and the other way round: it takes more than one question."""
+    async with Cluster(tmp_path) as cluster:
+        a, b = await cluster.add(A, B)
+        cluster.controller.create_topic("story", [[A, B]], {"unclean.leader.election.enable": "true"})
+        assert await a.produce_to_all(STORY, "both") is ErrorCode.NONE
+        await b.crash()
+        for turn in range(3):  # A alone, each time as the leader of another epoch
+            assert await a.produce_to_all(STORY, f"a{turn}") is ErrorCode.NONE
+            await a.crash()
+            await a.start()
+        assert await a.produce_to_all(STORY, "a3") is ErrorCode.NONE
+        await a.crash()
+        await b.start()
+        await cluster.controller.elect_uncleanly()
+        for turn in range(3):
+            assert await b.produce_to_all(STORY, f"b{turn}", f"b{turn}'") is ErrorCode.NONE
+            await b.crash()
+            await b.start()
+            await cluster.controller.elect_uncleanly()
+        await a.start()
+        await eventually(lambda: cluster.isr(STORY) == {A, B})
+        assert a.stored(STORY) == b.stored(STORY) == ["both", "b0", "b0'", "b1", "b1'", "b2", "b2'"]
+        end = b.logs.get(STORY).log_end_offset
+        epochs = [entry for entry in b.logs.get(STORY).epochs.entries if entry[1] < end]
+        assert a.logs.get(STORY).epochs.entries == epochs, "all epochs that have records"

@@ -1,0 +1,148 @@
+"""Logs on real files, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage.context import LogContext
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.loading import create_log, load_log
+from ballast_broker.storage.log import Log
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
+
+TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
+PARTITION = TopicPartition("topic", 0)
+NOW_MS = 1_750_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+
+class SeededRandom:
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def bytes_of(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+
+class Bench:
+    """One partition folder, opened and opened again."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = Clock()
+        self.disk = RealDisk()
+        self.root = path
+        self.folder = path / str(PARTITION)
+        self.removed: list[str] = []
+        self.flushes: list[Log] = []
+        self.context = LogContext(
+            self.disk,
+            self.clock,
+            remove_later=lambda paths, _: self.removed.extend(paths),
+            flush_later=self.flushes.append,
+        )
+        self.directory = LogDirectory(str(path), self.disk)
+        self.opened: list[Log] = []
+
+    def create(self, **config: object) -> Log:
+        log = create_log(self.context, self.directory, str(self.folder), PARTITION, TOPIC_ID, LogConfig(**config))  # type: ignore[arg-type]
+        self.opened.append(log)
+        return log
+
+    def load(self, *, clean: bool, recovery_point: int = 0, start_offset: int = 0, **config: object) -> Log:
+        log = load_log(
+            self.context,
+            self.directory,
+            str(self.folder),
+            PARTITION,
+            LogConfig(**config),  # type: ignore[arg-type]
+            clean=clean,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+        )
+        self.opened.append(log)
+        return log
+
+    def release(self) -> None:
+        for log in self.opened:
+            for segment in log.segments:
+                segment.close()
+
+    def append(
+        self, log: Log, count: int = 1, *, size: int = 20, timestamp: int = NOW_MS, epoch: int = 0, **batch: object
+    ) -> int:
+        """One batch of `count` records whose values say their offset; answers its first offset."""
+        first = log.log_end_offset
+        records = [
+            Record(b"k%d" % (first + n), (b"v%d" % (first + n)).ljust(size, b"."), timestamp) for n in range(count)
+        ]
+        info = log.append_as_leader(encode_batch(records, **batch), epoch, now_ms=self.clock.now_ms)  # type: ignore[arg-type]
+        assert info.first_offset == first
+        log.update_high_watermark(log.log_end_offset)
+        return first
+
+
+def records_of(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[Record]:
+    """Everything from `offset` on, read slice by slice."""
+    offset = log.log_start_offset if offset is None else offset
+    result = []
+    while offset < log.log_end_offset:
+        found = log.read(offset, max_bytes, upper_offset=log.log_end_offset)
+        data = memoryview(found.read())
+        found.release()
+        if not data:
+            break
+        for batch in iterate_batches(data):
+            result += [record for record in decode_records(batch) if record.offset >= offset]
+        assert found.next_offset > offset
+        offset = found.next_offset
+    return result
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Bench]]:
+    """As many as a property test has examples."""
+    made: list[Bench] = []
+
+    def make() -> Bench:
+        made.append(Bench(tmp_path_factory.mktemp("bench")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.release()
+
+
+@pytest.fixture
+def read_all() -> Callable[..., list[Record]]:
+    return records_of

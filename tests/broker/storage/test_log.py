@@ -1,0 +1,243 @@
+"""Appending to and reading from one log on real files."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+
+from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import Record, encode_batch
+
+
+@pytest.mark.spec("LOG-03")
+def test_offsets_and_epoch_are_stamped_and_the_rest_is_stored_as_it_came(bench, read_all):
+    log = bench.create()
+    for _ in range(3):
+        sent = encode_batch([Record(b"k", b"v" * 100, bench.clock.now_ms)] * 4, codec=4)
+        body = bytes(sent[21:])
+        info = log.append_as_leader(sent, 7, now_ms=bench.clock.now_ms)
+        found = log.read(info.first_offset, 1 << 20, upper_offset=log.log_end_offset)
+        stored = found.read()
+        found.release()
+        assert struct.unpack_from(">q", stored)[0] == info.first_offset
+        assert struct.unpack_from(">i", stored, 12)[0] == 7
+        assert stored[21:] == body
+    assert [record.offset for record in read_all(log)] == list(range(12))
+    assert log.latest_epoch == 7
+
+
+@pytest.mark.spec("LOG-01")
+def test_files_have_kafkas_names(bench):
+    log = bench.create(segment_bytes=400)
+    for _ in range(10):
+        bench.append(log, 2)
+    log.close()
+    names = set(os.listdir(bench.folder))
+    assert {"00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"} <= names
+    assert {"partition.metadata", "leader-epoch-checkpoint", "00000000000000000020.snapshot"} <= names
+    assert (bench.folder / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert (bench.folder / "partition.metadata").read_text() == "version: 0\ntopic_id: ASNFZ4mrze8BI0VniavN7w"
+
+
+@pytest.mark.spec("LOG-10")
+def test_a_segment_ends_where_the_next_batch_would_pass_its_size(bench, read_all):
+    log = bench.create(segment_bytes=500)
+    for _ in range(50):
+        bench.append(log)
+    assert len(log.segments) > 5
+    assert all(segment.size <= 500 for segment in log.segments)
+    assert [record.offset for record in read_all(log, max_bytes=150)] == list(range(50))
+
+
+@pytest.mark.spec("LOG-10")
+def test_a_segment_ends_by_the_age_of_its_records(bench):
+    log = bench.create(segment_ms=1000)
+    start = bench.clock.now_ms
+    bench.append(log, timestamp=start)
+    bench.append(log, timestamp=start + 1000)
+    assert len(log.segments) == 1
+    bench.append(log, timestamp=start + 1001)
+    assert log.bases == [0, 2]
+
+
+@pytest.mark.spec("LOG-10")
+def test_a_segment_ends_when_an_index_is_full(bench):
+    log = bench.create(segment_index_bytes=8 * 5, index_interval_bytes=1)
+    for number in range(30):
+        bench.append(log, timestamp=bench.clock.now_ms + number)
+    assert len(log.segments) > 5
+    assert all(segment.offset_index.count <= 5 for segment in log.segments)
+
+
+@pytest.mark.spec("LOG-10")
+def test_a_segment_ends_when_offsets_no_longer_fit(bench, read_all):
+    log = bench.create()
+    bench.append(log)
+    far = encode_batch([Record(None, b"far", 5)], base_offset=2**31 + 10)
+    log.append_as_follower(memoryview(far))
+    assert log.bases == [0, 11]
+    assert [record.offset for record in read_all(log)] == [0, 2**31 + 10]
+
+
+@pytest.mark.spec("LOG-04")
+def test_indexes_are_preallocated_sparse_and_trimmed_at_roll_and_close(bench):
+    log = bench.create(segment_index_bytes=8 * 120, index_interval_bytes=4096)
+    for number in range(40):
+        bench.append(log, size=2000, timestamp=bench.clock.now_ms + number)
+    index = bench.folder / "00000000000000000000.index"
+    assert index.stat().st_size == 960
+    log.close()
+    entries = list(struct.iter_unpack(">ii", index.read_bytes()))
+    assert 10 < len(entries) < 20
+    assert entries == sorted(entries)
+    stored = (bench.folder / "00000000000000000000.log").read_bytes()
+    for relative_offset, position in entries:
+        (base,) = struct.unpack_from(">q", stored, position)
+        assert base == relative_offset
+    times = list(struct.iter_unpack(">qi", (bench.folder / "00000000000000000000.timeindex").read_bytes()))
+    assert times[-1] == (bench.clock.now_ms + 39, 39)
+
+
+@pytest.mark.spec("LOG-05")
+def test_every_offset_is_found_with_and_without_index(bench, read_all):
+    log = bench.create(segment_bytes=20_000, index_interval_bytes=500)
+    for number in range(200):
+        bench.append(log, 1 + number % 3, size=number % 400)
+    log.close()
+    log = bench.load(clean=True, index_interval_bytes=500)
+    for offset in range(log.log_end_offset):
+        log.known_positions.clear()
+        found = log.read(offset, 1, upper_offset=log.log_end_offset)
+        (base,) = struct.unpack_from(">q", found.read())
+        assert base <= offset < found.next_offset
+        found.release()
+
+
+@pytest.mark.spec("LOG-05")
+def test_a_slice_is_whole_batches_up_to_the_limits(bench):
+    log = bench.create()
+    for _ in range(10):
+        bench.append(log, 2, size=100)
+    size = log.read(0, 1, upper_offset=20).size
+    whole = log.read(0, size * 3 + 5, upper_offset=20)
+    assert (whole.size, whole.next_offset) == (size * 3, 6)
+    limited = log.read(0, 1 << 20, upper_offset=8)
+    assert (limited.size, limited.next_offset) == (size * 4, 8)
+    one = log.read(0, 1, upper_offset=20)
+    assert (one.size, one.next_offset) == (size, 2)
+    none = log.read(0, 1, upper_offset=20, min_one=False)
+    assert none.size == 0
+    for found in (whole, limited, one, none):
+        found.release()
+    with pytest.raises(ApiError) as refused:
+        log.read(21, 1, upper_offset=21)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.spec("LOG-05")
+def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench):
+    log = bench.create(segment_bytes=3000, index_interval_bytes=200)
+    start = bench.clock.now_ms
+    for number in range(100):
+        bench.append(log, 1, timestamp=start + 10 * number, size=100)
+    log.close()
+    log = bench.load(clean=True)
+    assert log.offset_for_timestamp(0) == (start, 0, 0)
+    for number in range(1, 100):
+        assert log.offset_for_timestamp(start + 10 * number - 5) == (start + 10 * number, number, 0)
+        assert log.offset_for_timestamp(start + 10 * number) == (start + 10 * number, number, 0)
+    assert log.offset_for_timestamp(start + 991) is None
+    assert log.offset_of_max_timestamp() == (start + 990, 99, 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (lambda b: b[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:60], ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:-1] + bytes([b[-1] ^ 1]), ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:16] + b"\1" + b[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda b: struct.pack(">q", 5) + b[8:], ErrorCode.INVALID_RECORD),
+        (lambda b: b + b, ErrorCode.INVALID_RECORD),
+        (lambda b: b"", ErrorCode.CORRUPT_MESSAGE),
+        (lambda b: b[:8] + struct.pack(">i", -5) + b[12:], ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+@pytest.mark.spec("LOG-03")
+def test_what_is_no_sound_batch_is_refused_and_changes_nothing(bench, damage, code):
+    log = bench.create()
+    bench.append(log)
+    batch = damage(bytes(encode_batch([Record(b"k", b"value", bench.clock.now_ms)])))
+    with pytest.raises(ApiError) as refused:
+        log.append_as_leader(bytearray(batch), 0, now_ms=bench.clock.now_ms)
+    assert refused.value.code is code
+    assert log.log_end_offset == 1
+    assert log.size_bytes == os.path.getsize(bench.folder / "00000000000000000000.log")
+
+
+def test_too_large_and_too_late_are_refused(bench):
+    log = bench.create(max_message_bytes=200, segment_bytes=150)
+    with pytest.raises(ApiError) as large:
+        bench.append(log, size=300)
+    assert large.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(ApiError) as larger_than_segment:
+        bench.append(log, size=100)
+    assert larger_than_segment.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    with pytest.raises(ApiError) as late:
+        bench.append(log, timestamp=bench.clock.now_ms + 3_600_001)
+    assert late.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench, read_all):
+    log = bench.create(
+        message_timestamp_type="LogAppendTime", compression_type="zstd", cleanup_policy=frozenset({"compact"})
+    )
+    info = log.append_as_leader(encode_batch([Record(b"k", b"v" * 500, 5)] * 20), 0, now_ms=99)
+    assert info.log_append_time_ms == 99
+    assert log.size_bytes < 500
+    assert {record.timestamp for record in read_all(log)} == {99}
+    with pytest.raises(ApiError) as refused:
+        log.append_as_leader(encode_batch([Record(b"k", b"v", 5), Record(None, b"v", 5)]), 0, now_ms=99)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in refused.value.record_errors] == [1]
+
+
+def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
+    log = bench.create()
+    batches = b"".join(
+        bytes(encode_batch([Record(None, b"x", 5)], base_offset=offset, leader_epoch=epoch))
+        for offset, epoch in ((0, 1), (1, 1), (7, 3))
+    )
+    info = log.append_as_follower(memoryview(batches))
+    assert (info.first_offset, info.last_offset, info.leader_epoch_changed) == (0, 7, True)
+    assert [record.offset for record in read_all(log)] == [0, 1, 7]
+    assert log.epochs.entries == [(1, 0), (3, 7)]
+    assert log.epoch_end_offset(1) == (1, 7)
+    assert log.epoch_end_offset(2) == (1, 7)
+    assert log.epoch_end_offset(3) == (3, 8)
+    assert log.epoch_end_offset(4) == (-1, -1)
+    with pytest.raises(UnexpectedAppendOffset):
+        log.append_as_follower(memoryview(bytes(encode_batch([Record(None, b"x", 5)], base_offset=7))))
+
+
+def test_truncation_and_a_restart_give_the_same_log(bench, read_all):
+    log = bench.create(segment_bytes=1000, index_interval_bytes=100)
+    for number in range(50):
+        bench.append(log, epoch=number // 10)
+    log.truncate_to(23)
+    assert log.log_end_offset == 23
+    assert log.latest_epoch == 2
+    assert [record.offset for record in read_all(log)] == list(range(23))
+    bench.append(log, epoch=9)
+    assert [record.offset for record in read_all(log)] == list(range(24))
+    log.close()
+    again = bench.load(clean=True)
+    assert again.log_end_offset == 24
+    assert again.epochs.entries == [(0, 0), (1, 10), (2, 20), (9, 23)]
+    again.truncate_fully_and_start_at(500)
+    assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (500, 500, 0)
+    bench.append(again)
+    assert [record.offset for record in read_all(again)] == [500]

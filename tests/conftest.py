@@ -1,0 +1,191 @@
+"""What every test may rely on.
+
+- `async def` tests run on an event loop of their own, closed before the next test, within the test's time limit.
+  A task that failed unseen, or an exception in a callback, fails the test that caused it.
+- Blocking calls on that loop from our packages fail the test (see BLOCKING_ALLOWED for what the design does inline).
+- `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
+  `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
+- Tests with a marker of NEEDS_REAL run only when `-m` names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.util
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster
+
+SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
+NEEDS_REAL = ("java", "prometheus", "chromium", "kubernetes")
+OWN_PACKAGES = (
+    "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
+)  # fmt: skip
+# Page-cache writes, sendfile and small file operations happen on the broker's loop by design (LOG-32). A lock that
+# another thread holds for a microsecond is not a blocked loop, and whether one is met depends on luck.
+BLOCKING_ALLOWED = ("os.", "io.", "threading.")
+# The loop gives up before pytest-timeout does, so that it can still be closed and the failure be reported.
+MARGIN_SHARE = 0.1
+MARGIN_SECONDS = 1.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ballast")
+    group.addoption("--spec-report", action="store_true", help="list the behaviours of docs/spec that tests show")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SpecReport(read_spec(SPEC)), "ballast-spec-report")
+
+
+# ---- which tests run
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(re.findall(r"\w+", config.option.markexpr))
+    unwanted = [name for name in NEEDS_REAL if name not in wanted]
+    left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+# ---- async tests
+
+
+def time_limit(item: pytest.Item) -> float | None:
+    """Seconds that the test may take: its own marker, else --timeout, else the project's setting."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        value = marker.args[0] if marker.args else marker.kwargs.get("timeout")
+    else:
+        value = item.config.getoption("timeout", None)
+        if value is None:
+            value = item.config.getini("timeout")
+    return float(value) if value else None
+
+
+def loop_margin(limit: float) -> float:
+    return max(limit * MARGIN_SHARE, min(MARGIN_SECONDS, limit / 2))
+
+
+def run_on_loop(test: Callable[..., Awaitable[None]], limit: float | None, arguments: dict[str, Any]) -> None:
+    """Runs the test to its end on a new loop and closes the loop; what went wrong behind its back is raised."""
+    unseen: list[dict[str, Any]] = []
+
+    async def limited() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        try:
+            async with asyncio.timeout(None if limit is None else limit - loop_margin(limit)) as deadline:
+                await test(**arguments)
+        except TimeoutError:
+            if deadline.expired():
+                pytest.fail(f"the test took longer than {limit:g} s")
+            raise
+
+    with asyncio.Runner() as runner, blocking_calls_fail():
+        runner.run(limited())
+    if unseen:
+        failure = unseen[0].get("exception")
+        raise AssertionError(f"went wrong on the loop, unseen by the test: {unseen}") from failure
+
+
+@functools.cache
+def blocking_detector() -> BlockBuster:
+    packages = [package for package in OWN_PACKAGES if importlib.util.find_spec(package)]
+    detector = BlockBuster(scanned_modules=packages)
+    for name in [name for name in detector.functions if name.startswith(BLOCKING_ALLOWED)]:
+        del detector.functions[name]
+    return detector
+
+
+@contextlib.contextmanager
+def blocking_calls_fail() -> Iterator[None]:
+    detector = blocking_detector()
+    detector.activate()
+    try:
+        yield
+    finally:
+        detector.deactivate()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
+    test = pyfuncitem.obj
+    limit = time_limit(pyfuncitem)
+    inner = getattr(getattr(test, "hypothesis", None), "inner_test", None)
+    if inner is not None and inspect.iscoroutinefunction(inner):
+        test.hypothesis.inner_test = functools.wraps(inner)(lambda **given: run_on_loop(inner, limit, given))
+    elif inspect.iscoroutinefunction(test):
+        pyfuncitem.obj = functools.wraps(test)(lambda **fixtures: run_on_loop(test, limit, fixtures))
+    return (yield)
+
+
+# ---- behaviours shown
+
+
+def read_spec(folder: Path) -> dict[str, list[str]]:
+    """The ids of each file, in its order."""
+    found = {}
+    for path in sorted(folder.glob("*.md")):
+        ids = re.findall(r"^- ([A-Z]{3}-\d+)\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if ids:
+            found[path.name] = ids
+    return found
+
+
+class SpecReport:
+    """Collects which ids have tests and which tests passed."""
+
+    def __init__(self, ids_by_file: dict[str, list[str]]) -> None:
+        self._ids_by_file = ids_by_file
+        self._known = {spec_id for ids in ids_by_file.values() for spec_id in ids}
+        self._ids_by_test: dict[str, tuple[str, ...]] = {}
+        self._outcomes: dict[str, set[str]] = defaultdict(set)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            ids = tuple(spec_id for marker in item.iter_markers("spec") for spec_id in marker.args)
+            unknown = [spec_id for spec_id in ids if spec_id not in self._known]
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid}: docs/spec has no {', '.join(map(str, unknown))}")
+            if ids:
+                self._ids_by_test[item.nodeid] = ids
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self._outcomes[report.nodeid].add(report.outcome)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        if not config.getoption("--spec-report"):
+            return
+        states = self._states()
+        terminalreporter.section("behaviours of docs/spec")
+        for name, ids in self._ids_by_file.items():
+            by_state: dict[str, list[str]] = {"shown": [], "FAILED": [], "not run": [], "missing": []}
+            for spec_id in ids:
+                by_state[states.get(spec_id, "missing")].append(spec_id)
+            terminalreporter.line(f"{name}: {len(by_state['shown'])} of {len(ids)} shown")
+            for state, found in by_state.items():
+                if found:
+                    terminalreporter.line(f"  {state:<8} {' '.join(found)}")
+
+    def _states(self) -> dict[str, str]:
+        """shown: a test passed and none failed; not run: its tests were deselected or skipped."""
+        outcomes: dict[str, set[str]] = defaultdict(set)
+        for test, ids in self._ids_by_test.items():
+            for spec_id in ids:
+                outcomes[spec_id] |= self._outcomes[test]
+        return {
+            spec_id: "FAILED" if "failed" in seen else "shown" if "passed" in seen else "not run"
+            for spec_id, seen in outcomes.items()
+        }

@@ -1,0 +1,80 @@
+""".ci/run: stages, their results and the exit code; the stages' commands are stood in for by a script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run_ci(tmp_path):
+    """Runs .ci/run where ./ballast ends with the code given for its last argument."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program in ("prometheus", "chromium"):
+        (programs / program).write_text("#!/bin/sh\n")
+        (programs / program).chmod(0o755)
+
+    def run(codes, *stages, tested=(), **variables):
+        cases = "".join(f"  {name}) {action} ;;\n" for name, action in codes.items())
+        (tmp_path / "ballast").write_text(f'#!/bin/bash\necho "ran $*"\ncase ${{!#}} in\n{cases}esac\n')
+        (tmp_path / "ballast").chmod(0o755)
+        marked = "".join(f"@pytest.mark.{name}\ndef test_{name}():\n    pass\n\n\n" for name in tested)
+        (tmp_path / "tests" / "test_real.py").write_text(marked)
+        environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | variables
+        done = subprocess.run(
+            [tmp_path / ".ci" / "run", *stages],
+            env=environment, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout.split("=== results")[-1], done.stdout + done.stderr
+
+    return run
+
+
+def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
+    code, table, out = run_ci({}, tested=["prometheus"])
+    assert code == 0
+    assert [line.split()[:2] for line in table.split("\n")[1:7]] == [
+        ["test", "ok"],
+        ["java", "no"],
+        ["prometheus", "ok"],
+        ["chromium", "no"],
+        ["kubernetes", "no"],
+        ["in", "all"],
+    ]
+    assert out.count("ran ") == 2
+    assert "ran test -m prometheus" in out
+
+
+def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
+    code, table, out = run_ci({"test": "exit 1", "chromium": "exit 3"}, tested=["prometheus", "chromium"])
+    assert code == 1
+    assert "FAILED (1)" in table
+    assert "FAILED (3)" in table
+    assert "ran test -m prometheus" in out
+
+
+def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci):
+    assert run_ci({"test": "exit 5"}, "test")[0] == 1
+
+
+def test_the_time_limit_ends_a_stage_that_hangs(run_ci):
+    code, table, out = run_ci({"test": "exec sleep 100"}, "test", CI_LIMIT_SECONDS="2")
+    assert code == 1
+    assert "ran test" in out
+    assert "FAILED (124)" in table
+
+
+def test_an_unknown_stage_is_refused(run_ci):
+    code, _, out = run_ci({}, "jawa")
+    assert code == 2
+    assert "no stage 'jawa'" in out

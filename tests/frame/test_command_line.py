@@ -1,0 +1,41 @@
+"""The dispatch of `python -m ballast_cli`."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast_cli import CommandError
+from ballast_cli.__main__ import MODULES, load, main
+
+
+def test_unknown_command_is_refused(capsys):
+    assert main(["brokre"]) == 2
+    assert "there is no command 'brokre'" in capsys.readouterr().err
+
+
+def test_a_command_without_its_module_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(MODULES, "later", "module_that_nobody_wrote")
+    with pytest.raises(CommandError, match="not built yet"):
+        load("later")
+    assert main(["later", "--option"]) == 2
+    assert "'later' is not built yet" in capsys.readouterr().err
+
+
+def test_commands_that_exist_describe_themselves(capsys):
+    for name in ("broker", "test"):
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert f"usage: ballast {name}" in capsys.readouterr().out
+
+
+def test_broker_refuses_what_it_does_not_know(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["broker", "server.properties", "--overide", "a=b"])
+    assert ended.value.code == 2
+    assert "--overide" in capsys.readouterr().err
+
+
+def test_pytest_arguments_are_passed_on_in_order():
+    args = load("test").parse(["-k", "log and not slow", "tests/broker", "-x", "--spec-report"])
+    assert args.rest == ["-k", "log and not slow", "tests/broker", "-x", "--spec-report"]

@@ -1,0 +1,285 @@
+"""./ballast: what a newcomer meets first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ballast_cli.__main__ import MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def bare_path(tmp_path):
+    """A PATH with the shell's usual company and no Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("cat", "cksum", "readlink"):
+        (folder / tool).symlink_to(shutil.which(tool))
+    return folder
+
+
+def run_script(*arguments, path, home):
+    variables = {"PATH": str(path), "BALLAST_HOME": str(home)}
+    return subprocess.run(
+        [ROOT / "ballast", *arguments], env=variables, capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def is_free(lock):
+    """Whether no process holds the installer's lock: neither an installer nor a pip that it started."""
+    handle = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_help_needs_nothing_and_names_every_command(bare_path, tmp_path):
+    home = tmp_path / "home"
+    for arguments in ((), ("--help",), ("-h",), ("help",)):
+        shown = run_script(*arguments, path=bare_path, home=home)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        for command in MODULES:
+            assert re.search(rf"(^  |\|){command}\b", shown.stdout, re.MULTILINE), command
+    assert not home.exists()
+
+
+def test_every_command_of_the_dispatch_is_known_to_the_script(bare_path, tmp_path):
+    for command in MODULES:
+        answer = run_script(command, path=bare_path, home=tmp_path / "home")
+        assert "needs Python" in answer.stderr, command
+
+
+def test_unknown_command(bare_path, tmp_path):
+    answer = run_script("brokre", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 2
+    assert "no command 'brokre'" in answer.stderr
+
+
+def test_without_python_says_what_to_install(bare_path, tmp_path):
+    answer = run_script("broker", "x", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 1
+    assert "needs Python 3.11 or newer" in answer.stderr
+    assert "apt-get install" in answer.stderr
+    assert "brew install" in answer.stderr
+
+
+def test_old_python_is_passed_over_and_named(bare_path, tmp_path):
+    old = bare_path / "python3"
+    old.write_text("#!/bin/sh\necho 3.9\n")
+    old.chmod(0o755)
+    answer = run_script("broker", "x", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 1
+    assert f"{old} is 3.9" in answer.stderr
+
+
+def test_newer_python_beside_an_old_one_is_found(bare_path, tmp_path):
+    (bare_path / "python3").write_text("#!/bin/sh\necho 3.9\n")
+    (bare_path / "python3").chmod(0o755)
+    (bare_path / "python3.12").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (bare_path / "python3.12").chmod(0o755)
+    answer = run_script("broker", "--help", path=bare_path, home=tmp_path / "home")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "usage: ballast broker" in answer.stdout
+
+
+def test_help_of_a_command_installs_nothing(checkout):
+    (checkout.root / "operator" / "ballast_cli" / "__main__.py").write_text("print('helped')")
+    answer = checkout.run("broker", "--help")
+    assert (answer.returncode, answer.stdout) == (0, "helped\n")
+    assert not checkout.home.exists()
+
+
+def test_first_start_installs_and_hands_over(first_start):
+    _, answer = first_start
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.endswith(" 1.0 broker a b --override x=y\n")
+    lines = answer.stderr.splitlines()
+    assert all(line.startswith("ballast: ") for line in lines)
+    assert any("making an environment" in line for line in lines)
+    assert any("installing broker (1 packages)" in line for line in lines)
+    assert "\r" not in answer.stderr
+
+
+def test_the_command_replaces_the_script(ready):
+    for remove in (False, True):
+        if remove:
+            (ready.home / "env" / "stamps" / "broker").unlink()
+        with ready.start("broker") as process:
+            out, err = process.communicate(timeout=50)
+        assert int(out.split()[0]) == process.pid, err
+
+
+def test_second_start_asks_nobody_and_is_fast(ready):
+    ready.variables = {"BALLAST_PYTHON": "/bin/false", "PIP_INDEX_URL": "http://127.0.0.1:9/"}
+    (ready.root / "operator" / "ballast_cli" / "__main__.py").write_text("")
+    alone = [ready.home / "env" / "bin" / "python", "-c", ""]
+    with_script, without = [], []
+    for _ in range(7):
+        since = time.perf_counter()
+        answer = ready.run("broker")
+        with_script.append(time.perf_counter() - since)
+        assert (answer.returncode, answer.stderr) == (0, "")
+        since = time.perf_counter()
+        subprocess.run(alone, check=True)
+        without.append(time.perf_counter() - since)
+    assert min(with_script) - min(without) < 0.2
+
+
+def test_only_what_the_command_needs(ready, index):
+    ready.write_lock("spark", "2.0")
+    assert ready.run("broker").returncode == 0
+    assert index.downloads == 0
+    answer = ready.run("rebalance")
+    assert answer.stdout.split()[1] == "2.0"
+    assert index.downloads == 1
+
+
+def test_a_changed_lock_is_installed(ready):
+    ready.write_lock("broker", "2.0")
+    answer = ready.run("broker")
+    assert answer.stdout.split()[1] == "2.0", answer.stderr
+
+
+def test_a_package_with_another_hash_is_refused(ready):
+    ready.write_lock("broker", "2.0", digest="0" * 64)
+    answer = ready.run("broker")
+    assert answer.returncode == 1
+    assert "installing broker (1 packages): failed" in answer.stderr
+    assert str(ready.home / "install.log") in answer.stderr
+    ready.write_lock("broker", "2.0")
+    assert ready.run("broker").stdout.split()[1] == "2.0"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_installation_cleans_up_and_can_go_on(ready, index, number):
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    with ready.start("broker") as process:
+        assert index.asked.acquire(timeout=20)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert "interrupted; run the same command again" in err
+    assert is_free(ready.home / "lock")
+    assert not (ready.home / "tmp").exists()
+    index.open_gate.set()
+    assert ready.run("broker").stdout.split()[1] == "2.0"
+
+
+def test_interrupted_addition_leaves_what_runs_from_there_alone(ready, index):
+    ready.write_lock("operator", "1.0", package="extra")
+    index.open_gate.clear()
+    with ready.start("up") as process:
+        assert index.asked.acquire(timeout=20)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    (ready.home / "env" / "untouched").touch()
+    packages = next((ready.home / "env" / "lib").glob("python3.*")) / "site-packages"
+    (packages / "extra-1.0.dist-info").mkdir()
+    (packages / "extra-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+    index.open_gate.set()
+    answer = ready.run("up")
+    assert (answer.returncode, "making" in answer.stderr) == (0, False), answer.stderr
+    assert (ready.home / "env" / "untouched").exists()
+    assert (packages / "extra.py").exists(), "half of a package is not taken for the whole"
+    assert not (ready.home / "installing").exists()
+
+
+def test_killed_installation_is_made_anew(ready, index):
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    with ready.start("broker") as process:
+        assert index.asked.acquire(timeout=20)
+        process.kill()
+    assert not is_free(ready.home / "lock"), "the pip that is left over still counts"
+    index.open_gate.set()
+    wait_until(lambda: is_free(ready.home / "lock"))
+    (ready.home / "env" / "broken").touch()
+    answer = ready.run("broker")
+    assert answer.stdout.split()[1] == "2.0"
+    assert "making it anew" in answer.stderr
+    assert not (ready.home / "env" / "broken").exists()
+
+
+def test_two_at_once_install_once(ready, index):
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    with ready.start("broker") as first, ready.start("broker") as second:
+        assert index.asked.acquire(timeout=20)
+        both = (first, second)
+        waiting = first if "waiting" in first_words(first, second) else second
+        assert waiting in both
+        index.open_gate.set()
+        outs = [process.communicate(timeout=30)[0] for process in both]
+    assert [out.split()[1] for out in outs] == ["2.0", "2.0"]
+    assert index.downloads == 1
+
+
+def first_words(first, second):
+    """The first line of the one; both must have said something else."""
+    lines = (first.stderr.readline(), second.stderr.readline())
+    assert sum("waiting" in line for line in lines) == 1, lines
+    return lines[0]
+
+
+def test_an_environment_whose_python_went_away_is_made_anew(ready):
+    for name in ("python", "python3", Path(os.path.realpath(sys.executable)).name):
+        link = ready.home / "env" / "bin" / name
+        link.unlink(missing_ok=True)
+        link.symlink_to("/nonexistent/python")
+    answer = ready.run("broker")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split()[1] == "1.0"
+
+
+def test_runs_from_elsewhere_and_through_a_link(ready, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(ready.root / "ballast")
+    answer = subprocess.run(
+        [link, "broker", "x"], env=ready.environment(), cwd="/", capture_output=True, text=True, timeout=20, check=True
+    )
+    assert answer.stdout.endswith("1.0 broker x\n")
+
+
+def test_on_a_terminal_it_shows_that_it_is_working(ready, index):
+    ready.write_lock("broker", "2.0")
+    index.open_gate.clear()
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [ready.root / "ballast", "broker"],
+            env=ready.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs,
+        ) as process:  # fmt: skip
+            shown = b""
+            while shown.count(b"\r") < 4:
+                shown += os.read(ours, 1000)
+            index.open_gate.set()
+            process.communicate(timeout=30)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == 0
+    assert re.search(rb"\r[|/\\-] installing broker \(1 packages\)", shown)
