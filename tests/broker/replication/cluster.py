@@ -72,7 +72,9 @@ class AnyConfig:
     def default(self, resource_type: int, name: str) -> str | None:
         return None
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
         return ()
 
 
