@@ -337,6 +337,7 @@ class Replicas:
             self._replicas[topic_partition] = replica
         if replica.log is None:
             self._open_log(replica, registration, config, added)
+        if not replica.offline:
             self._settle_directory(replica, registration.directory_of(self._broker_id))
         self._apply_config(replica, config)
         isr = replica.state.isr
@@ -373,13 +374,18 @@ class Replicas:
         replica.offline = False
 
     def _settle_directory(self, replica: Replica, assigned: UUID | None) -> None:
-        """Go on with a move that a restart interrupted; else the controller is told where the replica really is."""
-        future = self._logs.future_logs.get(replica.topic_partition)
+        """Go on with a move that a restart interrupted; tell the controller where the replica is, if it errs."""
+        number = replica.topic_partition.partition
         directory = replica.online_log().directory
+        if assigned is not None:
+            self.assignments.known(replica.topic_id, number, assigned)
+        if replica.topic_partition in self.movers.moves:
+            return
+        future = self._logs.future_logs.get(replica.topic_partition)
         if future is not None:
             self.movers.start(replica, future.directory)
         elif assigned != directory.id:
-            self.assignments.assign(replica.topic_id, replica.topic_partition.partition, directory.id)
+            self.assignments.assign(replica.topic_id, number, directory.id)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """The partition is no longer here: its log goes."""
