@@ -28,6 +28,7 @@ from ballast_broker.replication.directories import Directories, LogDirectoryInfo
 from ballast_broker.replication.fetchers import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
 from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.nudging import Nudges
 from ballast_broker.replication.partition import Partition, Transition
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
 from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
@@ -100,6 +101,7 @@ class Replicas:
             reserve=settings.log_dir_reserve_bytes,
         )
         self._directories = Directories(logs, self._replicas, self.movers)
+        self._nudges = Nudges(self._reader.answer_follower)
         self._eligible: dict[int, int] = {}
         self._shrink_task: asyncio.Task[None] | None = None
         self._published = False
@@ -116,6 +118,7 @@ class Replicas:
         if self._shrink_task is not None:
             self._shrink_task.cancel()
             await asyncio.gather(self._shrink_task, return_exceptions=True)
+        self._nudges.close()
         await self.movers.close()
         await self.assignments.close()
         await self.fetchers.close()
@@ -349,6 +352,8 @@ class Replicas:
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self.fetchers.unfollow(replica)
+            if replica.state.followers and transition is Transition.NEW_LEADER:
+                self._nudges.expect(replica)
         else:
             self.fetchers.follow(replica)
 
