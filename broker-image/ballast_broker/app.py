@@ -32,6 +32,7 @@ from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandle
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
@@ -262,7 +263,7 @@ class _Broker:
             logs=node.logs,
             clock=world.clock,
             controller=self._controller,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=self._epoch,
             log_config=lambda image, topic: settings.topic_log_config(config, image, topic),
             network=world.network,
             threads=world.threads,
@@ -277,8 +278,13 @@ class _Broker:
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
         self.services = self._services()
         self.ports: dict[str, int] = {}
-        node.metadata.add_publisher(self.replicas.publish)
-        node.metadata.add_publisher(GroupLeadership(config.node_id, self.groups).publish)
+        leadership = GroupLeadership(config.node_id, self.groups)
+        gate = RegistrationGate(config.node_id, self._epoch, [self.replicas.publish, leadership.publish])
+        node.metadata.add_publisher(gate.publish)
+
+    def _epoch(self) -> int:
+        """-1 until this broker is registered."""
+        return self.lifecycle.broker_epoch if hasattr(self, "lifecycle") else -1
 
     def _services(self) -> BrokerServices:
         node = self._node
@@ -379,7 +385,7 @@ class _Broker:
 
     async def leave(self) -> int:
         """Hand over what this broker leads, then stop; answers the epoch it had."""
-        epoch = self.lifecycle.broker_epoch if hasattr(self, "lifecycle") else -1
+        epoch = self._epoch()
         if epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
