@@ -239,7 +239,7 @@ class Log:
 
     def _duplicate(self, batch: SentBatch, size: int) -> AppendInfo:
         return AppendInfo(
-            batch.first_offset, batch.last_offset, batch.timestamp, -1, self.start_offset,
+            batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, self.start_offset,
             batch.offset_delta + 1, size, duplicate=True,
         )  # fmt: skip
 
