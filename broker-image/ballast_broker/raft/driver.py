@@ -229,7 +229,7 @@ class RaftDriver:
         if api_key == wire.FETCH_SNAPSHOT:
             return self._handle_fetch_snapshot(request)
         if api_key == wire.DESCRIBE_QUORUM:
-            return describe_quorum(self.core, self.quorum, self._now(), self._clock.wall_ms())
+            return describe_quorum(request, self.core, self.quorum, self._now(), self._clock.wall_ms())
         wire.check_cluster(request, self.quorum.cluster_id)
         now = self._now()
         if api_key == wire.VOTE:

@@ -51,7 +51,10 @@ def create_log(
 ) -> Log:
     """A new folder with one empty segment."""
     context.disk.make_directory(path)
-    log = _assemble(context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset)
+    log = _assemble(
+        context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
+        producers=ProducerStates(),
+    )  # fmt: skip
     if topic_id != ZERO_UUID:
         write_topic_id(log, topic_id)
     log.new_segment(start_offset)
@@ -91,7 +94,7 @@ def _assemble(
         end_offset=end_offset,
         recovery_point=recovery_point,
         epochs=epochs or LeaderEpochs(),
-        producers=producers or ProducerStates(),
+        producers=producers,
         snapshots=snapshots or ProducerSnapshots(context.disk, folder, []),
     )
 
@@ -146,10 +149,11 @@ class _Loading:
     def _log(self, directory: LogDirectory, partition: TopicPartition, start: int) -> Log:
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        producers = ProducerStates()
+        producers: ProducerStates | None = None
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
         snapshots.remove_after(self.end_offset)
-        if self.segments:
+        if self.end_offset not in snapshots.offsets:  # else it is read when it is needed
+            producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             replay(producers, self.segments, self.end_offset)
         return _assemble(

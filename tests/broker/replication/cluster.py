@@ -72,7 +72,9 @@ class AnyConfig:
     def default(self, resource_type: int, name: str) -> str | None:
         return None
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
         return ()
 
 
@@ -214,7 +216,7 @@ def everything(image: MetadataImage) -> MetadataDelta:
 
 
 def round_trip(sent: Any, version: int) -> Any:
-    kind = type(sent)
+    kind = message(type(sent).__name__)
     return kind.decode(sent.encode(version), version=version)
 
 
@@ -343,7 +345,8 @@ class Channel:
         await asyncio.sleep(0)
         response = await serve(self._target.replicas, sent, self._network.cluster)
         self._check()
-        return round_trip(response, version)
+        decode = getattr(request, "decode_response", type(response).decode)
+        return decode(memoryview(response.encode(version)), version=version)
 
     def _check(self) -> None:
         if self.closed or not self._target.up or self._network.cut_off(self._target.broker_id):

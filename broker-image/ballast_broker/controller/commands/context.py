@@ -39,7 +39,10 @@ class ConfigRules(Protocol):
     def default(self, resource_type: int, name: str) -> str | None:
         """The static value or default that append and subtract begin from."""
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]: ...
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
+        """`own` and `cluster`: what this node and all brokers were given at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,12 @@ class CommandContext:
             if value is not None:
                 return value
         return static
+
+    @property
+    def dynamic_broker_configs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What was set at run time for this node, and for all brokers."""
+        configs = self.image.configs
+        return configs.of(RESOURCE_BROKER, str(self.config.node_id)), configs.of(RESOURCE_BROKER, "")
 
     def min_insync_replicas(self, topic: str, replica_count: int) -> int:
         value = self.topic_setting(topic, "min.insync.replicas", str(self.config.min_insync_replicas))
