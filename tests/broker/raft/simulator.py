@@ -119,6 +119,7 @@ class Faults:
     flush_s: float = 0.01
     crash_after_vote: float = 0.02
     power_failure: float = 0.1
+    process_only: float = 0.7
     crash_every_s: float = 6.0
     partition_every_s: float = 8.0
     snapshot_every_s: float = 5.0
@@ -221,8 +222,14 @@ class World:
             self._kill(victim, away)
 
     def _kill(self, node: SimNode, away_s: float) -> None:
+        """The process or its machine dies; only in the first case its connections end at once."""
         if node.core is None:
             return
+        process_only = self.rng.random() < self.faults.process_only
+        for key in [key for key in self.tokens if key[:2] == (node.id, node.incarnation)]:
+            sender, incarnation, request = self.tokens.pop(key)
+            if process_only:
+                self.at(0.001, "failed", sender, incarnation, node.id, request, False)
         lost = 0
         if self.faults.lose_unflushed and self.rng.random() < 0.7:
             keep = self.rng.randint(node.log.flushed, node.log.end_offset)
