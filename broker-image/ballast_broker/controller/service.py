@@ -71,8 +71,9 @@ COMMANDS: dict[int, tuple[str, Command]] = {
     70: ("ControllerRegistration", register_controller),
     73: ("AssignReplicasToDirs", assign_replicas_to_directories),
 }
-LIST_PARTITION_REASSIGNMENTS, BROKER_REGISTRATION, BROKER_HEARTBEAT = 46, 62, 63
-API_KEYS = frozenset({*COMMANDS, LIST_PARTITION_REASSIGNMENTS, BROKER_REGISTRATION, BROKER_HEARTBEAT})
+OTHERS = {46: "ListPartitionReassignments", 55: "DescribeQuorum", 62: "BrokerRegistration", 63: "BrokerHeartbeat"}
+LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT = OTHERS
+API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
 PROBE_TIMEOUT_S = 1.0
@@ -255,6 +256,9 @@ class ControllerService:
                 return await self._register_broker(request, context)
             if api_key == BROKER_HEARTBEAT:
                 return await self._heartbeat(request, context)
+            if api_key == DESCRIBE_QUORUM:
+                self._context()  # only the active controller knows how far the others are
+                return await self._driver.handle(api_key, version, request)
             if api_key == LIST_PARTITION_REASSIGNMENTS:
                 listed = list_partition_reassignments(self._context(), request)
                 return await self._commit(Outcome([], listed))
@@ -352,13 +356,8 @@ class ControllerService:
 
 
 def _name_of(api_key: int) -> str:
-    names = {
-        LIST_PARTITION_REASSIGNMENTS: "ListPartitionReassignments",
-        BROKER_REGISTRATION: "BrokerRegistration",
-        BROKER_HEARTBEAT: "BrokerHeartbeat",
-    }
     if api_key in COMMANDS:
         return COMMANDS[api_key][0]
-    if api_key not in names:
+    if api_key not in OTHERS:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"no controller request has key {api_key}")
-    return names[api_key]
+    return OTHERS[api_key]

@@ -317,8 +317,15 @@ class LogManager:
         """
         future, current = self._future_logs[topic_partition], self._logs[topic_partition]
         if current.directory.online:
-            self._discard(current)
-        self._rename(future, "")
+            self._rename(current, DELETE_SUFFIX)
+        try:
+            self._rename(future, "")
+        except LogDirectoryFailure:
+            # The destination fails at the last moment: the current log goes on where it was.
+            if current.directory.online:
+                self._rename(current, "")
+            raise
+        self._retire(current)
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
         self._counts[current.directory.path] -= 1
@@ -357,11 +364,16 @@ class LogManager:
 
     def _discard(self, log: Log) -> None:
         log.closed = True
+        if log.directory.online:
+            self._rename(log, DELETE_SUFFIX)
+        self._retire(log)
+
+    def _retire(self, log: Log) -> None:
+        """Its folder is renamed `-delete` already."""
+        log.closed = True
         log.invalidate_write_state()
         if not log.directory.online:
             return
-        self.maintenance.forget_removals_under(log.folder.path)
-        self._rename(log, DELETE_SUFFIX)
         for segment in log.segments:
             segment.deleted = True
             segment.close()
@@ -377,6 +389,8 @@ class LogManager:
         path = f"{log.directory.path}/{name}"
         with log.disk_faults():
             self.disk.rename(log.folder.path, path)
+        if suffix == DELETE_SUFFIX:
+            self.maintenance.forget_removals_under(log.folder.path)
         log.folder.path = path
 
     # Failure
