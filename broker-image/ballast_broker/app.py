@@ -25,7 +25,7 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.config import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle
+from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, LocalRequests
@@ -69,6 +69,7 @@ class Node:
         self.metadata: MetadataReplica
         self.controller: ControllerService | None = None
         self.broker: _Broker | None = None
+        self.ports: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatchers: list[Dispatcher] = []
         self._cluster_id = ""
@@ -76,6 +77,15 @@ class Node:
     @property
     def image(self) -> MetadataImage:
         return self.metadata.image
+
+    @property
+    def ready(self) -> bool:
+        """A broker: registered, caught up, unfenced. A controller alone: it knows who leads the quorum."""
+        if not hasattr(self, "driver") or self.failed.done():
+            return False
+        if self.broker is None:
+            return self.driver.leader_id >= 0
+        return self.broker.is_running
 
     # -- start ----------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -163,7 +173,16 @@ class Node:
 
     def listen(self, endpoint: Endpoint, dispatcher: Dispatcher) -> int:
         self._dispatchers.append(dispatcher)
-        return self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher)
+        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher)
+        self.ports[endpoint.name] = port
+        return port
+
+    def addresses(self) -> list[Endpoint]:
+        """Where this node is to be found: what it advertises, and its controller's listeners, with the real ports."""
+        return [
+            e._replace(host=e.host or self.config.advertised_host, port=e.port or self.ports.get(e.name, 0))
+            for e in (*self.config.advertised, *self.config.controller_listeners)
+        ]
 
     def client(self, *, timeout_s: float) -> ControllerClient:
         """A way to the active controller with a connection of its own."""
@@ -280,6 +299,10 @@ class _Broker:
             create_internal_topic=topics.create_internal,
             create_topics_automatically=topics.create,
         )
+
+    @property
+    def is_running(self) -> bool:
+        return hasattr(self, "lifecycle") and self.lifecycle.state is LifecycleState.RUNNING
 
     def listen(self) -> None:
         node, services = self._node, self.services

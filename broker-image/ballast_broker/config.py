@@ -105,6 +105,7 @@ BROKER_PROPERTIES = {
         _P("metadata.log.segment.bytes", "int", 1_073_741_824, between(8_388_608)),
         _P("metadata.max.idle.interval.ms", "int", 500, between(0)),
         _P("metadata.max.retention.bytes", "long", 104_857_600),
+        _P("metrics.partitions.enable", "boolean", True),
         _P("metrics.port", "int", None, between(0, 65_535)),
         _P("min.insync.replicas", "int", 1, between(1)),
         _P("node.id", "int", -1),

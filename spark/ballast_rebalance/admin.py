@@ -17,6 +17,7 @@ from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
 
 UNKNOWN_BYTES = -1
 STORAGE_ERROR = 56
+Place = tuple[str, int]
 
 
 def measure_by_admin(
@@ -50,11 +51,12 @@ def measured_of(
     capacity_bytes: int | None = None,
 ) -> Measured:
     """From the answers of Metadata and DescribeLogDirs to one frame; raises Refusal where they do not fit."""
-    places: dict[tuple[str, int, int], tuple[str, int]] = {}
-    directories: list[Directory] = []
-    for answer in answers:
-        for log_dir in answer["log_dirs"]:
-            directories.append(_directory(answer["broker"], log_dir, places, capacity_bytes))
+    places: dict[tuple[str, int, int], Place] = {}
+    directories = [
+        _directory(answer["broker"], log_dir, places, capacity_bytes)
+        for answer in answers
+        for log_dir in answer["log_dirs"]
+    ]
     rows = []
     for topic in topics:
         for partition in topic["partitions"]:
@@ -73,7 +75,7 @@ def measured_of(
 
 
 def _directory(
-    broker: int, log_dir: Mapping[str, Any], places: dict[tuple[str, int, int], tuple[str, int]], capacity: int | None
+    broker: int, log_dir: Mapping[str, Any], places: dict[tuple[str, int, int], Place], capacity: int | None
 ) -> Directory:
     path, code = log_dir["log_dir"], log_dir["error_code"]
     if code not in (0, STORAGE_ERROR):
@@ -98,9 +100,7 @@ def _directory(
     return Directory(broker, path, total, max(total - usable, held))
 
 
-def _rows(
-    topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, int, int], tuple[str, int]]
-) -> list[Any]:
+def _rows(topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, int, int], Place]) -> list[Any]:
     number, rows = partition["partition_index"], []
     leader_place = places.get((topic, number, partition["leader_id"]))
     nothing = float("nan")

@@ -15,7 +15,10 @@ from ballast_planner import PlanOptions, to_kafka_json
 from ballast_planner.plan import plan_as_dict
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -30,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--prometheus", metavar="URL")
     source.add_argument("--bootstrap", metavar="HOST:PORT")
     source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
-    source.add_argument("--cluster-label", metavar="NAME=VALUE", help="a label that selects the cluster's series")
+    source.add_argument(
+        "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
+    )
     source.add_argument("--capacity", type=quantity, help="size of a disk where brokers are too old to say it")
     source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
     target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
@@ -93,11 +98,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
     from ballast_rebalance.proposal import ProposalOptions
     from ballast_rebalance.worth import Threshold
 
-    label = tuple(args.cluster_label.split("=", 1)) if args.cluster_label else None
     metrics = None
     if args.prometheus:
-        pair = (label[0], label[1]) if label and len(label) == 2 else None
-        metrics = MetricsOptions(args.prometheus, cluster_label=pair, max_age_s=args.max_age)
+        metrics = MetricsOptions(args.prometheus, cluster_label=args.cluster_label, max_age_s=args.max_age)
     return JobOptions(
         proposal=ProposalOptions(
             cluster=args.cluster,
@@ -159,6 +162,14 @@ def quantity(text: str) -> int:
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])
 
 
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
+    return name, value
+
+
 def duration(text: str) -> float:
     """Seconds from a duration such as 5m."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
@@ -167,7 +178,7 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
-def _store(args: argparse.Namespace) -> object:
+def _store(args: argparse.Namespace) -> ProposalStore | None:
     if not args.apply:
         return None
     from ballast_rebalance.kubernetes_store import KubernetesStore
@@ -175,7 +186,7 @@ def _store(args: argparse.Namespace) -> object:
     return KubernetesStore(args.namespace, args.kubeconfig)
 
 
-def _watch(spark: object, args: argparse.Namespace, options: JobOptions, store: object) -> int:
+def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: ProposalStore | None) -> int:
     from ballast_rebalance.job import Watch, watch
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -188,8 +199,8 @@ def _watch(spark: object, args: argparse.Namespace, options: JobOptions, store: 
         show(outcome, args.json)
         sys.stdout.flush()
 
-    watcher = Watch(spark, options, store, metrics, listener)  # type: ignore[arg-type]
-    query = watch(spark, options, watcher.on_batch)  # type: ignore[arg-type]
+    watcher = Watch(spark, options, store, metrics, listener)
+    query = watch(spark, options, watcher.on_batch)
     try:
         query.awaitTermination()
     finally:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 GROUP, VERSION, PLURAL = "ballast.dev", "v1alpha1", "reassignments"
 CONFLICT, NOT_FOUND = 409, 404
+IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
 class KubernetesStore:
     def __init__(self, namespace: str, kubeconfig: str | None = None) -> None:
         from kubernetes import client, config
 
-        try:
-            config.load_incluster_config()
-        except config.ConfigException:
-            config.load_kube_config(config_file=kubeconfig)
+        if kubeconfig is None and IN_POD in os.environ:
+            config.load_incluster_config()  # type: ignore[no-untyped-call]
+        else:
+            config.load_kube_config(config_file=kubeconfig)  # type: ignore[no-untyped-call]
         self.namespace = namespace
         self._error = client.ApiException
-        self._objects = client.CustomObjectsApi()
-        self._core = client.CoreV1Api()
+        self._objects: Any = client.CustomObjectsApi()
+        self._core: Any = client.CoreV1Api()
 
     def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
         answer = self._objects.list_namespaced_custom_object(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns
 from ballast_rebalance.forecast import predict_sizes
@@ -44,19 +46,19 @@ class Measured:
         frame = self.replicas
         now = frame["size"].to_numpy(np.float64)
         sizes = predict_sizes(now, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
-        sizes = np.rint(sizes if horizon_s > 0 else now).astype(np.int64)
+        whole: NDArray[np.int64] = np.rint(sizes if horizon_s > 0 else now).astype(np.int64)
         names = {(row.broker, row.path): index for index, row in enumerate(self.directories)}
         keys = zip(frame["broker"].tolist(), frame["log_dir"].tolist(), strict=True)
         directory = np.array([-1 if path is None else names[broker, path] for broker, path in keys], dtype=np.int64)
         topics, topic = np.unique(frame["topic"].to_numpy(str), return_inverse=True)
         growth = np.zeros(len(self.directories), dtype=np.int64)
-        np.add.at(growth, directory[directory >= 0], (sizes - now.astype(np.int64))[directory >= 0])
+        np.add.at(growth, directory[directory >= 0], (whole - now.astype(np.int64))[directory >= 0])
         columns = ReplicaColumns(
             topic=topic.astype(np.int64),
             partition=frame["partition"].to_numpy(np.int64),
             broker=frame["broker"].to_numpy(np.int64),
             directory=directory,
-            size=sizes,
+            size=whole,
             leader=frame["leader"].to_numpy(np.bool_),
             position=frame["position"].to_numpy(np.int64),
             bytes_in=np.nan_to_num(_floats(frame, "bytes_in")),
@@ -113,10 +115,11 @@ def _check_partitions(frame: pd.DataFrame) -> None:
         raise Refusal("MetricsPartial", f"{missing} partitions of {topic} are missing in the metrics")
 
 
-def _name(index: object) -> str:
-    topic, partition = index  # type: ignore[misc]
+def _name(index: Any) -> str:
+    topic, partition = index
     return f"{topic}-{partition}"
 
 
-def _floats(frame: pd.DataFrame, column: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return frame[column].to_numpy(np.float64)
+def _floats(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = frame[column].to_numpy(np.float64)
+    return values

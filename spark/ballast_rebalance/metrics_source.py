@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pandas as pd
 
 from ballast_planner import Broker, Directory
 from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
-from ballast_rebalance.prometheus import SELECTOR
+from ballast_rebalance.prometheus import MATCH, SELECTOR
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class _Source:
             raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
 
     def measure(self) -> Measured:
-        directories = self._directories()
+        small = self._small()
+        directories = _directories(small)
         replicas = self._replicas()
         lacks = self._complete(replicas)
         order_known = bool(replicas["position"].notna().all())
@@ -99,86 +101,68 @@ class _Source:
             replicas = replicas.sort_values(["topic", "partition", "leader", "broker"], ascending=[1, 1, 0, 1])
             replicas["position"] = replicas.groupby(["topic", "partition"]).cumcount()
         replicas["position"] = replicas["position"].astype(np.int64)
-        return Measured(self.at_s, self._brokers(directories), directories, replicas, order_known, tuple(lacks))
+        return Measured(self.at_s, _brokers(small, directories), directories, replicas, order_known, tuple(lacks))
 
-    def _frame(self, query: str, labels: Sequence[str], split: bool) -> DataFrame:
-        reader = self.spark.read.format("prometheus").option("url", self.options.url).option("query", query)
-        settings = {"labels": ",".join(labels), "time": f"{self.at_s:.3f}", "match": self.options.match}
-        if self.options.token:
-            settings["token"] = self.options.token
-        if split:
-            settings["splitBy"] = "broker"
+    def _frame(self, queries: Mapping[str, str], labels: Sequence[str]) -> DataFrame:
+        """All queries in one read, each row with its query's name."""
+        settings = {
+            "url": self.options.url,
+            "queries": json.dumps(queries),
+            "labels": ",".join(labels),
+            "time": f"{self.at_s:.3f}",
+            "match": self.options.match,
+            "splitBy": "broker",
+            "token": self.options.token or "",
+        }
+        reader = self.spark.read.format("prometheus")
         for key, value in settings.items():
             if value:
                 reader = reader.option(key, value)
         return reader.load()
 
-    def _small(self, metric: str, labels: Sequence[str]) -> pd.DataFrame:
-        return self._frame(f"{metric}{{{SELECTOR}}}", labels, split=False).toPandas()
-
-    def _directories(self) -> list[Directory]:
-        keys = ["broker", "log_dir"]
-        total, used = self._small(TOTAL, keys), self._small(USED, keys)
-        frame = total.merge(used, on=keys, how="left", suffixes=("", "_used"))
-        lost = frame[frame["value_used"].isna()]
-        if not lost.empty:
-            broker, path = lost.iloc[0]["broker"], lost.iloc[0]["log_dir"]
-            raise Refusal("MetricsPartial", f"{USED} of {path} on broker {broker} is missing")
-        offline = self._flags(OFFLINE)
-        cordoned = self._flags(CORDONED)
-        return [
-            Directory(
-                int(row.broker),
-                row.log_dir,
-                int(row.value),
-                int(row.value_used),
-                cordoned=(row.broker, row.log_dir) in cordoned,
-                online=(row.broker, row.log_dir) not in offline,
-            )
-            for row in frame.itertuples(index=False)
-        ]
-
-    def _flags(self, metric: str) -> set[tuple[str, str]]:
-        frame = self._small(metric, ["broker", "log_dir"])
-        return {(row.broker, row.log_dir) for row in frame.itertuples(index=False) if row.value > 0}
-
-    def _brokers(self, directories: Sequence[Directory]) -> list[Broker]:
-        frame = self._small(RACK, ["broker", "rack"])
-        racks: Mapping[str, str | None] = dict(zip(frame["broker"], frame["rack"], strict=True))
-        ids = sorted({directory.broker for directory in directories})
-        return [Broker(broker, racks.get(str(broker)) or None) for broker in ids]
+    def _small(self) -> pd.DataFrame:
+        """Directories and brokers: a row per metric and directory."""
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK)
+        queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
+        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack")).toPandas())
 
     def _replicas(self) -> pd.DataFrame:
         """Sizes joined in Spark with all that is known of the same replica or partition."""
         from pyspark.sql import functions as f
 
-        keys, window, rate = list(REPLICA_KEYS), f"{self.options.window_s:.0f}s", f"{self.options.rate_s:.0f}s"
-        series = f"{SIZE}{{{SELECTOR}}}"
+        keys, partition = list(REPLICA_KEYS), ["topic", "partition"]
+        read = self._frame(self._replica_queries(), [*keys, "log_dir"]).persist()
+        try:
 
-        def column(query: str, name: str, labels: Sequence[str]) -> DataFrame:
-            frame = self._frame(query, labels, split="broker" in labels)
-            return frame.select(*labels, f.col("value").alias(name))
+            def column(name: str, labels: Sequence[str]) -> DataFrame:
+                return read.filter(f.col("name") == name).select(*labels, f.col("value").alias(name))
 
-        placed = [*keys, "log_dir"]
-        frame = column(series, "size", placed)
-        frame = frame.join(
-            column(f"({series} - {series} offset {window}) / {self.options.window_s:.0f}", "growth", placed),
-            placed,
-            "left",
-        )
-        frame = frame.join(column(f"max_over_time({series}[{window}])", "peak", placed), placed, "left")
-        frame = frame.join(column(f"{LEADER}{{{SELECTOR}}}", "leader", keys), keys, "left")
-        frame = frame.join(column(f"{POSITION}{{{SELECTOR}}}", "position", keys), keys, "left")
-        partition = ["topic", "partition"]
-        for metric, name in ((BYTES_IN, "bytes_in"), (BYTES_OUT, "bytes_out")):
-            query = f"sum by (topic, partition) (rate({metric}{{{SELECTOR}}}[{rate}]))"
-            frame = frame.join(column(query, name, partition), partition, "left")
-        typed = frame.select(
-            *[f.col(name) for name in REPLICA_COLUMNS if name not in ("partition", "broker")],
-            f.col("partition").cast("long"),
-            f.col("broker").cast("long"),
-        )
-        return typed.toPandas()[list(REPLICA_COLUMNS)]
+            frame = column("size", [*keys, "log_dir"])
+            for name in ("growth", "peak"):
+                frame = frame.join(column(name, [*keys, "log_dir"]), [*keys, "log_dir"], "left")
+            for name in ("leader", "position"):
+                frame = frame.join(column(name, keys), keys, "left")
+            for name in ("bytes_in", "bytes_out"):
+                frame = frame.join(column(name, partition), partition, "left")
+            numbers = ("partition", "broker")
+            typed = frame.select(*[f.col(c).cast("long") if c in numbers else f.col(c) for c in REPLICA_COLUMNS])
+            return pd.DataFrame(typed.toPandas(), columns=list(REPLICA_COLUMNS))
+        finally:
+            read.unpersist()
+
+    def _replica_queries(self) -> dict[str, str]:
+        window, rate = f"{self.options.window_s:.0f}s", f"{self.options.rate_s:.0f}s"
+        size = f"{SIZE}{{{SELECTOR}}}"
+        return {
+            "size": size,
+            "growth": f"({size} - {size} offset {window}) / {self.options.window_s:.0f}",
+            "peak": f"max_over_time({size}[{window}])",
+            "leader": f"{LEADER}{{{SELECTOR}}}",
+            "position": f"{POSITION}{{{SELECTOR}}}",
+            # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
+            "bytes_in": f"sum by (topic, partition) (rate({BYTES_IN}{{{MATCH}}}[{rate}]))",
+            "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
+        }
 
     def _complete(self, replicas: pd.DataFrame) -> list[str]:
         lacks = []
@@ -192,6 +176,32 @@ class _Source:
             lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
         replicas["leader"] = replicas["leader"].fillna(0.0) > 0
         return lacks
+
+
+def _directories(small: pd.DataFrame) -> list[Directory]:
+    def flagged(metric: str) -> set[tuple[str, str]]:
+        rows = small[(small["name"] == metric) & (small["value"] > 0)]
+        return set(zip(rows["broker"], rows["log_dir"], strict=True))
+
+    used_rows = small[small["name"] == USED]
+    used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
+    offline, cordoned = flagged(OFFLINE), flagged(CORDONED)
+    directories = []
+    for row in small[small["name"] == TOTAL].itertuples(index=False):
+        key = (row.broker, row.log_dir)
+        if key not in used:
+            raise Refusal("MetricsPartial", f"{USED} of {row.log_dir} on broker {row.broker} is missing")
+        directories.append(
+            Directory(int(row.broker), row.log_dir, int(row.value), int(used[key]), key in cordoned, key not in offline)
+        )
+    return directories
+
+
+def _brokers(small: pd.DataFrame, directories: Sequence[Directory]) -> list[Broker]:
+    rows = small[small["name"] == RACK]
+    racks: Mapping[str, str | None] = dict(zip(rows["broker"], rows["rack"], strict=True))
+    ids = sorted({directory.broker for directory in directories})
+    return [Broker(broker, racks.get(str(broker)) or None) for broker in ids]
 
 
 def _last_line(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Options
   url            the server
-  query          PromQL; `$selector` in it is where a split's matchers go: `up{$selector}`
+  query          PromQL; `$selector` in it is where a split's matchers go, `$match` where only those of `match` go
+  queries        instead: a JSON object of several, name to query, in one read; rows then have a column `name`
   labels         comma-separated labels that become string columns; all others are dropped
   time           instant query at this time (seconds since the epoch; default: now), or
   start end step range query (seconds)
@@ -10,12 +11,13 @@ Options
   match          matchers that every query carries, for instance cluster="a"
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
-Rows: time timestamp, value double, then the labels. A query's number of series is counted when the read is planned
-and again when it is read; a difference is an error, so there is never a silent hole.
+Rows: time timestamp, value double, name if there are several queries, then the labels. A query's number of series is
+counted when the read is planned and again when it is read; a difference is an error, so there is never a silent hole.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-SELECTOR = "$selector"
+SELECTOR, MATCH = "$selector", "$match"
 DEFAULT_MAX_POINTS = 10_000
 DEFAULT_MAX_SAMPLES = 10_000_000
 DEFAULT_MAX_QUERIES = 16
@@ -42,7 +44,8 @@ class Settings:
     """The options, parsed once."""
 
     endpoint: Endpoint
-    query: str
+    queries: tuple[tuple[str, str], ...]
+    named: bool
     labels: tuple[str, ...]
     split_by: str | None
     match: str
@@ -57,20 +60,25 @@ class Settings:
     @staticmethod
     def from_options(options: Mapping[str, str]) -> Settings:
         lowered = {key.lower(): value for key, value in options.items()}
-        for required in ("url", "query"):
-            if not lowered.get(required):
-                raise ValueError(f"the prometheus source needs the option {required!r}")
+        if not lowered.get("url"):
+            raise ValueError("the prometheus source needs the option 'url'")
+        if bool(lowered.get("query")) == bool(lowered.get("queries")):
+            raise ValueError("the prometheus source needs the option 'query' or 'queries'")
+        named = bool(lowered.get("queries"))
+        queries = json.loads(lowered["queries"]) if named else {"": lowered["query"]}
         split_by = lowered.get("splitby") or None
         match = lowered.get("match", "")
-        if (split_by or match) and SELECTOR not in lowered["query"]:
-            raise ValueError(f"splitBy and match need {SELECTOR} in the query")
+        for query in queries.values():
+            if (split_by or match) and SELECTOR not in query and MATCH not in query:
+                raise ValueError(f"splitBy and match need {SELECTOR} or {MATCH} in the query {query}")
 
         def number(name: str) -> float | None:
             return float(lowered[name]) if lowered.get(name) else None
 
         return Settings(
             endpoint=Endpoint(lowered["url"], number("timeout") or 60.0, bearer_token=lowered.get("token")),
-            query=lowered["query"],
+            queries=tuple(sorted(queries.items())),
+            named=named,
             labels=tuple(filter(None, (label.strip() for label in lowered.get("labels", "").split(",")))),
             split_by=split_by,
             match=match,
@@ -83,9 +91,9 @@ class Settings:
             step_s=number("step") or 60.0,
         )
 
-    def expression(self, matchers: str = "") -> str:
+    def expression(self, query: str, matchers: str = "") -> str:
         joined = ",".join(filter(None, (self.match, matchers)))
-        return self.query.replace(SELECTOR, joined)
+        return query.replace(SELECTOR, joined).replace(MATCH, self.match)
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ class Ask:
     start_s: float
     end_s: float | None = None
     step_s: float = 0.0
+    name: str = ""
 
 
 class Split(InputPartition):
@@ -114,7 +123,9 @@ class PrometheusDataSource(DataSource):
 
     def schema(self) -> StructType:
         fields = [StructField("time", TimestampType()), StructField("value", DoubleType())]
-        return StructType(fields + [StructField(label, StringType()) for label in self._settings().labels])
+        settings = self._settings()
+        names = (("name",) if settings.named else ()) + settings.labels
+        return StructType(fields + [StructField(name, StringType()) for name in names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PrometheusReader(self._settings())
@@ -178,30 +189,41 @@ class PrometheusStreamReader(DataSourceStreamReader):
 def plan_instant(settings: Settings, at_s: float) -> list[Ask]:
     """One query per value of the split label, each with the number of series it must answer with."""
     return [
-        Ask(expression, _count(settings, expression, at_s), at_s) for expression in _expressions(settings, at_s, at_s)
+        Ask(expression, _count(settings, expression, at_s), at_s, name=name)
+        for name, expression in _expressions(settings, at_s, at_s)
     ]
 
 
 def plan_range(settings: Settings, start_s: float, end_s: float) -> list[Ask]:
     """Queries cut by split label and by time so that each stays under the limits on points and samples."""
     asks = []
-    for expression in _expressions(settings, start_s, end_s):
+    for name, expression in _expressions(settings, start_s, end_s):
         series = _count(settings, expression, end_s)
         points = max(1, min(settings.max_points, settings.max_samples // max(series, 1)))
         begin = start_s
         while begin <= end_s + 1e-9:
             last = min(begin + (points - 1) * settings.step_s, end_s)
-            asks.append(Ask(expression, None, begin, last, settings.step_s))
+            asks.append(Ask(expression, None, begin, last, settings.step_s, name))
             begin = begin + points * settings.step_s
     return asks
 
 
-def _expressions(settings: Settings, start_s: float, end_s: float) -> list[str]:
+def _expressions(settings: Settings, start_s: float, end_s: float) -> list[tuple[str, str]]:
+    """(name, expression) of every query, those with a `$selector` once for each value of the split label."""
+    matchers = _split_matchers(settings, start_s, end_s)
+    return [
+        (name, settings.expression(query, matcher))
+        for name, query in settings.queries
+        for matcher in (matchers if SELECTOR in query else [""])
+    ]
+
+
+def _split_matchers(settings: Settings, start_s: float, end_s: float) -> list[str]:
     if settings.split_by is None:
-        return [settings.expression()]
+        return [""]
     match = "{" + ",".join(filter(None, (settings.match, f'{settings.split_by}!=""'))) + "}"
     values = settings.endpoint.label_values(settings.split_by, match, start_s - 300, end_s)
-    return [settings.expression(f'{settings.split_by}="{_quote(value)}"') for value in values]
+    return [f'{settings.split_by}="{_quote(value)}"' for value in values]
 
 
 def _count(settings: Settings, expression: str, at_s: float) -> int:
@@ -215,7 +237,8 @@ def _quote(value: str) -> str:
 def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
     """At most `limit` splits, because each is one query at a time against a server that limits them."""
     wanted = [ask for ask in asks if ask.series != 0]
-    return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))]
+    # Spark reads an empty list as one split that it does not name; one that asks nothing says what is meant.
+    return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
 
 
 def read_split(settings: Settings, split: Split) -> Iterator[pa.RecordBatch]:
@@ -229,13 +252,16 @@ def read_split(settings: Settings, split: Split) -> Iterator[pa.RecordBatch]:
                 )
         else:
             series = settings.endpoint.query_range(ask.expression, ask.start_s, ask.end_s, ask.step_s)
-        yield from _batches(settings.labels, series)
+        yield from _batches(settings, ask.name, series)
 
 
-def _batches(labels: Sequence[str], series: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+def _batches(settings: Settings, name: str, series: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    labels = settings.labels
+    texts = (("name",) if settings.named else ()) + labels
     schema = pa.schema(
-        [("time", pa.timestamp("us", tz="UTC")), ("value", pa.float64())] + [(label, pa.string()) for label in labels]
+        [("time", pa.timestamp("us", tz="UTC")), ("value", pa.float64())] + [(text, pa.string()) for text in texts]
     )
+    names: list[str | None] = [name] if settings.named else []
     times: list[int] = []
     values: list[float] = []
     columns: list[list[str | None]] = [[] for _ in labels]
@@ -246,10 +272,10 @@ def _batches(labels: Sequence[str], series: Sequence[Mapping[str, Any]]) -> Iter
         for column, label in zip(columns, labels, strict=True):
             column.extend([one["metric"].get(label)] * len(points))
         if len(times) >= ROWS_PER_BATCH:
-            yield _batch(schema, times, values, columns)
+            yield _batch(schema, times, values, [[one] * len(times) for one in names] + columns)
             times, values, columns = [], [], [[] for _ in labels]
     if times:
-        yield _batch(schema, times, values, columns)
+        yield _batch(schema, times, values, [[one] * len(times) for one in names] + columns)
 
 
 def _batch(

@@ -27,7 +27,8 @@ def render(
     when = datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = f"Rebalance proposal for {cluster}"
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>Measured at <time>{when}</time>. Plan <code>{plan_hash(plan)}</code></p></header>",
+        f"<header><h1>{escape(title)}</h1><p>Measured at <time>{when}</time>. "
+        f"Plan <code>{plan_hash(plan)}</code></p></header>",
         _summary(plan),
         _approve(command),
         _notes(lacks),
@@ -191,7 +192,8 @@ def _moves(plan: Plan) -> str:
         f'<section aria-labelledby="moves"><h2 id="moves">Moves</h2>{note}'
         '<div class="scroll" role="region" aria-labelledby="moves" tabindex="0"><table class="wide">'
         '<caption>Every partition that changes, largest first</caption><thead><tr><th scope="col">Partition</th>'
-        '<th scope="col">From</th><th scope="col">To</th><th scope="col">Bytes</th><th scope="col">Wave</th></tr></thead>'
+        '<th scope="col">From</th><th scope="col">To</th><th scope="col">Bytes</th><th scope="col">Wave</th></tr>'
+        "</thead>"
         f"<tbody>{rows}</tbody></table></div></section>"
     )
 

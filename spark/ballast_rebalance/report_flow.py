@@ -1,9 +1,9 @@
-"""The flow of bytes as an inline SVG: sources on the left, targets on the right, bands as thick as their bytes. PURE."""
+"""The flow of bytes as an inline SVG: sources left, targets right, bands as thick as their bytes. PURE."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 
 MAX_FLOWS = 40
@@ -23,7 +23,7 @@ def flow_svg(flows: Counter[tuple[str, str]], human: Callable[[float], str]) -> 
     left = {name: _y(index) for index, name in enumerate(sources)}
     right = {name: _y(index) for index, name in enumerate(targets)}
     bands = "".join(
-        _band(left, right, source, target, size, largest, human) for (source, target), size in shown.items()
+        _band((left[a], right[b]), f"{a} to {b}: {human(size)}", size / largest) for (a, b), size in shown.items()
     )
     labels = "".join(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{escape(n)}</text>' for n, y in left.items())
     labels += "".join(f'<text x="{RIGHT + 8}" y="{y + 4}">{escape(n)}</text>' for n, y in right.items())
@@ -36,21 +36,10 @@ def flow_svg(flows: Counter[tuple[str, str]], human: Callable[[float], str]) -> 
     )
 
 
-def _band(
-    left: Mapping[str, int],
-    right: Mapping[str, int],
-    source: str,
-    target: str,
-    size: int,
-    largest: int,
-    human: Callable[[float], str],
-) -> str:
-    width = max(1.0, MAX_BAND_PX * size / largest)
-    middle = (LEFT + RIGHT) // 2
-    y1, y2 = left[source], right[target]
-    title = escape(f"{source} to {target}: {human(size)}")
-    path = f"M{LEFT} {y1}C{middle} {y1} {middle} {y2} {RIGHT} {y2}"
-    return f'<path d="{path}" stroke-width="{width:.1f}"><title>{title}</title></path>'
+def _band(ends: tuple[int, int], title: str, share: float) -> str:
+    width, middle = max(1.0, MAX_BAND_PX * share), (LEFT + RIGHT) // 2
+    path = f"M{LEFT} {ends[0]}C{middle} {ends[0]} {middle} {ends[1]} {RIGHT} {ends[1]}"
+    return f'<path d="{path}" stroke-width="{width:.1f}"><title>{escape(title)}</title></path>'
 
 
 def _y(index: int) -> int:

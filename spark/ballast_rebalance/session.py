@@ -42,6 +42,7 @@ def open_session(
     for key, value in (defaults | (settings or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(PrometheusDataSource)
     return session
 

@@ -65,6 +65,8 @@ class CommandContext:
     rules: ConfigRules
     random: Random
     next_offset: int = 0
+    _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
+    """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
 
     @property
     def elr_enabled(self) -> bool:
@@ -72,6 +74,12 @@ class CommandContext:
 
     def topic_setting(self, topic: str, name: str, static: str) -> str:
         """A topic config as it counts for the controller: topic, this node, all brokers, static."""
+        found = self._settings.get((topic, name))
+        if found is None:
+            found = self._settings[topic, name] = self._find_setting(topic, name, static)
+        return found
+
+    def _find_setting(self, topic: str, name: str, static: str) -> str:
         configs = self.image.configs
         for resource in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, str(self.config.node_id)), (RESOURCE_BROKER, "")):
             value = configs.of(*resource).get(name)
@@ -105,7 +113,7 @@ class CommandContext:
         delta = MetadataDelta(self.image)
         for each in records:
             delta.replay(each)
-        return replace(self, image=delta.apply())
+        return replace(self, image=delta.apply(), _settings={})
 
     def new_id(self) -> UUID:
         """A random id that is none of the reserved ones."""
