@@ -428,7 +428,7 @@ class Log:
     ) -> LogSlice:
         """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it.
 
-        `from_first_file`: also what lies before the log start in the first segment (a move copies the files as they are).
+        `from_first_file`: also what lies before the log start in the first segment (a move copies files as they are).
         """
         if offset < (self.bases[0] if from_first_file else self.start_offset) or offset > self.end_offset:
             raise ApiError(
