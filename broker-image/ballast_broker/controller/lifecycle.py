@@ -202,6 +202,8 @@ class BrokerLifecycle:
             response = await self._client.call(request, HEARTBEAT_VERSION)
         except ApiError as error:
             logger.warning("heartbeat: %s", error)
+            if self._leaving:
+                self._set_gone()  # nobody is there to hand anything over to
             return
         code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:

@@ -1,0 +1,390 @@
+"""get, apply, delete, describe and wait, for people without kubectl.
+
+They follow kubectl's words and output as far as they go. `apply` is always server-side, as field manager `ballast`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from ballast_cli import CommandError
+from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
+
+MANAGER = "ballast"
+POLL_SECONDS = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    command = parser.get_default("command")
+    parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, then ~/.kube/config")
+    parser.add_argument("--context", help="a context of the kubeconfig")
+    parser.add_argument("-n", "--namespace", help="default: that of the context")
+    if command in ("get", "describe", "delete", "wait"):
+        parser.add_argument("what", nargs="*", metavar="TYPE NAME | TYPE/NAME", help="what it is about")
+        parser.add_argument("-A", "--all-namespaces", action="store_true")
+        parser.add_argument("-l", "--selector", default="", help="labels, such as app=x")
+    if command in ("apply", "delete"):
+        parser.add_argument("-f", "--filename", action="append", default=[], help="a file, a directory, or - for stdin")
+    _ADDERS[command](parser)
+
+
+def _add_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=["wide", "yaml", "json", "name"], default="")
+    parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
+
+
+def _add_apply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", choices=["none", "server"], default="none")
+    parser.add_argument("--force-conflicts", action="store_true", help="take fields from their other managers")
+
+
+def _add_delete(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--wait", default="true", choices=["true", "false"], help="until it is gone")
+    parser.add_argument("--cascade", choices=["background", "foreground", "orphan"], default="background")
+    parser.add_argument("--ignore-not-found", action="store_true")
+    parser.add_argument("--timeout", default="300s")
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--for", dest="goal", required=True, metavar="condition=NAME[=VALUE] | delete")
+    parser.add_argument("--timeout", default="30s")
+
+
+def run(args: argparse.Namespace) -> int:
+    api = KubeApi(args.kubeconfig, args.context)
+    return _COMMANDS[args.command](api, args)
+
+
+# what is meant
+
+
+def _parse_what(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
+    """(kind, name or "") of each thing; a category is all its kinds."""
+    if not words:
+        raise CommandError("say what: TYPE, TYPE NAME or TYPE/NAME.")
+    if any("/" in word for word in words):
+        pairs = [word.partition("/") for word in words]
+        return [(api.kind(kind), name) for kind, _, name in pairs]
+    types, names = words[0].split(","), words[1:]
+    if names:
+        return [(api.kind(one), name) for one in types for name in names]
+    found: list[tuple[Kind, str]] = []
+    for one in types:
+        members = api.category(one)
+        found += [(kind, "") for kind in members] if members else [(api.kind(one), "")]
+    return found
+
+
+def _namespace(api: KubeApi, args: argparse.Namespace) -> str | None:
+    if getattr(args, "all_namespaces", False):
+        return None
+    return args.namespace or api.namespace
+
+
+def _query(args: argparse.Namespace) -> dict[str, str]:
+    return {"labelSelector": args.selector} if args.selector else {}
+
+
+def _objects(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
+    namespace = _namespace(api, args)
+    found: list[tuple[Kind, Obj]] = []
+    for kind, name in _parse_what(api, args.what):
+        if name:
+            found.append((kind, api.call("GET", kind.path(namespace, name))))
+        else:
+            answer = api.call("GET", kind.path(namespace), _query(args))
+            found += [(kind, item | {"kind": kind.kind}) for item in answer["items"]]
+    return found
+
+
+def seconds_of(text: str) -> float:
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    if not text or match is None:
+        raise CommandError(f"{text!r} is no duration such as 30s or 2m.")
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds
+
+
+# get
+
+
+def _get(api: KubeApi, args: argparse.Namespace) -> int:
+    if args.output in ("yaml", "json", "name"):
+        return _print_objects([obj for _, obj in _objects(api, args)], args)
+    namespace = _namespace(api, args)
+    wanted = _parse_what(api, args.what)
+    printed = False
+    for kind, name in wanted:
+        table = api.call("GET", kind.path(namespace, name), {} if name else _query(args), accept=TABLE)
+        rows = _rows(table, args, kind if len(wanted) > 1 else None)
+        if len(rows) > 1:
+            print(("\n" if printed else "") + _aligned(rows))
+            printed = True
+        if args.watch:
+            _watch(api, kind, namespace, name, table, args)
+    if not printed:
+        where = f" in {namespace} namespace" if namespace and any(kind.namespaced for kind, _ in wanted) else ""
+        print(f"No resources found{where}.", file=sys.stderr)
+    return 0
+
+
+def _print_objects(objects: list[Obj], args: argparse.Namespace) -> int:
+    if args.output == "name":
+        for obj in objects:
+            print(f"{obj['kind'].lower()}/{obj['metadata']['name']}")
+        return 0
+    for obj in objects:
+        obj["metadata"].pop("managedFields", None)
+    single = len(objects) == 1 and ("/" in args.what[0] or len(args.what) > 1)
+    whole: Obj = objects[0] if single else {"apiVersion": "v1", "kind": "List", "items": objects}
+    if args.output == "yaml":
+        print(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), end="")
+    else:
+        print(json.dumps(whole, indent=4, ensure_ascii=False))
+    return 0
+
+
+def _rows(table: Obj, args: argparse.Namespace, prefix: Kind | None = None) -> list[list[str]]:
+    shown = [
+        index
+        for index, column in enumerate(table["columnDefinitions"])
+        if args.output == "wide" or not column.get("priority")
+    ]
+    spaced = args.all_namespaces and any(row["object"]["metadata"].get("namespace") for row in table["rows"])
+    head = [table["columnDefinitions"][index]["name"].upper() for index in shown]
+    rows = [(["NAMESPACE"] if spaced else []) + head]
+    for row in table["rows"]:
+        cells = ["<none>" if row["cells"][index] in (None, "") else str(row["cells"][index]) for index in shown]
+        if prefix is not None and cells:
+            cells[0] = f"{prefix.qualified}/{cells[0]}"
+        rows.append(([row["object"]["metadata"].get("namespace", "")] if spaced else []) + cells)
+    return rows
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def _watch(api: KubeApi, kind: Kind, namespace: str | None, name: str, table: Obj, args: argparse.Namespace) -> None:
+    query = _query(args) | {"resourceVersion": table["metadata"]["resourceVersion"]}
+    if name:
+        query["fieldSelector"] = f"metadata.name={name}"
+    for event in api.watch(kind.path(namespace), query, TABLE):
+        if event["type"] == "ERROR":
+            raise CommandError(event["object"].get("message", "the watch ended."))
+        if event["type"] != "BOOKMARK":
+            print("   ".join(_rows(event["object"], args)[-1]), flush=True)
+
+
+# apply and delete
+
+
+def _documents(names: list[str]) -> Iterator[Obj]:
+    if not names:
+        raise CommandError("say which file: -f FILE.")
+    for name in names:
+        paths: list[Path] = [Path(name)]
+        if name != "-" and paths[0].is_dir():
+            paths = sorted(path for path in paths[0].iterdir() if path.suffix in (".yaml", ".yml", ".json"))
+        for path in paths:
+            try:
+                text = sys.stdin.read() if name == "-" else path.read_text()
+                documents = list(yaml.safe_load_all(text))
+            except (OSError, yaml.YAMLError) as fault:
+                raise CommandError(f"cannot read {path}: {fault}") from None
+            for document in documents:
+                if document:
+                    yield from document["items"] if str(document.get("kind")).endswith("List") else [document]
+
+
+def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> tuple[Kind, str, str]:
+    kind = api.kind_of(obj)
+    metadata = obj.get("metadata") or {}
+    if not metadata.get("name"):
+        raise CommandError(f"a {obj.get('kind')} without metadata.name cannot be applied.")
+    namespace = metadata.get("namespace") or args.namespace or api.namespace
+    return kind, kind.path(namespace, metadata["name"]), f"{kind.qualified}/{metadata['name']}"
+
+
+def _apply(api: KubeApi, args: argparse.Namespace) -> int:
+    failed = 0
+    for obj in _documents(args.filename):
+        query = {"fieldManager": MANAGER, "force": str(args.force_conflicts).lower(), "fieldValidation": "Strict"}
+        if args.dry_run == "server":
+            query["dryRun"] = "All"
+        try:
+            kind, path, shown = _place(api, args, obj)
+            before = _version(api, path)
+            after = api.call("PATCH", path, query, obj, content_type="application/apply-patch+yaml")
+        except CommandError as refusal:
+            print(refusal, file=sys.stderr)
+            failed = 1
+            continue
+        same = before == after["metadata"].get("resourceVersion")
+        word = "created" if before is None else "unchanged" if same else "configured"
+        print(f"{shown} {word}" + (" (server dry run)" if args.dry_run == "server" else ""))
+        if kind.kind == "CustomResourceDefinition" and args.dry_run == "none":
+            _until_condition(api, path, "Established", "True", 30.0, shown)
+    return failed
+
+
+def _version(api: KubeApi, path: str) -> str | None:
+    try:
+        return str(api.call("GET", path)["metadata"]["resourceVersion"])
+    except Refused as refusal:
+        if refusal.code == 404:
+            return None
+        raise
+
+
+def _delete(api: KubeApi, args: argparse.Namespace) -> int:
+    if args.filename:
+        targets = [_place(api, args, obj) for obj in _documents(args.filename)][::-1]
+    else:
+        if not args.selector and len(args.what) < 2 and not any("/" in word for word in args.what):
+            raise CommandError("say which: TYPE NAME, TYPE/NAME, -l LABELS or -f FILE.")
+        namespace = _namespace(api, args)
+        targets = [
+            (kind, kind.path(obj["metadata"].get("namespace") or namespace, obj["metadata"]["name"]),
+             f"{kind.qualified}/{obj['metadata']['name']}")
+            for kind, obj in _existing(api, args)
+        ]  # fmt: skip
+    failed = 0
+    for _, path, shown in targets:
+        try:
+            api.call("DELETE", path, body={"propagationPolicy": args.cascade.capitalize()})
+        except Refused as refusal:
+            if refusal.code != 404 or not args.ignore_not_found:
+                print(refusal, file=sys.stderr)
+                failed = 1
+            continue
+        print(f"{shown.replace('/', ' ', 1)} deleted")
+    if args.wait == "true" and not failed:
+        for _, path, shown in targets:
+            _until_gone(api, path, seconds_of(args.timeout), shown)
+    return failed
+
+
+def _existing(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
+    try:
+        return _objects(api, args)
+    except Refused as refusal:
+        if refusal.code == 404 and args.ignore_not_found:
+            return []
+        raise
+
+
+# describe
+
+
+def _describe(api: KubeApi, args: argparse.Namespace) -> int:
+    found = _objects(api, args)
+    if not found:
+        print("No resources found.", file=sys.stderr)
+    for index, (_, obj) in enumerate(found):
+        if index:
+            print("\n")
+        metadata = obj["metadata"]
+        for field in ("managedFields", "annotations"):
+            metadata.pop(field, None)
+        print(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True), end="")
+        _print_events(api, obj)
+    return 0
+
+
+def _print_events(api: KubeApi, obj: Obj) -> None:
+    metadata = obj["metadata"]
+    kind = api.kind("events")
+    query = {"fieldSelector": f"involvedObject.uid={metadata['uid']}"}
+    events = api.call("GET", kind.path(metadata.get("namespace") or "default"), query)["items"]
+    events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    rows = [["TYPE", "REASON", "COUNT", "LAST SEEN", "MESSAGE"]]
+    for event in events:
+        seen = event.get("lastTimestamp") or event.get("eventTime") or ""
+        rows.append([event.get("type", ""), event.get("reason", ""), str(event.get("count", 1)), seen,
+                     event.get("message", "").replace("\n", " ")])  # fmt: skip
+    print("Events:" + ("  <none>" if len(rows) == 1 else "\n" + _aligned(rows)))
+
+
+# wait
+
+
+def _wait(api: KubeApi, args: argparse.Namespace) -> int:
+    goal, _, rest = args.goal.partition("=")
+    if goal not in ("condition", "delete") or (goal == "condition" and not rest):
+        raise CommandError("--for is condition=NAME, condition=NAME=VALUE or delete.")
+    deadline = time.monotonic() + seconds_of(args.timeout)
+    condition, _, value = rest.partition("=")
+    try:
+        found = _objects(api, args)
+    except Refused as refusal:
+        if goal == "delete" and refusal.code == 404:
+            return 0
+        raise
+    if not found and goal == "condition":
+        raise CommandError("no matching resources found.")
+    for kind, obj in found:
+        metadata = obj["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"])
+        shown = f"{kind.qualified}/{metadata['name']}"
+        left = max(0.0, deadline - time.monotonic())
+        if goal == "delete":
+            _until_gone(api, path, left, shown, str(metadata["uid"]))
+            print(f"{shown} condition met")
+        else:
+            _until_condition(api, path, condition, value or "True", left, shown)
+            print(f"{shown} condition met")
+    return 0
+
+
+def _until(check: Callable[[], bool], seconds: float, what: str, shown: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() >= deadline:
+            raise CommandError(f"timed out waiting for {what} on {shown}.")
+        time.sleep(POLL_SECONDS)
+
+
+def _until_gone(api: KubeApi, path: str, seconds: float, shown: str, uid: str = "") -> None:
+    def gone() -> bool:
+        try:
+            found = api.call("GET", path)
+        except Refused as refusal:
+            if refusal.code == 404:
+                return True
+            raise
+        return bool(uid) and found["metadata"]["uid"] != uid
+
+    _until(gone, seconds, "its deletion", shown)
+
+
+def _until_condition(api: KubeApi, path: str, name: str, value: str, seconds: float, shown: str) -> None:
+    def holds() -> bool:
+        obj = api.call("GET", path)
+        for one in obj.get("status", {}).get("conditions") or []:
+            stale = one.get("observedGeneration", 0) and one["observedGeneration"] < obj["metadata"].get(
+                "generation", 0
+            )
+            if one["type"].lower() == name.lower() and one["status"].lower() == value.lower() and not stale:
+                return True
+        return False
+
+    _until(holds, seconds, f"the condition {name}", shown)
+
+
+_ADDERS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "get": _add_get, "apply": _add_apply, "delete": _add_delete, "describe": lambda parser: None, "wait": _add_wait,
+}  # fmt: skip
+_COMMANDS: dict[str, Callable[[KubeApi, argparse.Namespace], int]] = {
+    "get": _get, "apply": _apply, "delete": _delete, "describe": _describe, "wait": _wait,
+}  # fmt: skip

@@ -1,0 +1,24 @@
+"""`./ballast operator`: the operator against the current kubeconfig."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--namespace", action="append", default=[], metavar="NS", help="watch this namespace only; may be given again"
+    )
+    parser.add_argument("--kubeconfig", help="file to use instead of $KUBECONFIG")
+    parser.add_argument("--probe-port", type=int, metavar="PORT", help="serve /live, /ready and /metrics on this port")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ballast_operator.kubeconfig import KubeconfigError
+    from ballast_operator.main import main
+
+    try:
+        return main(args.namespace, args.probe_port, args.kubeconfig)
+    except KubeconfigError as error:
+        print(f"ballast operator: {error}")
+        return 2

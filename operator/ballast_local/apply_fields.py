@@ -1,0 +1,201 @@
+"""Server-side apply and the ownership of fields. PURE.
+
+`apply` merges a configuration into the live object, gives up what the manager no longer names, and refuses to
+overwrite what others own unless forced. `track` records who changed what by other requests.
+"""
+
+import copy
+from typing import Any
+
+from ballast_local.errors import ApiError, Obj
+from ballast_local.field_sets import (
+    FieldSet,
+    Path,
+    decode_set,
+    describe,
+    encode_set,
+    item_element,
+    leaves,
+)
+from ballast_local.field_types import FieldType
+
+# Fields that nobody owns: the server sets them.
+_UNOWNED: frozenset[Path] = frozenset(
+    {("f:apiVersion",), ("f:kind",), ("f:metadata",)}
+    | {
+        ("f:metadata", "f:" + name)
+        for name in ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink",
+                     "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
+    }
+)  # fmt: skip
+
+
+def _owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
+    found = leaves({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, kind)
+    ledger = ("f:metadata", "f:managedFields")
+    return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
+
+
+class Ledger:
+    """metadata.managedFields, decoded."""
+
+    def __init__(self, entries: list[Obj]) -> None:
+        self.sets: dict[tuple[str, str, str], FieldSet] = {}
+        self._facts: dict[tuple[str, str, str], Obj] = {}
+        for entry in entries:
+            key = (entry.get("manager", ""), entry.get("operation", "Update"), entry.get("subresource", ""))
+            self.sets[key] = decode_set(entry.get("fieldsV1") or {})
+            self._facts[key] = entry
+
+    def versions(self) -> dict[tuple[str, str, str], str]:
+        """How a conflict names the version that an updating manager used."""
+        return {key: f" using {fact.get('apiVersion')}" for key, fact in self._facts.items() if key[1] == "Update"}
+
+    def entries(self, touched: tuple[str, str, str], api_version: str, now: str) -> list[Obj]:
+        result: list[Obj] = []
+        for key, paths in self.sets.items():
+            if not paths:
+                continue
+            fact = self._facts.get(key)
+            if fact is not None and decode_set(fact.get("fieldsV1") or {}) == paths:
+                result.append(fact)
+                continue
+            manager, operation, subresource = key
+            entry: Obj = {
+                "manager": manager,
+                "operation": operation,
+                "apiVersion": api_version,
+                "time": now if key == touched or fact is None else fact.get("time", now),
+                "fieldsType": "FieldsV1",
+                "fieldsV1": encode_set(paths),
+            }
+            if subresource:
+                entry["subresource"] = subresource
+            result.append(entry)
+        return result
+
+
+def track(old: Obj | None, new: Obj, kind: FieldType, manager: str, subresource: str, now: str) -> None:
+    """Sets new's managedFields after an update, patch or create by `manager`."""
+    old_entries = ((old or {}).get("metadata") or {}).get("managedFields") or []
+    ledger = Ledger(old_entries)
+    before = _owned_leaves(old, kind) if old else {}
+    after = _owned_leaves(new, kind)
+    key = (manager, "Update", subresource)
+    changed = {path for path, value in after.items() if path not in before or before[path] != value}
+    removed = before.keys() - after.keys()
+    if not changed and not removed:
+        new["metadata"]["managedFields"] = old_entries
+        return
+    for other, paths in ledger.sets.items():
+        paths -= removed
+        if other != key:
+            paths -= changed
+    ledger.sets[key] = ledger.sets.get(key, set()) | changed
+    new["metadata"]["managedFields"] = ledger.entries(key, new["apiVersion"], now)
+
+
+def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str) -> Obj:
+    """The merged object, with managedFields; raises Conflict."""
+    ledger = Ledger(live.get("metadata", {}).get("managedFields") or [])
+    key = (manager, "Apply", subresource)
+    wanted = _owned_leaves(config, kind)
+    current = _owned_leaves(live, kind)
+    conflicts: dict[tuple[str, str, str], list[Path]] = {}
+    for other, paths in ledger.sets.items():
+        if other == key:
+            continue
+        fought = [path for path, value in wanted.items() if _owns(paths, path) and current.get(path, _ABSENT) != value]
+        if fought and not force:
+            conflicts[other] = sorted(fought)
+        for path in fought:
+            paths -= {mine for mine in paths if mine[: len(path)] == path}
+    if conflicts:
+        raise _conflict(conflicts, ledger.versions())
+    merged: Obj = _merge(live, config, kind)
+    before = ledger.sets.get(key, set())
+    others = set().union(*(paths for other, paths in ledger.sets.items() if other != key))
+    dropped = {
+        path for path in before - wanted.keys() if not any(one[: len(path)] == path for one in others | wanted.keys())
+    }
+    merged = _drop(merged, kind, dropped)
+    after = _owned_leaves(merged, kind)
+    ledger.sets[key] = set(wanted)
+    for other, paths in ledger.sets.items():
+        if other != key:
+            paths &= after.keys() | {path for path in paths if _present(path, after)}
+    merged["metadata"]["managedFields"] = ledger.entries(key, config["apiVersion"], now)
+    return merged
+
+
+_ABSENT = object()
+
+
+def _owns(paths: FieldSet, path: Path) -> bool:
+    return path in paths and not path[-1].startswith("k:")
+
+
+def _present(path: Path, after: dict[Path, Any]) -> bool:
+    return any(one[: len(path)] == path for one in after)
+
+
+def _conflict(conflicts: dict[tuple[str, str, str], list[Path]], versions: dict[tuple[str, str, str], str]) -> ApiError:
+    causes: list[Obj] = []
+    for (manager, operation, subresource), paths in conflicts.items():
+        using = f' using subresource "{subresource}"' if subresource else ""
+        for path in paths:
+            message = f'conflict with "{manager}"{using}{versions.get((manager, operation, subresource), "")}'
+            causes.append({"reason": "FieldManagerConflict", "message": message, "field": describe(path)})
+    count = len(causes)
+    listed = "; ".join(f"{one['message']}: {one['field']}" for one in causes)
+    plural = "s" if count > 1 else ""
+    message = f"Apply failed with {count} conflict{plural}: {listed}"
+    return ApiError(409, "Conflict", message, {"causes": causes})
+
+
+def _merge(live: Any, config: Any, kind: FieldType) -> Any:
+    if isinstance(config, dict) and isinstance(live, dict) and not kind.is_atomic_map:
+        result = dict(live)
+        for name, value in config.items():
+            result[name] = _merge(live.get(name), value, kind.child(name))
+        return result
+    if isinstance(config, list) and isinstance(live, list) and (kind.list_keys or kind.is_set):
+        return _merge_list(live, config, kind)
+    return copy.deepcopy(config)
+
+
+def _merge_list(live: list[Any], config: list[Any], kind: FieldType) -> list[Any]:
+    mine = {item_element(item, kind): item for item in config}
+    theirs = {item_element(item, kind): item for item in live}
+    if None in mine or None in theirs:
+        return copy.deepcopy(config)
+    result = [_merge(item, mine[element], kind.item()) if element in mine else item for element, item in theirs.items()]
+    result += [copy.deepcopy(item) for element, item in mine.items() if element not in theirs]
+    return result
+
+
+def _drop(value: Any, kind: FieldType, paths: set[Path], path: Path = ()) -> Any:
+    """The value without the given leaves; containers that become empty go too."""
+    if not paths:
+        return value
+    if isinstance(value, dict) and not kind.is_atomic_map:
+        result: Obj = {}
+        for name, member in value.items():
+            below = (*path, "f:" + name)
+            if below in paths:
+                continue
+            if not any(one[: len(below)] == below for one in paths):
+                result[name] = member
+                continue
+            rest = _drop(member, kind.child(name), paths, below)
+            if rest or not member:
+                result[name] = rest
+        return result
+    if isinstance(value, list) and (kind.list_keys or kind.is_set):
+        kept = []
+        for item in value:
+            below = (*path, item_element(item, kind) or "")
+            if below not in paths:
+                kept.append(_drop(item, kind.item(), paths, below))
+        return kept
+    return value

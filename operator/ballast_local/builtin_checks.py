@@ -1,0 +1,234 @@
+"""What the built-in kinds refuse: missing parts, and fields that may not change. PURE."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ballast_local.errors import Obj, cause
+from ballast_local.quantity import is_quantity, parse_quantity
+from ballast_local.resources import Resource
+from ballast_local.selectors import selector_matches
+
+_STATEFUL_SET_MUTABLE = ("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit",
+                         "persistentVolumeClaimRetentionPolicy", "minReadySeconds")  # fmt: skip
+_POD_MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "nodeName", "schedulingGates")
+
+
+def check_built_in(resource: Resource, new: Obj, old: Obj | None, subresource: str) -> list[Obj]:
+    check = _KINDS.get(resource.kind)
+    if check is None or subresource in ("status", "finalize"):
+        return []
+    return check(new, old)
+
+
+def _required(field: str, hint: str = "") -> Obj:
+    return cause("FieldValueRequired", "Required value" + (f": {hint}" if hint else ""), field)
+
+
+def _forbidden(field: str, text: str) -> Obj:
+    return cause("FieldValueForbidden", f"Forbidden: {text}", field)
+
+
+def _immutable(field: str, value: Any) -> Obj:
+    return cause("FieldValueInvalid", f"Invalid value: {value!r}: field is immutable", field)
+
+
+_VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
+_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+DATA_LIMIT_BYTES = 1024 * 1024
+_NOT_HERE = "the embedded Kubernetes API does not have this"
+
+
+def _unsupported(spec: Obj, path: str) -> list[Obj]:
+    """What would be ignored if it were accepted is refused."""
+    causes: list[Obj] = []
+    for index, volume in enumerate(spec.get("volumes") or []):
+        others = [kind for kind in volume if kind not in ("name", *_VOLUMES)]
+        causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
+    for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
+        where = f"{path}.containers[{index}]"
+        causes += [
+            _forbidden(f"{where}.{probe}.grpc", _NOT_HERE)
+            for probe in _PROBES
+            if "grpc" in (container.get(probe) or {})
+        ]
+        hooks = container.get("lifecycle") or {}
+        for hook, action in hooks.items():
+            if hook != "preStop" or "exec" not in (action or {}):
+                causes.append(_forbidden(f"{where}.lifecycle.{hook}", f"{_NOT_HERE}; preStop.exec is there"))
+        if container.get("restartPolicy"):
+            causes.append(_forbidden(f"{where}.restartPolicy", f"{_NOT_HERE}: no sidecar containers"))
+    return causes
+
+
+def _containers(spec: Obj, path: str) -> list[Obj]:
+    causes = _unsupported(spec, path)
+    containers = spec.get("containers") or []
+    if not containers:
+        causes.append(_required(f"{path}.containers"))
+    volumes = {volume.get("name") for volume in spec.get("volumes") or []}
+    seen: set[str] = set()
+    for index, container in enumerate((spec.get("initContainers") or []) + containers):
+        where = f"{path}.containers[{index}]"
+        name = container.get("name")
+        if not name:
+            causes.append(_required(f"{where}.name"))
+        elif name in seen:
+            causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{where}.name"))
+        seen.add(name)
+        if not container.get("image"):
+            causes.append(_required(f"{where}.image"))
+        for place, mount in enumerate(container.get("volumeMounts") or []):
+            if mount.get("name") not in volumes:
+                text = f'Not found: "{mount.get("name")}"'
+                causes.append(cause("FieldValueNotFound", text, f"{where}.volumeMounts[{place}].name"))
+    return causes
+
+
+def _pod(new: Obj, old: Obj | None) -> list[Obj]:
+    if old is None:
+        return _containers(new["spec"], "spec")
+    images = {"containers", "initContainers"}
+    before = {key: value for key, value in old["spec"].items() if key not in _POD_MUTABLE and key not in images}
+    after = {key: value for key, value in new["spec"].items() if key not in _POD_MUTABLE and key not in images}
+    same = [{key: value for key, value in one.items() if key != "image"} for one in new["spec"].get("containers", [])]
+    were = [{key: value for key, value in one.items() if key != "image"} for one in old["spec"].get("containers", [])]
+    if before != after or same != were:
+        return [_forbidden("spec", "pod updates may not change fields other than container images and tolerations")]
+    return []
+
+
+def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
+    spec = new["spec"]
+    template = spec["template"]
+    selector = spec.get("selector")
+    if not selector:
+        return [_required("spec.selector")]
+    causes: list[Obj] = []
+    labels = template["metadata"].get("labels") or {}
+    if not selector_matches(selector, labels):
+        text = f"Invalid value: {labels!r}: `selector` does not match template `labels`"
+        causes.append(cause("FieldValueInvalid", text, "spec.template.metadata.labels"))
+    pod_spec = template["spec"]
+    if claims:
+        extra = [{"name": claim["metadata"]["name"]} for claim in spec.get("volumeClaimTemplates") or []]
+        pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
+    replicas = spec.get("replicas")
+    if not isinstance(replicas, int) or replicas < 0:
+        text = f"Invalid value: {replicas!r}: must be greater than or equal to 0"
+        causes.append(cause("FieldValueInvalid", text, "spec.replicas"))
+    if template["spec"].get("restartPolicy") != "Always":
+        text = f'Unsupported value: "{template["spec"].get("restartPolicy")}": supported values: "Always"'
+        causes.append(cause("FieldValueNotSupported", text, "spec.template.spec.restartPolicy"))
+    return causes + _containers(pod_spec, "spec.template.spec")
+
+
+def _stateful_set(new: Obj, old: Obj | None) -> list[Obj]:
+    causes = _with_template(new, claims=True)
+    if old is not None:
+        before = {key: value for key, value in old["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
+        after = {key: value for key, value in new["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
+        if before != after:
+            listed = ", ".join(f"'{field}'" for field in _STATEFUL_SET_MUTABLE[:-1])
+            text = (
+                f"updates to statefulset spec for fields other than {listed} and '{_STATEFUL_SET_MUTABLE[-1]}'"
+                " are forbidden"
+            )
+            causes.append(_forbidden("spec", text))
+    return causes
+
+
+def _selector_kept(new: Obj, old: Obj | None) -> list[Obj]:
+    causes = _with_template(new)
+    if old is not None and old["spec"].get("selector") != new["spec"].get("selector"):
+        causes.append(_immutable("spec.selector", new["spec"].get("selector")))
+    return causes
+
+
+def _job(new: Obj, old: Obj | None) -> list[Obj]:
+    spec = new["spec"]
+    causes = _containers(spec["template"]["spec"], "spec.template.spec")
+    if spec["template"]["spec"].get("restartPolicy") not in ("Never", "OnFailure"):
+        policy = spec["template"]["spec"].get("restartPolicy")
+        text = f'Unsupported value: "{policy}": supported values: "OnFailure", "Never"'
+        causes.append(cause("FieldValueNotSupported", text, "spec.template.spec.restartPolicy"))
+    if spec.get("completionMode") == "Indexed":
+        causes.append(_forbidden("spec.completionMode", "the embedded Kubernetes API runs only NonIndexed jobs"))
+    if old is not None:
+        causes += [
+            _immutable(f"spec.{field}", spec.get(field))
+            for field in ("completions", "selector", "template", "completionMode")
+            if old["spec"].get(field) != spec.get(field)
+        ]
+    return causes
+
+
+def _service(new: Obj, old: Obj | None) -> list[Obj]:
+    spec = new["spec"]
+    kind = spec.get("type")
+    causes: list[Obj] = []
+    if kind not in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"):
+        supported = '"ClusterIP", "ExternalName", "LoadBalancer", "NodePort"'
+        causes.append(
+            cause("FieldValueNotSupported", f"Unsupported value: {kind!r}: supported values: {supported}", "spec.type")
+        )
+    if not spec.get("ports") and spec.get("clusterIP") != "None" and kind != "ExternalName":
+        causes.append(_required("spec.ports"))
+    for index, port in enumerate(spec.get("ports") or []):
+        if not isinstance(port.get("port"), int) or not 0 < port["port"] < 65536:
+            text = f"Invalid value: {port.get('port')!r}: must be between 1 and 65535, inclusive"
+            causes.append(cause("FieldValueInvalid", text, f"spec.ports[{index}].port"))
+        if len(spec["ports"]) > 1 and not port.get("name"):
+            causes.append(_required(f"spec.ports[{index}].name"))
+    if old is not None and old["spec"].get("clusterIP") and old["spec"]["clusterIP"] != spec.get("clusterIP"):
+        causes.append(_immutable("spec.clusterIP", spec.get("clusterIP")))
+    return causes
+
+
+def _claim(new: Obj, old: Obj | None) -> list[Obj]:
+    spec = new["spec"]
+    asked = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if asked is None:
+        return [_required("spec.resources[storage]")]
+    if not is_quantity(asked):
+        return [
+            cause(
+                "FieldValueInvalid", f"Invalid value: {asked!r}: must be a quantity", "spec.resources.requests.storage"
+            )
+        ]
+    if not spec.get("accessModes"):
+        return [_required("spec.accessModes", "at least 1 access mode is required")]
+    if old is not None:
+        before = old["spec"]["resources"]["requests"]["storage"]
+        if parse_quantity(asked) < parse_quantity(before):
+            return [_forbidden("spec.resources.requests.storage", "field can not be less than previous value")]
+        kept = {key: value for key, value in spec.items() if key not in ("resources", "volumeName")}
+        was = {key: value for key, value in old["spec"].items() if key not in ("resources", "volumeName")}
+        if kept != was:
+            return [_forbidden("spec", "spec is immutable after creation except resources.requests for bound claims")]
+    return []
+
+
+def _data(new: Obj, old: Obj | None) -> list[Obj]:
+    size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
+    if size > DATA_LIMIT_BYTES:
+        return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
+    if old is not None and old.get("immutable"):
+        return [
+            _forbidden(field, "field is immutable when `immutable` is set")
+            for field in ("data", "binaryData", "immutable")
+            if old.get(field) != new.get(field)
+        ]
+    return []
+
+
+_KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
+    "Pod": _pod,
+    "StatefulSet": _stateful_set,
+    "Deployment": _selector_kept,
+    "ReplicaSet": _selector_kept,
+    "Job": _job,
+    "Service": _service,
+    "PersistentVolumeClaim": _claim,
+    "ConfigMap": _data,
+    "Secret": _data,
+}

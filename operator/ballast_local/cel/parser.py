@@ -1,0 +1,295 @@
+"""CEL text → syntax tree. PURE."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+class CelSyntaxError(Exception):
+    """The expression is not CEL, or names something unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ident:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    operand: "Node"
+    field: str
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    operand: "Node"
+    index: "Node"
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    target: "Node | None"
+    name: str
+    arguments: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListNode:
+    items: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapNode:
+    items: tuple[tuple["Node", "Node"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    operator: str
+    operand: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    operator: str
+    left: "Node"
+    right: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    condition: "Node"
+    yes: "Node"
+    no: "Node"
+
+
+Node = Literal | Ident | Select | Index | Call | ListNode | MapNode | Unary | Binary | Conditional
+
+_TOKEN = re.compile(
+    r"""\s+|//[^\n]*
+    |(?P<text>[rRbB]{0,2}(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
+    |(?P<float>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\.\d+(?:[eE][+-]?\d+)?)
+    |(?P<int>0x[0-9a-fA-F]+[uU]?|\d+[uU]?)
+    |(?P<ident>[A-Za-z_]\w*)
+    |(?P<op>&&|\|\||==|!=|<=|>=|\?\.|\[\?|[-+*/%<>!?:.,()\[\]{}])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_RESERVED = frozenset(
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+_LEVELS: list[tuple[str, ...]] = [
+    ("||",),
+    ("&&",),
+    ("==", "!=", "<", "<=", ">", ">=", "in"),
+    ("+", "-"),
+    ("*", "/", "%"),
+]
+MAX_DEPTH = 60
+
+
+def _unquote(token: str) -> Any:
+    prefix = re.match(r"[rRbB]*", token)
+    assert prefix is not None
+    kind, body = prefix[0].lower(), token[prefix.end() :]
+    width = 3 if body[:3] in ('"""', "'''") else 1
+    text = body[width:-width]
+    if "r" not in kind:
+        text = re.sub(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", _escape, text, flags=re.DOTALL)
+    return text.encode() if "b" in kind else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = match[1]
+    if code[0] in "xuU" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    if code.isdigit() and len(code) == 3:
+        return chr(int(code, 8))
+    return _ESCAPES.get(code, code)
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise CelSyntaxError(f"Syntax error: unexpected {text[position]!r} at {position}")
+        if match.lastgroup:
+            found.append((match.lastgroup, match[0]))
+        position = match.end()
+    found.append(("end", ""))
+    return found
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._at = 0
+        self._depth = 0
+
+    def _peek(self) -> str:
+        kind, text = self._tokens[self._at]
+        return text if kind in ("op", "ident", "end") else ""
+
+    def _take(self, text: str) -> bool:
+        if self._tokens[self._at] != ("end", "") and self._peek() == text:
+            self._at += 1
+            return True
+        return False
+
+    def _need(self, text: str) -> None:
+        if not self._take(text):
+            raise CelSyntaxError(f"Syntax error: expected {text!r}, found {self._tokens[self._at][1]!r}")
+
+    def whole(self) -> Node:
+        node = self.expression()
+        if self._tokens[self._at][0] != "end":
+            raise CelSyntaxError(f"Syntax error: unexpected {self._tokens[self._at][1]!r}")
+        return node
+
+    def expression(self) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise CelSyntaxError("expression is nested too deeply")
+        node = self._binary(0)
+        if self._take("?"):
+            yes = self._binary(0)
+            self._need(":")
+            node = Conditional(node, yes, self.expression())
+        self._depth -= 1
+        return node
+
+    def _binary(self, level: int) -> Node:
+        if level == len(_LEVELS):
+            return self._unary()
+        node = self._binary(level + 1)
+        while self._peek() in _LEVELS[level]:
+            operator = self._tokens[self._at][1]
+            self._at += 1
+            node = Binary(operator, node, self._binary(level + 1))
+        return node
+
+    def _unary(self) -> Node:
+        for operator in ("!", "-"):
+            if self._take(operator):
+                operand = self._unary()
+                if operator == "-" and isinstance(operand, Literal) and isinstance(operand.value, (int, float)):
+                    return Literal(-operand.value)
+                return Unary(operator, operand)
+        return self._member()
+
+    def _member(self) -> Node:
+        node = self._primary()
+        while True:
+            if self._take("."):
+                node = self._selection(node)
+            elif self._take("?."):
+                node = Select(node, self._name(), True)
+            elif self._take("["):
+                optional = self._take("?")
+                node = Index(node, self.expression(), optional)
+                self._need("]")
+            elif self._take("[?"):
+                node = Index(node, self.expression(), True)
+                self._need("]")
+            else:
+                return node
+
+    def _selection(self, node: Node) -> Node:
+        if self._peek() == "?":
+            self._at += 1
+            return Select(node, self._name(), True)
+        name = self._name()
+        if self._take("("):
+            return Call(node, name, self._arguments(")"))
+        return Select(node, name)
+
+    def _name(self) -> str:
+        kind, text = self._tokens[self._at]
+        if kind != "ident":
+            raise CelSyntaxError(f"Syntax error: expected a name, found {text!r}")
+        self._at += 1
+        return text
+
+    def _arguments(self, close: str) -> tuple[Node, ...]:
+        found: list[Node] = []
+        while not self._take(close):
+            found.append(self.expression())
+            if not self._take(","):
+                self._need(close)
+                break
+        return tuple(found)
+
+    def _primary(self) -> Node:
+        kind, text = self._tokens[self._at]
+        self._at += 1
+        if kind == "int":
+            return Literal(int(text.rstrip("uU"), 0))
+        if kind == "float":
+            return Literal(float(text))
+        if kind == "text":
+            return Literal(_unquote(text))
+        if kind == "ident":
+            return self._identifier(text)
+        if text == "(":
+            node = self.expression()
+            self._need(")")
+            return node
+        if text == "[":
+            return ListNode(self._arguments("]"))
+        if text == "{":
+            return self._map()
+        raise CelSyntaxError(f"Syntax error: unexpected {text or 'end of expression'!r}")
+
+    def _identifier(self, text: str) -> Node:
+        if text in ("true", "false"):
+            return Literal(text == "true")
+        if text == "null":
+            return Literal(None)
+        if text in _RESERVED:
+            raise CelSyntaxError(f"Syntax error: reserved identifier: {text}")
+        if self._take("("):
+            return Call(None, text, self._arguments(")"))
+        return Ident(text)
+
+    def _map(self) -> Node:
+        items: list[tuple[Node, Node]] = []
+        while not self._take("}"):
+            key = self.expression()
+            self._need(":")
+            items.append((key, self.expression()))
+            if not self._take(","):
+                self._need("}")
+                break
+        return MapNode(tuple(items))
+
+
+def parse(text: str) -> Node:
+    return _Parser(text).whole()

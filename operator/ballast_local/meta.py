@@ -1,0 +1,134 @@
+"""metadata: names, times, uids, and what a client may not change in it."""
+
+import random
+import re
+import uuid
+from datetime import UTC, datetime
+
+from ballast_local.errors import Obj, cause
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
+_QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+
+ANNOTATIONS_LIMIT = 256 * 1024
+
+# Kinds whose names go by other rules than a DNS subdomain.
+_FREE_NAMES = frozenset({"roles", "rolebindings", "clusterroles", "clusterrolebindings"})
+_LABEL_NAMES = frozenset({"namespaces", "services"})
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now_micro() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def new_uid() -> str:
+    return str(uuid.uuid4())
+
+
+def generated_name(prefix: str) -> str:
+    return prefix[:58] + "".join(random.choices(_SUFFIX, k=5))
+
+
+def name_causes(plural: str, name: str) -> list[Obj]:
+    if plural in _FREE_NAMES:
+        bad = "/" in name or "%" in name or name in (".", "..")
+        return (
+            [cause("FieldValueInvalid", f'Invalid value: "{name}": may not contain / or %', "metadata.name")]
+            if bad
+            else []
+        )
+    label = plural in _LABEL_NAMES
+    limit, pattern = (63, _LABEL) if label else (253, _SUBDOMAIN)
+    if len(name) <= limit and pattern.match(name):
+        return []
+    what = "a lowercase RFC 1123 label" if label else "a lowercase RFC 1123 subdomain"
+    message = (
+        f'Invalid value: "{name}": {what} must consist of lower case alphanumeric characters'
+        f"{' or' if label else ','} '-'{'' if label else ' or .'}, start and end with an alphanumeric character,"
+        f" and be no longer than {limit} characters"
+    )
+    return [cause("FieldValueInvalid", message, "metadata.name")]
+
+
+def label_causes(meta: Obj) -> list[Obj]:
+    causes: list[Obj] = []
+    for field in ("labels", "annotations"):
+        held = meta.get(field)
+        if held is None:
+            continue
+        if not isinstance(held, dict):
+            causes.append(
+                cause("FieldValueTypeInvalid", "Invalid value: must be a map of strings", f"metadata.{field}")
+            )
+            continue
+        for key, value in held.items():
+            if not _QUALIFIED.match(key):
+                causes.append(
+                    cause("FieldValueInvalid", f'Invalid value: "{key}": not a qualified name', f"metadata.{field}")
+                )
+            if not isinstance(value, str):
+                message = f"Invalid value: {value!r}: must be a string"
+                causes.append(cause("FieldValueTypeInvalid", message, f"metadata.{field}"))
+            elif field == "labels" and (len(value) > 63 or not _LABEL_VALUE.match(value)):
+                causes.append(
+                    cause("FieldValueInvalid", f'Invalid value: "{value}": not a label value', "metadata.labels")
+                )
+    annotations = meta.get("annotations")
+    if isinstance(annotations, dict):
+        size = sum(len(str(key)) + len(str(value)) for key, value in annotations.items())
+        if size > ANNOTATIONS_LIMIT:
+            text = f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
+            causes.append(cause("FieldValueTooLong", text, "metadata.annotations"))
+    for owner in meta.get("ownerReferences") or []:
+        missing = [name for name in ("apiVersion", "kind", "name", "uid") if not owner.get(name)]
+        causes += [
+            cause("FieldValueRequired", "Required value", f"metadata.ownerReferences.{name}") for name in missing
+        ]
+    return causes
+
+
+def keep_server_fields(new: Obj, old: Obj) -> None:
+    """What only the server sets is taken from the old version, whatever the client sent."""
+    meta, before = new.setdefault("metadata", {}), old["metadata"]
+    for field in (
+        "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace",
+        "name", "generateName", "managedFields", "resourceVersion",
+    ):  # fmt: skip
+        if field in before:
+            meta[field] = before[field]
+        else:
+            meta.pop(field, None)
+    meta.pop("selfLink", None)
+    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+        if field in meta and not meta[field]:
+            del meta[field]
+
+
+def is_deleting(obj: Obj) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def controller_of(obj: Obj) -> Obj | None:
+    return next((owner for owner in obj["metadata"].get("ownerReferences") or [] if owner.get("controller")), None)
+
+
+def owner_reference(owner: Obj) -> Obj:
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

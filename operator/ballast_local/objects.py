@@ -1,0 +1,337 @@
+"""What creating, changing and deleting an object means: the pipeline between a request and the store.
+
+Guarantees: every step from reading the old version to filing the new one happens without yielding, so requests never
+interleave; what is refused changes nothing. Only the loop's thread may call it. Durability is awaited by callers
+(`Store.flush`).
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_local import apply_fields, meta
+from ballast_local.errors import (
+    MODIFIED,
+    ApiError,
+    Obj,
+    already_exists,
+    bad_request,
+    cause,
+    conflict,
+    forbidden,
+    invalid,
+    not_found,
+)
+from ballast_local.field_types import RootType
+from ballast_local.resources import NO_GENERATION, Registry, Resource, canonical
+from ballast_local.store import Entry, Store, encode, entry_of
+from ballast_local.strategy import Strategy
+
+
+@dataclass(slots=True)
+class Options:
+    dry_run: bool = False
+    manager: str = "unknown"
+    force: bool = False
+    field_validation: str = "Warn"
+    warnings: list[str] | None = None
+
+    def warn(self, text: str) -> None:
+        if self.warnings is not None:
+            self.warnings.append(text)
+
+
+Change = Callable[[Obj], Obj]
+
+
+class Objects:
+    def __init__(self, store: Store, registry: Registry, strategy: Strategy) -> None:
+        self.store = store
+        self.registry = registry
+        self._strategy = strategy
+        self.removed_hooks: dict[str, Callable[[Obj], None]] = {}
+
+    # reading
+
+    def entry(self, resource: Resource, namespace: str, name: str) -> Entry:
+        found = self.store.get(canonical(resource), namespace, name)
+        if found is None:
+            raise not_found(resource.group, resource.plural, name)
+        return found
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Obj:
+        return self._strategy.served(resource, self.entry(resource, namespace, name).object())
+
+    # creating
+
+    def create(self, resource: Resource, namespace: str, obj: Obj, options: Options) -> Entry:
+        self._prepare(resource, namespace, obj)
+        metadata = obj["metadata"]
+        if not metadata.get("name"):
+            metadata["name"] = self._free_name(resource, namespace, metadata)
+        if metadata.get("resourceVersion") not in (None, "", "0"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        name = metadata["name"]
+        if self.store.get(canonical(resource), namespace, name) is not None:
+            raise already_exists(resource.group, resource.plural, name)
+        self._check_namespace(resource, namespace, name)
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"):
+            metadata.pop(field, None)
+        metadata["uid"] = meta.new_uid()
+        metadata["creationTimestamp"] = meta.now()
+        if resource.key not in NO_GENERATION:
+            metadata["generation"] = 1
+        owned = metadata.pop("managedFields", None)
+        if resource.status and resource.custom:
+            obj.pop("status", None)
+        self._strategy.prepare(resource, obj, None, options.field_validation, options.warn)
+        if owned is not None:
+            metadata["managedFields"] = owned
+        else:
+            apply_fields.track(None, obj, RootType(resource.schema), options.manager, "", meta.now())
+        return self._file(resource, self._strategy.stored(resource, obj), options)
+
+    def _prepare(self, resource: Resource, namespace: str, obj: Obj) -> None:
+        if obj.get("kind") not in (None, "", resource.kind):
+            raise bad_request(
+                f"the kind of the object ({obj.get('kind')}) does not match the resource ({resource.kind})"
+            )
+        if obj.get("apiVersion") not in (None, "", resource.api_version):
+            raise bad_request(
+                f"the API version in the data ({obj.get('apiVersion')}) does not match the expected API version"
+                f" ({resource.api_version})"
+            )
+        obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
+        metadata = obj.setdefault("metadata", {})
+        if not isinstance(metadata, dict):
+            raise bad_request("metadata must be an object")
+        if not resource.namespaced:
+            metadata.pop("namespace", None)
+            return
+        if metadata.get("namespace") not in (None, "", namespace):
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        metadata["namespace"] = namespace
+
+    def _free_name(self, resource: Resource, namespace: str, metadata: Obj) -> str:
+        prefix = metadata.get("generateName")
+        if not prefix:
+            text = "Required value: name or generateName is required"
+            causes = [cause("FieldValueRequired", text, "metadata.name")]
+            raise invalid(resource.group, resource.kind, "", causes)
+        while True:
+            name = meta.generated_name(prefix)
+            if self.store.get(canonical(resource), namespace, name) is None:
+                return name
+
+    def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        if not resource.namespaced:
+            return
+        found = self.store.get("namespaces.", "", namespace)
+        if found is None:
+            raise not_found("", "namespaces", namespace)
+        if found.object().get("status", {}).get("phase") == "Terminating":
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise forbidden(resource.group, resource.plural, name, why)
+
+    def _file(self, resource: Resource, obj: Obj, options: Options) -> Entry:
+        if options.dry_run:
+            return entry_of(canonical(resource), obj, self.store.revision, encode(obj))
+        return self.store.write(canonical(resource), obj)
+
+    # changing
+
+    def update(
+        self, resource: Resource, namespace: str, name: str, new: Obj, options: Options, subresource: str = ""
+    ) -> Entry:
+        self._prepare(resource, namespace, new)
+        if new["metadata"].get("name", name) != name:
+            raise bad_request(f"the name of the object ({new['metadata']['name']}) does not match the URL ({name})")
+        return self.change(resource, namespace, name, lambda _: new, options, subresource)
+
+    def change(
+        self, resource: Resource, namespace: str, name: str, change: Change, options: Options, subresource: str = ""
+    ) -> Entry:
+        """Replaces the object by `change(old)`; the new version is checked like any update."""
+        entry = self.entry(resource, namespace, name)
+        old = self._strategy.served(resource, entry.object())
+        new = change(copy.deepcopy(old))
+        self._prepare(resource, namespace, new)
+        self._check_preconditions(resource, name, old, new["metadata"])
+        self._settle(resource, old, new, subresource)
+        self._strategy.prepare(resource, new, old, options.field_validation, options.warn, subresource)
+        apply_fields.track(old, new, RootType(resource.schema), options.manager, subresource, meta.now())
+        return self._file_change(resource, entry, old, new, options)
+
+    def _check_preconditions(self, resource: Resource, name: str, old: Obj, wanted: Obj) -> None:
+        version = wanted.get("resourceVersion")
+        if version not in (None, "", "0", old["metadata"]["resourceVersion"]):
+            raise conflict(resource.group, resource.plural, name, MODIFIED)
+        uid = wanted.get("uid")
+        if uid not in (None, "", old["metadata"]["uid"]):
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['metadata']['uid']}"
+            raise conflict(resource.group, resource.plural, name, why)
+
+    def _settle(self, resource: Resource, old: Obj, new: Obj, subresource: str) -> None:
+        """Keeps what this kind of request may not touch as it was, and counts the generation."""
+        if subresource == "status":
+            status = new.get("status")
+            metadata = old["metadata"] | {
+                "labels": new["metadata"].get("labels"),
+                "annotations": new["metadata"].get("annotations"),
+            }
+            new.clear()
+            new.update(copy.deepcopy(old))
+            if not resource.custom:
+                new["metadata"] = copy.deepcopy(metadata)
+            new.pop("status", None)
+            if status is not None:
+                new["status"] = status
+        elif resource.status:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = copy.deepcopy(old["status"])
+        had = set(old["metadata"].get("finalizers") or [])
+        meta.keep_server_fields(new, old)
+        if meta.is_deleting(old) and set(new["metadata"].get("finalizers") or []) - had:
+            text = "Forbidden: no new finalizers can be added if the object is being deleted"
+            causes = [cause("FieldValueForbidden", text, "metadata.finalizers")]
+            raise invalid(resource.group, resource.kind, old["metadata"]["name"], causes)
+
+    def _file_change(self, resource: Resource, entry: Entry, old: Obj, new: Obj, options: Options) -> Entry:
+        if resource.key not in NO_GENERATION and _content(old) != _content(new):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
+        if meta.is_deleting(new) and not new["metadata"].get("finalizers") and not _lingers(resource, new):
+            stored = self._strategy.stored(resource, new)
+            filed = self._file(resource, stored, options)
+            return filed if options.dry_run else self._remove(resource, filed)
+        if old == new:
+            return entry
+        return self._file(resource, self._strategy.stored(resource, new), options)
+
+    def apply(
+        self, resource: Resource, namespace: str, name: str, config: Obj, options: Options, subresource: str = ""
+    ) -> tuple[Entry, bool]:
+        """Server-side apply; the second value says whether the object was created."""
+        self._prepare(resource, namespace, config)
+        if config["metadata"].get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        if config["metadata"].setdefault("name", name) != name:
+            raise bad_request("the name of the object does not match the name on the URL")
+        kind = RootType(resource.schema)
+        entry = self.store.get(canonical(resource), namespace, name)
+        if entry is None:
+            if subresource:
+                raise not_found(resource.group, resource.plural, name)
+            if config["metadata"].get("resourceVersion") not in (None, "", "0"):
+                raise conflict(resource.group, resource.plural, name, MODIFIED)
+            empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
+            made = apply_fields.apply(empty, config, kind, options.manager, "", options.force, meta.now())
+            return self.create(resource, namespace, made, options), True
+        old = self._strategy.served(resource, entry.object())
+        self._check_preconditions(resource, name, old, config["metadata"])
+        config = _only(config, subresource, resource)
+        new = apply_fields.apply(old, config, kind, options.manager, subresource, options.force, meta.now())
+        owned = new["metadata"]["managedFields"]
+        new = copy.deepcopy(new)
+        self._settle(resource, old, new, subresource)
+        self._strategy.prepare(resource, new, old, options.field_validation, options.warn, subresource)
+        new["metadata"]["managedFields"] = owned
+        return self._file_change(resource, entry, old, new, options), False
+
+    # deleting
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, request: Obj, options: Options
+    ) -> tuple[Entry, bool]:
+        """The last version and whether it is gone; False while finalizers or a grace period hold it."""
+        entry = self.entry(resource, namespace, name)
+        obj = self._strategy.served(resource, entry.object())
+        self._check_preconditions(resource, name, obj, request.get("preconditions") or {})
+        self._strategy.check_delete(resource, obj)
+        if options.dry_run:
+            return entry, True
+        policy = request.get("propagationPolicy") or ("Orphan" if request.get("orphanDependents") else "Background")
+        if policy not in ("Background", "Foreground", "Orphan"):
+            raise bad_request(f"unknown propagationPolicy {policy!r}")
+        if policy == "Orphan":
+            self._orphan(obj["metadata"]["uid"])
+        finalizers = list(obj["metadata"].get("finalizers") or [])
+        if policy == "Foreground" and self.store.dependents(entry.uid) and "foregroundDeletion" not in finalizers:
+            finalizers.append("foregroundDeletion")
+        grace = self._strategy.grace_seconds(resource, obj, request.get("gracePeriodSeconds"))
+        lingers = grace > 0 or resource.key == "namespaces."
+        if not finalizers and not lingers:
+            return self._remove(resource, entry), True
+        already = meta.is_deleting(obj)
+        if (
+            already
+            and grace >= obj["metadata"].get("deletionGracePeriodSeconds", 0)
+            and finalizers == (obj["metadata"].get("finalizers") or [])
+        ):
+            return entry, False
+        obj["metadata"].setdefault("deletionTimestamp", self._strategy.deletion_time(grace))
+        obj["metadata"]["deletionGracePeriodSeconds"] = grace
+        if finalizers:
+            obj["metadata"]["finalizers"] = finalizers
+        if not already and resource.key not in NO_GENERATION:
+            obj["metadata"]["generation"] = obj["metadata"].get("generation", 1) + 1
+        if resource.key == "namespaces.":
+            obj.setdefault("status", {})["phase"] = "Terminating"
+        return self.store.write(canonical(resource), self._strategy.stored(resource, obj)), False
+
+    def finish_delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """What held the object (a pod's processes, a namespace's content) is gone: removes it if finalizers allow."""
+        entry = self.store.get(canonical(resource), namespace, name)
+        if entry is None:
+            return
+        obj = entry.object()
+        if obj["metadata"].get("finalizers"):
+            if obj["metadata"].get("deletionGracePeriodSeconds"):
+                obj["metadata"]["deletionGracePeriodSeconds"] = 0
+                self.store.write(canonical(resource), obj)
+            return
+        self._remove(resource, entry)
+
+    def _remove(self, resource: Resource, entry: Entry) -> Entry:
+        removed = self.store.remove(canonical(resource), entry.namespace, entry.name)
+        assert removed is not None
+        hook = self.removed_hooks.get(canonical(resource))
+        if hook is not None:
+            hook(removed.object())
+        return removed
+
+    def _orphan(self, uid: str) -> None:
+        for dependent in self.store.dependents(uid):
+            obj = dependent.object()
+            rest = [owner for owner in obj["metadata"]["ownerReferences"] if owner["uid"] != uid]
+            obj["metadata"]["ownerReferences"] = rest
+            if not rest:
+                del obj["metadata"]["ownerReferences"]
+            self.store.write(dependent.resource, obj)
+
+
+def _content(obj: Obj) -> Obj:
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion")}
+
+
+def _lingers(resource: Resource, obj: Obj) -> bool:
+    """Deletion waits for more than finalizers: a pod for its processes, a namespace for its content."""
+    if resource.key == "namespaces.":
+        return True
+    return resource.key == "pods." and bool(obj["metadata"].get("deletionGracePeriodSeconds"))
+
+
+def _only(config: Obj, subresource: str, resource: Resource) -> Obj:
+    """The part of an applied configuration that this endpoint may change."""
+    if subresource == "status":
+        kept: Any = ("apiVersion", "kind", "metadata", "status")
+        result = {key: value for key, value in config.items() if key in kept}
+        result["metadata"] = {
+            key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]
+        }
+        return result
+    return {key: value for key, value in config.items() if key != "status"} if resource.status else config
+
+
+__all__ = ["ApiError", "Objects", "Options"]

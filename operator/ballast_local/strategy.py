@@ -1,0 +1,117 @@
+"""What each kind demands of its objects: defaults, validation, conversion between versions, grace on deletion.
+
+The pipeline (`objects`) asks here at every write. Custom resources go by their schema, built-in kinds by
+`builtin_defaults` and `builtin_checks`.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from ballast_local import meta
+from ballast_local.builtin_checks import check_built_in
+from ballast_local.builtin_defaults import default_built_in
+from ballast_local.builtin_schemas import BuiltInSchemas
+from ballast_local.crd_checks import check_definition, default_definition
+from ballast_local.definitions import establish
+from ballast_local.errors import Obj, bad_request, forbidden, invalid
+from ballast_local.events import event_to_core, event_to_events
+from ballast_local.resources import Resource
+from ballast_local.rules import RuleSet
+from ballast_local.schema import apply_defaults, prune, validate
+
+PROTECTED_NAMESPACES = ("default", "kube-system")
+
+
+class Strategy:
+    def __init__(self, schemas: BuiltInSchemas) -> None:
+        self._schemas = schemas
+        # by resource; the schema is kept beside, so that a changed definition is noticed
+        self._rules: dict[tuple[str, str], tuple[Obj, RuleSet]] = {}
+
+    def prepare(
+        self,
+        resource: Resource,
+        new: Obj,
+        old: Obj | None,
+        field_validation: str,
+        warn: Callable[[str], None],
+        subresource: str = "",
+    ) -> None:
+        """Completes the new version and raises for what is wrong with it."""
+        name = new["metadata"].get("name", "")
+        causes = meta.label_causes(new["metadata"])
+        if old is None:
+            causes += meta.name_causes(resource.plural, name)
+        if resource.custom:
+            causes += self._prepare_custom(resource, new, old, field_validation, warn)
+        else:
+            self._report_unknown(self._schemas.unknown_fields(resource, new, field_validation), field_validation, warn)
+            default_built_in(resource, new, old)
+            if resource.kind == "CustomResourceDefinition" and subresource != "status":
+                default_definition(new)
+                causes += check_definition(new, old)
+                if not causes:
+                    establish(new)
+            causes += check_built_in(resource, new, old, subresource)
+        if causes:
+            raise invalid(resource.group, resource.kind, name, causes)
+
+    def _prepare_custom(
+        self, resource: Resource, new: Obj, old: Obj | None, field_validation: str, warn: Callable[[str], None]
+    ) -> list[Obj]:
+        schema = resource.schema
+        assert schema is not None
+        self._report_unknown(prune(schema, new), field_validation, warn)
+        apply_defaults(schema, new)
+        causes = validate(schema, new)
+        if causes:
+            return causes
+        held = self._rules.get((resource.key, resource.version))
+        if held is None or held[0] is not schema:
+            held = self._rules[(resource.key, resource.version)] = (schema, RuleSet(schema))
+        return held[1].check(new, old)
+
+    def _report_unknown(self, paths: list[str], field_validation: str, warn: Callable[[str], None]) -> None:
+        if not paths or field_validation == "Ignore":
+            return
+        if field_validation == "Strict":
+            listed = ", ".join(f'unknown field "{path}"' for path in paths)
+            raise bad_request(f"strict decoding error: {listed}")
+        for path in paths:
+            warn(f'unknown field "{path}"')
+
+    # versions
+
+    def served(self, resource: Resource, obj: Obj) -> Obj:
+        """The stored object in the version that was asked for."""
+        if resource.plural == "events" and resource.group == "events.k8s.io":
+            return event_to_events(obj)
+        obj["apiVersion"] = resource.api_version
+        return obj
+
+    def stored(self, resource: Resource, obj: Obj) -> Obj:
+        if resource.plural == "events" and resource.group == "events.k8s.io":
+            return event_to_core(obj)
+        if obj["apiVersion"] != resource.storage_api_version:
+            return obj | {"apiVersion": resource.storage_api_version}
+        return obj
+
+    # deletion
+
+    def check_delete(self, resource: Resource, obj: Obj) -> None:
+        name = obj["metadata"]["name"]
+        if resource.key == "namespaces." and name in PROTECTED_NAMESPACES:
+            raise forbidden("", "namespaces", name, "this namespace may not be deleted")
+
+    def grace_seconds(self, resource: Resource, obj: Obj, asked: int | None) -> int:
+        """Only pods have a grace period; a pod that never got to a node has none."""
+        if resource.key != "pods.":
+            return 0
+        if asked is not None:
+            return max(0, asked)
+        held = obj["metadata"].get("deletionGracePeriodSeconds")
+        grace = obj["spec"].get("terminationGracePeriodSeconds", 30) if held is None else held
+        return int(grace)
+
+    def deletion_time(self, grace: int) -> str:
+        return (datetime.now(UTC) + timedelta(seconds=grace)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""Controllers and the node: what turns stored objects into running processes."""

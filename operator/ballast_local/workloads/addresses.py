@@ -1,0 +1,75 @@
+"""Loopback addresses for pods and services.
+
+On Linux all of 127/8 can be bound, so every pod has an address of its own and ports never collide. An address belongs
+to a name (`pod/NAMESPACE/NAME`), so a pod that comes back under its name has the address it had. Elsewhere there is
+only 127.0.0.1: pods share it, and two that declare the same port cannot run together.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+SHARED = "127.0.0.1"
+
+
+class Addresses:
+    def __init__(self, path: Path, salt: str, many: bool = sys.platform == "linux") -> None:
+        self._path, self._salt, self.many = path, salt, many
+        self._held = _read(path)
+        self._taken = set(self._held.values())
+        _write(path, self._held)
+
+    def take(self, name: str) -> str:
+        """The address of a name: the one it has, or a new one."""
+        if not self.many:
+            return SHARED
+        held = self._held.get(name)
+        if held is None:
+            held = self._held[name] = self._free(name)
+            self._taken.add(held)
+            self._append(name, held)
+        return held
+
+    def release(self, name: str) -> None:
+        held = self._held.pop(name, None)
+        if held is not None:
+            self._taken.discard(held)
+            self._append(name, None)
+
+    def _free(self, name: str) -> str:
+        """By hash, so that clusters side by side on one machine do not meet."""
+        digest = hashlib.sha256(f"{self._salt}/{name}".encode()).digest()
+        start = int.from_bytes(digest[:4], "big")
+        for step in range(1 << 16):
+            number = (start + step * 7919) & 0x3FFFFF
+            candidate = f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+            if number & 255 not in (0, 255) and candidate not in self._taken:
+                return candidate
+        raise RuntimeError("no free loopback address")
+
+    def _append(self, name: str, address: str | None) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps([name, address]) + "\n")
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The journal's last word on every name; a torn last line is nothing."""
+    held: dict[str, str] = {}
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            name, address = json.loads(line)
+        except ValueError:
+            continue
+        if address is None:
+            held.pop(name, None)
+        else:
+            held[name] = address
+    return held
+
+
+def _write(path: Path, held: dict[str, str]) -> None:
+    """Begins the journal anew with what still holds."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text("".join(json.dumps([name, address]) + "\n" for name, address in held.items()))
+    temporary.replace(path)

@@ -1,0 +1,83 @@
+"""What controllers of pods share: pods from templates, hashes of templates, adoption. PURE but for the client."""
+
+import copy
+import hashlib
+import json
+
+from ballast_local import meta
+from ballast_local.errors import ApiError, Obj
+from ballast_local.selectors import selector_matches
+from ballast_local.workloads.client import Client
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def template_hash(template: Obj) -> str:
+    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:10])
+
+
+def pod_from(template: Obj, owner: Obj, name: str = "", labels: dict[str, str] | None = None) -> Obj:
+    metadata = copy.deepcopy(template.get("metadata") or {})
+    metadata["labels"] = (metadata.get("labels") or {}) | (labels or {})
+    metadata["ownerReferences"] = [meta.owner_reference(owner)]
+    if name:
+        metadata["name"] = name
+    else:
+        metadata["generateName"] = owner["metadata"]["name"] + "-"
+    metadata = {key: value for key, value in metadata.items() if key not in ("creationTimestamp", "namespace")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+
+
+def claim_pods(client: Client, owner: Obj) -> list[Obj]:
+    """The owner's pods. Orphans that its selector matches are adopted, those that no longer match are let go."""
+    namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
+    selector = owner["spec"]["selector"]
+    found: list[Obj] = []
+    for pod in client.find("pods.", namespace):
+        controller = meta.controller_of(pod)
+        matches = selector_matches(selector, pod["metadata"].get("labels") or {})
+        if controller is None:
+            if matches and not meta.is_deleting(pod) and not meta.is_deleting(owner):
+                adopted = _adopt(client, owner, pod)
+                if adopted is not None:
+                    found.append(adopted)
+        elif controller["uid"] == uid:
+            if matches:
+                found.append(pod)
+            else:
+                _release(client, uid, pod)
+    return found
+
+
+def _adopt(client: Client, owner: Obj, pod: Obj) -> Obj | None:
+    reference = meta.owner_reference(owner)
+
+    def adopt(held: Obj) -> None:
+        held["metadata"].setdefault("ownerReferences", []).append(reference)
+
+    return client.change("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], adopt)
+
+
+def _release(client: Client, uid: str, pod: Obj) -> None:
+    def release(held: Obj) -> None:
+        references = held["metadata"].get("ownerReferences") or []
+        held["metadata"]["ownerReferences"] = [one for one in references if one["uid"] != uid]
+
+    client.change("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], release)
+
+
+def delete_pod(client: Client, owner: Obj, pod: Obj) -> None:
+    metadata = pod["metadata"]
+    client.delete("pods.", metadata["namespace"], metadata["name"], {"preconditions": {"uid": metadata["uid"]}})
+    client.event(owner, "Normal", "SuccessfulDelete", f"delete Pod {metadata['name']} successful")
+
+
+def create_pod(client: Client, owner: Obj, pod: Obj) -> Obj:
+    try:
+        made = client.create("pods.", owner["metadata"]["namespace"], pod)
+    except ApiError as refusal:
+        client.event(owner, "Warning", "FailedCreate", f"Error creating: {refusal.message}")
+        raise
+    client.event(owner, "Normal", "SuccessfulCreate", f"create Pod {made['metadata']['name']} successful")
+    return made

@@ -1,0 +1,111 @@
+"""One run of a container: a process in a session of its own, its output in a file, stopped with grace.
+
+`stray_processes` finds what a killed node left behind, by pid and start time, so nothing else is ever killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+_LAUNCH = str(Path(__file__).with_name("launch.py"))
+
+
+def start_time(pid: int) -> str:
+    """The kernel's start time of a process; empty when it is gone or cannot be known."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def kill_strays(records: Path) -> None:
+    """Kills the process groups that the records name, if they are still the same processes."""
+    for record in records.glob("*/pids/*"):
+        pid_text, _, started = record.read_text().partition(" ")
+        if pid_text.isdecimal() and started and start_time(int(pid_text)) == started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(int(pid_text), signal.SIGKILL)
+        record.unlink(missing_ok=True)
+
+
+def _open(log: Path, record: Path) -> int:
+    for directory in (log.parent, record.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _note(record: Path, pid: int) -> None:
+    record.write_text(f"{pid} {start_time(pid)}")
+
+
+class Process:
+    def __init__(self, process: asyncio.subprocess.Process, record: Path) -> None:
+        self._process, self._record = process, record
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def start(
+        cls, command: list[str], environment: dict[str, str], directory: Path, log: Path, record: Path
+    ) -> "Process":
+        """OSError when it cannot be started at all."""
+        output = await asyncio.to_thread(_open, log, record)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *command,
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                env=environment, cwd=directory, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(output)
+        await asyncio.to_thread(_note, record, process.pid)
+        return cls(process, record)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code as containers report it: 128 + n after signal n."""
+        code = await self._process.wait()
+        self._ended.set()
+        self.kill()
+        self._record.unlink(missing_ok=True)
+        return code if code >= 0 else 128 - code
+
+    async def ended(self, seconds: float) -> bool:
+        """Whether it has ended within this time."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return self._ended.is_set()
+
+    def terminate(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """The whole group, also children that outlived their parent."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+async def run_command(
+    command: list[str], environment: dict[str, str], directory: Path, seconds: float
+) -> tuple[int, str]:
+    """For exec probes and hooks: exit code and output; killed when it takes too long."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env=environment, cwd=directory, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+    except (TimeoutError, asyncio.CancelledError):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+    return process.returncode or 0, output.decode(errors="replace")

@@ -1,0 +1,138 @@
+"""StatefulSets: stable names, claims of their own, ordered or parallel, rolled from the highest ordinal down."""
+
+import copy
+
+from ballast_local import meta
+from ballast_local.errors import Obj
+from ballast_local.workloads.controller import Controller, is_ready
+from ballast_local.workloads.podset import claim_pods, create_pod, delete_pod, pod_from, template_hash
+
+REVISION = "controller-revision-hash"
+
+
+class StatefulSetController(Controller):
+    primary = ("statefulsets.apps",)
+    owned = ("pods.",)
+    kind = "StatefulSet"
+
+    def reconcile(self, namespace: str, name: str) -> float | None:
+        owner = self.client.get("statefulsets.apps", namespace, name)
+        if owner is None or meta.is_deleting(owner):
+            return None
+        spec = owner["spec"]
+        revision = f"{name}-{template_hash(spec['template'])}"
+        start = (spec.get("ordinals") or {}).get("start", 0)
+        pods = {pod["metadata"]["name"]: pod for pod in claim_pods(self.client, owner)}
+        wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
+        self._converge(owner, revision, wanted, pods)
+        self._write_status(owner, revision, wanted)
+        return None
+
+    # making it so
+
+    def _converge(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> None:
+        parallel = owner["spec"]["podManagementPolicy"] == "Parallel"
+        for pod_name in wanted:
+            self._claims(owner, pod_name)
+            pod = pods.get(pod_name)
+            if (
+                pod is not None
+                and pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
+                and not meta.is_deleting(pod)
+            ):
+                delete_pod(self.client, owner, pod)
+                pod = self.client.get("pods.", owner["metadata"]["namespace"], pod_name)
+            if pod is None:
+                self._create(owner, pod_name, revision)
+            if not parallel and (pod is None or not is_ready(pod)):
+                return
+        surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
+        for pod_name in surplus:
+            if not meta.is_deleting(pods[pod_name]):
+                delete_pod(self.client, owner, pods[pod_name])
+            if not parallel:
+                return
+        if not surplus:
+            self._roll(owner, revision, wanted, pods)
+
+    def _create(self, owner: Obj, pod_name: str, revision: str) -> None:
+        spec = owner["spec"]
+        if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
+            return
+        labels = {
+            REVISION: revision,
+            "statefulset.kubernetes.io/pod-name": pod_name,
+            "apps.kubernetes.io/pod-index": str(_ordinal(pod_name)),
+        }
+        pod = pod_from(spec["template"], owner, pod_name, labels)
+        volumes = pod["spec"].setdefault("volumes", [])
+        for claim in spec.get("volumeClaimTemplates") or []:
+            volume = claim["metadata"]["name"]
+            pod["spec"]["volumes"] = volumes = [one for one in volumes if one["name"] != volume]
+            volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": f"{volume}-{pod_name}"}})
+        pod["spec"]["hostname"] = pod_name
+        if spec.get("serviceName"):
+            pod["spec"]["subdomain"] = spec["serviceName"]
+        create_pod(self.client, owner, pod)
+
+    def _claims(self, owner: Obj, pod_name: str) -> None:
+        namespace = owner["metadata"]["namespace"]
+        for template in owner["spec"].get("volumeClaimTemplates") or []:
+            claim_name = f"{template['metadata']['name']}-{pod_name}"
+            if self.client.get("persistentvolumeclaims.", namespace, claim_name) is not None:
+                continue
+            metadata = copy.deepcopy(template["metadata"]) | {"name": claim_name}
+            labels = owner["spec"]["selector"].get("matchLabels") or {}
+            metadata["labels"] = (metadata.get("labels") or {}) | labels
+            metadata.pop("creationTimestamp", None)
+            if owner["spec"]["persistentVolumeClaimRetentionPolicy"].get("whenDeleted") == "Delete":
+                metadata["ownerReferences"] = [meta.owner_reference(owner) | {"controller": False}]
+            claim = {"metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+            self.client.create("persistentvolumeclaims.", namespace, claim)
+            message = f"create Claim {claim_name} Pod {pod_name} in StatefulSet {owner['metadata']['name']} success"
+            self.client.event(owner, "Normal", "SuccessfulCreate", message)
+
+    def _roll(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> None:
+        strategy = owner["spec"]["updateStrategy"]
+        if strategy["type"] != "RollingUpdate":
+            return
+        partition = (strategy.get("rollingUpdate") or {}).get("partition", 0)
+        for pod_name in reversed(wanted):
+            pod = pods.get(pod_name)
+            if _ordinal(pod_name) < partition or pod is None:
+                return
+            if pod["metadata"].get("labels", {}).get(REVISION) != revision and not meta.is_deleting(pod):
+                delete_pod(self.client, owner, pod)
+                return
+            if not is_ready(pod):
+                return
+
+    # status
+
+    def _write_status(self, owner: Obj, revision: str, wanted: list[str]) -> None:
+        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
+        uid = owner["metadata"]["uid"]
+        pods = [pod for pod in self.client.owned(uid, "pods.") if not meta.is_deleting(pod)]
+        ready = sum(is_ready(pod) for pod in pods)
+        updated = [pod for pod in pods if pod["metadata"].get("labels", {}).get(REVISION) == revision]
+        old = owner.get("status") or {}
+        done = len(updated) == len(pods) == len(wanted) and ready == len(wanted)
+        current = revision if done or not old.get("currentRevision") else old["currentRevision"]
+        count = sum(pod["metadata"].get("labels", {}).get(REVISION) == current for pod in pods)
+        status = {
+            "observedGeneration": owner["metadata"]["generation"],
+            "replicas": len(pods),
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+            "currentReplicas": count,
+            "updatedReplicas": len(updated),
+            "currentRevision": current,
+            "updateRevision": revision,
+            "collisionCount": 0,
+        }
+        self.client.set_status("statefulsets.apps", namespace, name, status)
+
+
+def _ordinal(pod_name: str) -> int:
+    text = pod_name.rpartition("-")[2]
+    return int(text) if text.isdecimal() else -1

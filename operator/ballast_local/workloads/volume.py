@@ -1,0 +1,76 @@
+"""Volumes as directories: config maps, secrets, empty directories, claims, host paths, the downward API.
+
+Blocking file work; callers run it in a thread. What may be mounted is decided by `builtin_checks`.
+"""
+
+import base64
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from ballast_local.errors import Obj
+
+Texts = dict[str, bytes]
+
+
+class NotYet(Exception):
+    """Something that the volume needs does not exist yet; the pod waits for it."""
+
+
+def claim_directory(volumes: Path, claim: Obj) -> Path:
+    """By name alone: what a process calls its directory stays the same over pods and restarts."""
+    metadata = claim["metadata"]
+    return volumes / str(metadata["namespace"]) / str(metadata["name"])
+
+
+def retire(directory: Path, uid: str) -> Path | None:
+    """Moves a deleted claim's directory aside at once, so that its name is free; the caller removes it."""
+    aside = directory.parent.parent / ".deleted" / uid
+    if not directory.is_dir():
+        return None
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    return directory.rename(aside)
+
+
+def config_texts(source: Obj, items: list[Obj] | None, what: str, secret: bool) -> Texts:
+    """File name → content."""
+    held: Texts = {}
+    for key, value in (source.get("data") or {}).items():
+        held[key] = base64.b64decode(value) if secret else value.encode()
+    for key, value in (source.get("binaryData") or {}).items():
+        held[key] = base64.b64decode(value)
+    if items is None:
+        return held
+    missing = [item["key"] for item in items if item["key"] not in held and not item.get("optional")]
+    if missing:
+        raise NotYet(f"references non-existent {what} key: {missing[0]}")
+    return {item["path"]: held[item["key"]] for item in items if item["key"] in held}
+
+
+def write_texts(directory: Path, texts: Texts, substitute: Callable[[str], str], mode: int) -> None:
+    """Makes the directory hold exactly these files, each replaced in one step."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wanted = {Path(name) for name in texts}
+    for name, content in texts.items():
+        path = directory / name
+        if not path.resolve().is_relative_to(directory.resolve()):
+            raise NotYet(f"the path {name!r} leaves its volume")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            rendered = substitute(content.decode()).encode()
+        except UnicodeDecodeError:
+            rendered = content
+        if path.is_file() and path.read_bytes() == rendered:
+            continue
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_bytes(rendered)
+        temporary.chmod(mode & 0o777 | 0o600)
+        temporary.replace(path)
+    for held in directory.rglob("*"):
+        if held.is_file() and held.relative_to(directory) not in wanted:
+            held.unlink()
+
+
+def remove_tree(directory: Path) -> None:
+    """Never follows the links to claims."""
+    shutil.rmtree(directory, ignore_errors=True)

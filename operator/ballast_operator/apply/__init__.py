@@ -1,0 +1,1 @@
+"""Carries out actions: on Kafka and on Kubernetes. Decides nothing."""

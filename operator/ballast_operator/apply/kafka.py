@@ -1,0 +1,211 @@
+"""Changes a Kafka cluster: a batch of actions in, an outcome per entry back. Decides nothing.
+
+Every function sends one request for many topics (or one per broker where the protocol wants that). A request that
+failed as a whole raises `KafkaUnavailableError`: what it did is then unknown and has to be observed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka.protocol.api_message import ApiMessage
+
+import ballast_operator.schemas as schemas
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, describe_error
+from ballast_operator.model.actions import AlterConfig, AlterReplicas, CreateTopic, ExpandTopic
+from ballast_operator.model.kafka import BROKER, Outcome, ReplicaId, TopicPartition
+from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
+
+TIMEOUT_MS = 15_000
+SET = 0
+DELETE = 1
+
+
+class UnregisterBrokerRequest(ApiMessage, load_json=schemas):  # type: ignore[misc, call-arg]
+    pass
+
+
+class UnregisterBrokerResponse(ApiMessage, load_json=schemas):  # type: ignore[misc, call-arg]
+    pass
+
+
+def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
+    return Outcome(error_name(code), message or "", str(topic_id or ""))
+
+
+async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
+    if not actions:
+        return {}
+    row = CreateTopicsRequest.CreatableTopic
+    topics = [
+        row(
+            name=action.topic,
+            num_partitions=-1 if action.assignment else action.partitions,
+            replication_factor=-1 if action.assignment else action.replicas,
+            assignments=[
+                row.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                for index, brokers in enumerate(action.assignment)
+            ],
+            configs=[row.CreatableTopicConfig(name=key, value=value) for key, value in action.config.items()],
+        )
+        for action in actions
+    ]
+    request = CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
+    response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.topics])
+    return {
+        topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))
+        for topic in response.topics
+    }
+
+
+async def create_partitions(kafka: KafkaConnection, actions: Sequence[ExpandTopic]) -> dict[str, Outcome]:
+    if not actions:
+        return {}
+    row = CreatePartitionsRequest.CreatePartitionsTopic
+    topics = [
+        row(
+            name=action.topic,
+            count=action.partitions,
+            assignments=[row.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in action.assignment]
+            or None,
+        )
+        for action in actions
+    ]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
+    response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.results])
+    return {topic.name: _outcome(topic.error_code, topic.error_message) for topic in response.results}
+
+
+async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.UUID]) -> dict[str, Outcome]:
+    """Delete exactly the topics that were observed: one made anew under the same name is left alone.
+
+    Brokers without topic ids (before Kafka 2.8) tell an id of zero; there the name has to do.
+    """
+    if not topics:
+        return {}
+    row = DeleteTopicsRequest.DeleteTopicState
+    named = [name for name, topic_id in topics.items() if topic_id.int == 0]
+    rows = [row(name=None, topic_id=topic_id) for topic_id in topics.values() if topic_id.int]
+    rows += [row(name=name, topic_id=uuid.UUID(int=0)) for name in named]
+    request = DeleteTopicsRequest(topics=rows, topic_names=named, timeout_ms=TIMEOUT_MS)
+    response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.responses])
+    name_of: dict[Any, str] = {topic_id: name for name, topic_id in topics.items()}
+    return {
+        name_of.get(getattr(topic, "topic_id", None), topic.name): _outcome(
+            topic.error_code, getattr(topic, "error_message", None)
+        )
+        for topic in response.responses
+    }
+
+
+async def alter_configs(kafka: KafkaConnection, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
+    """Outcomes by (resource, name). Topics go in one request; each broker is asked about itself."""
+    topics = [action for action in actions if action.resource != BROKER]
+    brokers = [action for action in actions if action.resource == BROKER]
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    if topics:
+        response = await kafka.send_to_controller(
+            _configs_request(topics), lambda r: [t.error_code for t in r.responses]
+        )
+        outcomes |= {
+            (topics[0].resource, row.resource_name): _outcome(row.error_code, row.error_message)
+            for row in response.responses
+        }
+    requests = {int(action.name): _configs_request([action]) for action in brokers}
+    for broker, response in (await kafka.send_each(requests)).items():
+        if isinstance(response, Exception):
+            outcomes[BROKER, str(broker)] = Outcome("UNREACHABLE", describe_error(response))
+            continue
+        for row in response.responses:
+            outcomes[BROKER, row.resource_name] = _outcome(row.error_code, row.error_message)
+    return outcomes
+
+
+def _configs_request(actions: Iterable[AlterConfig]) -> Any:
+    row = IncrementalAlterConfigsRequest.AlterConfigsResource
+    resources = [
+        row(
+            resource_type=BROKER_RESOURCE if action.resource == BROKER else TOPIC_RESOURCE,
+            resource_name=action.name,
+            configs=[
+                row.AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
+                for key, value in action.values.items()
+            ],
+        )
+        for action in actions
+    ]
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+
+
+async def alter_reassignments(
+    kafka: KafkaConnection, actions: Sequence[AlterReplicas]
+) -> dict[TopicPartition, Outcome]:
+    if not actions:
+        return {}
+    row = AlterPartitionReassignmentsRequest.ReassignableTopic
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for action in actions:
+        replicas = None if action.replicas is None else list(action.replicas)
+        by_topic[action.partition.topic].append(
+            row.ReassignablePartition(partition_index=action.partition.partition, replicas=replicas)
+        )
+    topics = [row(name=topic, partitions=partitions) for topic, partitions in by_topic.items()]
+    request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
+    response = await kafka.send_to_controller(request, lambda r: [r.error_code])
+    if response.error_code:
+        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+    return {
+        TopicPartition(topic.name, part.partition_index): _outcome(part.error_code, part.error_message)
+        for topic in response.responses
+        for part in topic.partitions
+    }
+
+
+async def alter_log_dirs(kafka: KafkaConnection, actions: Mapping[ReplicaId, str]) -> dict[ReplicaId, Outcome]:
+    """Each broker is told about its own replicas, all at the same time (DIR-11)."""
+    directory = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    grouped: dict[int, dict[str, dict[str, list[int]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for replica, path in actions.items():
+        grouped[replica.broker][path][replica.topic].append(replica.partition)
+    requests = {
+        broker: AlterReplicaLogDirsRequest(
+            dirs=[
+                directory(
+                    path=path,
+                    topics=[
+                        directory.AlterReplicaLogDirTopic(name=topic, partitions=partitions)
+                        for topic, partitions in topics.items()
+                    ],
+                )
+                for path, topics in paths.items()
+            ]
+        )
+        for broker, paths in grouped.items()
+    }
+    outcomes: dict[ReplicaId, Outcome] = {}
+    for broker, response in (await kafka.send_each(requests)).items():
+        if isinstance(response, Exception):
+            lost = Outcome("UNREACHABLE", describe_error(response))
+            outcomes |= {replica: lost for replica in actions if replica.broker == broker}
+            continue
+        for topic in response.results:
+            for part in topic.partitions:
+                outcomes[ReplicaId(topic.topic_name, part.partition_index, broker)] = _outcome(part.error_code, None)
+    return outcomes
+
+
+async def unregister_broker(kafka: KafkaConnection, broker: int) -> Outcome:
+    """Tells the controller that a broker will not come back."""
+    response = await kafka.send_to_controller(UnregisterBrokerRequest(broker_id=broker), lambda r: [r.error_code])
+    return _outcome(response.error_code, response.error_message)

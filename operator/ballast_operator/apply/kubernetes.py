@@ -1,0 +1,220 @@
+"""Reads and changes objects of Kubernetes over its HTTP API. Decides nothing.
+
+Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection) are tried again a
+few times; every other refusal is an `ApiError` that the caller has to understand. Status is written as a merge patch
+with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.model.meta import GROUP, VERSION, Key
+
+Object = dict[str, Any]
+
+FIELD_MANAGER = "ballast-operator"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+ATTEMPTS = 5
+FIRST_DELAY_SECONDS = 0.1
+MAX_DELAY_SECONDS = 5.0
+MAX_PARALLEL_REQUESTS = 24
+REQUEST_TIMEOUT_SECONDS = 30.0
+TOKEN_LIFE_SECONDS = 60.0
+PAGE = 500
+
+
+class ApiError(Exception):
+    """The API server refused a request."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def not_found(self) -> bool:
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Somebody else changed the object since it was observed."""
+        return self.status == 409 and self.reason != "AlreadyExists"
+
+    @property
+    def already_exists(self) -> bool:
+        return self.reason == "AlreadyExists"
+
+
+class ApiUnavailableError(Exception):
+    """The API server could not be reached, or asked to come back later too often."""
+
+
+def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None, sub: str = "") -> str:
+    """The URL path of an object or a collection."""
+    root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"
+    parts = [root]
+    if namespace is not None:
+        parts.append(f"namespaces/{namespace}")
+    parts.append(plural)
+    if name is not None:
+        parts.append(name)
+    if sub:
+        parts.append(sub)
+    return "/".join(parts)
+
+
+def ballast_path(plural: str, key: Key, sub: str = "") -> str:
+    return path_of(f"{GROUP}/{VERSION}", plural, key.namespace, key.name, sub)
+
+
+class KubernetesApi:
+    """A session with one API server. `requests` counts what was sent, by verb, for metrics and tests."""
+
+    def __init__(self, access: ApiAccess) -> None:
+        self._access = access
+        self._session: aiohttp.ClientSession | None = None
+        self._parallel = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
+        self._token: tuple[float, str | None] = (-TOKEN_LIFE_SECONDS, None)
+        self.requests: dict[str, int] = {}
+
+    async def get(self, path: str) -> Object:
+        return await self._request("GET", path)
+
+    async def find(self, path: str) -> Object | None:
+        """The object, or None if it surely does not exist."""
+        try:
+            return await self.get(path)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    async def items(self, path: str, label_selector: str = "") -> AsyncIterator[Object]:
+        """All objects of a collection, page by page."""
+        token = ""
+        while True:
+            query = {"limit": str(PAGE)} | ({"labelSelector": label_selector} if label_selector else {})
+            page = await self._request("GET", path, query=query | ({"continue": token} if token else {}))
+            for item in page.get("items") or ():
+                yield item
+            token = (page.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Object:
+        return await self._request("POST", path, body, query={"fieldManager": FIELD_MANAGER})
+
+    async def apply(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Server-side apply: this operator owns the fields named, and only those."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._request("PATCH", path, body, query=query, content_type=APPLY_PATCH)
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Object:
+        return await self._request("PUT", path, body, query={"fieldManager": FIELD_MANAGER})
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Object:
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._request("PATCH", path, body, query=query, content_type=MERGE_PATCH)
+
+    async def delete(
+        self, path: str, uid: str | None = None, propagation: str = "Background", grace_seconds: int | None = None
+    ) -> None:
+        """Delete an object, if it is still the one with this uid; one that is gone already is no error."""
+        body: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._request("DELETE", path, body)
+        except ApiError as error:
+            if not error.not_found and not (error.status == 409 and uid is not None):
+                raise
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        self.requests[method] = self.requests.get(method, 0) + 1
+        failure = "no attempt was made"
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
+            try:
+                async with self._parallel:
+                    status, text, retry_after = await self._send(method, path, body, query, content_type)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failure = str(error) or type(error).__name__
+                continue
+            if status < 400:
+                return dict(json.loads(text)) if text else {}
+            if status not in (429, 500, 502, 503, 504):
+                raise _error(status, text)
+            failure = str(_error(status, text))
+            if retry_after:
+                await asyncio.sleep(min(MAX_DELAY_SECONDS, retry_after))
+        raise ApiUnavailableError(f"{method} {path}: {failure}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str] | None,
+        content_type: str,
+    ) -> tuple[int, bytes, float]:
+        session = self._session or self._open()
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        token = self._bearer()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        async with session.request(
+            method, self._access.server + path, data=data, params=query, headers=headers
+        ) as answer:
+            text = await answer.read()
+            after = answer.headers.get("Retry-After", "")
+            return answer.status, text, float(after) if after.isdigit() else 0.0
+
+    def _open(self) -> aiohttp.ClientSession:
+        context = self._access.ssl_context()
+        auth = None
+        if self._access.username:
+            auth = aiohttp.BasicAuth(self._access.username, self._access.password or "")
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_PARALLEL_REQUESTS, ssl=context if context else True),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+            auth=auth,
+        )
+        return self._session
+
+    def _bearer(self) -> str | None:
+        now = asyncio.get_running_loop().time()
+        if now - self._token[0] >= TOKEN_LIFE_SECONDS:
+            self._token = (now, self._access.bearer_token())
+        return self._token[1]
+
+
+def _error(status: int, text: bytes) -> ApiError:
+    try:
+        body = json.loads(text)
+        return ApiError(status, str(body.get("reason") or status), str(body.get("message") or ""))
+    except (ValueError, AttributeError):
+        return ApiError(status, str(status), text[:200].decode(errors="replace"))

@@ -1,0 +1,169 @@
+"""One cycle of a cluster's worker: connect, let the three handlers do their part, say when to come back.
+
+The order matters: the cluster first (it may be what makes Kafka reachable), then topics, then moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
+from ballast_operator.apply.writer import Writer
+from ballast_operator.cache import Cache
+from ballast_operator.clock import Now, monotonic
+from ballast_operator.connections import Connections, SecretMissingError
+from ballast_operator.events import Events
+from ballast_operator.handlers.clusters import ClusterHandler
+from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.handlers.topics import TopicHandler, unreachable_verdict
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.ledger import Ledger
+from ballast_operator.metrics import Metrics
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.meta import Key
+from ballast_operator.status import SHARED, Verdict
+from ballast_operator.worker import Again, Work
+
+log = logging.getLogger(__name__)
+
+# An outage shorter than this is told only for objects that are looked at anyway.
+OUTAGE_TOLD_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all workers use."""
+
+    api: KubernetesApi
+    cache: Cache
+    writer: Writer
+    events: Events
+    metrics: Metrics
+    now: Now
+
+
+@dataclass
+class Outage:
+    since: str
+    started: float
+    error: str
+    told: bool = False
+
+
+class ClusterCycle:
+    """Everything about one KafkaCluster key; the object may come, go and come again meanwhile."""
+
+    def __init__(self, key: Key, shared: Shared) -> None:
+        self._key = key
+        self._shared = shared
+        self._connections = Connections(shared.api)
+        self._ledger: Ledger | None = None
+        self._outage: Outage | None = None
+        self._resync_at = 0.0
+        self._topics = TopicHandler(key, shared.cache, shared.writer)
+        self._reassignments = ReassignmentHandler(key, shared)
+        self._clusters = ClusterHandler(key, shared)
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    async def run(self, work: Work) -> Again:
+        cluster = self._shared.cache.clusters.get(self._key)
+        if cluster is None:
+            return await self._without_cluster(work)
+        self._start_resync(work, cluster)
+        again = Again()
+        kafka, blocked = None, None
+        try:
+            kafka = await self._reach(cluster, work, again)
+        except (KafkaUnavailableError, SecretMissingError) as error:
+            blocked = await self._lost(cluster, error, again)
+        except (ApiError, ApiUnavailableError) as error:
+            log.warning("cluster %s: Kubernetes: %s", self._key, error)
+            again.all_of(work)
+            return again
+        if kafka is None and blocked is None:
+            await self._clusters.starting(cluster, again)
+            blocked = SHARED["ClusterStarting"].says(cluster=cluster.meta.name)
+        try:
+            await self._serve(work, again, kafka, blocked, cluster)
+        except KafkaUnavailableError as error:
+            verdict = await self._lost(cluster, error, again)
+            await self._tell_topics(work, again, verdict)
+        except (ApiError, ApiUnavailableError) as error:
+            log.warning("cluster %s: Kubernetes: %s", self._key, error)
+            again.all_of(work)
+        self._come_back(again, cluster)
+        return again
+
+    def _start_resync(self, work: Work, cluster: KafkaCluster) -> None:
+        """Once in a while everything is compared, whether or not anything was heard."""
+        if monotonic() >= self._resync_at:
+            self._resync_at = monotonic() + cluster.spec.resync_seconds
+            work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
+            work.cluster = work.reassignments = True
+
+    async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
+        """The connection, if the cluster answers; None while it is still starting."""
+        bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
+        if bootstrap is None:
+            return None
+        kafka = await self._connections.get(cluster, bootstrap)
+        if await self._clusters.observe(cluster, kafka, work.cluster, again) and self._outage is not None:
+            log.info("cluster %s answers again", self._key)
+            self._outage = None
+            work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
+        return kafka
+
+    async def _serve(
+        self, work: Work, again: Again, kafka: KafkaConnection | None, blocked: Verdict | None, cluster: KafkaCluster
+    ) -> None:
+        if kafka is None:
+            await self._tell_topics(work, again, blocked)
+            await self._reassignments.tell(blocked, again)
+            return
+        if self._ledger is None or self._ledger.uid != cluster.meta.uid:
+            self._ledger = Ledger(self._shared.api, cluster)
+        if work.reassignments:
+            await self._reassignments.handle(kafka, again)
+            self._topics.moved_topics = self._reassignments.moved_topics
+        if work.topics:
+            with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
+                await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
+            if not again.topics:
+                await self._ledger.prune(self._shared.cache.topics_of(self._key))
+
+    async def _tell_topics(self, work: Work, again: Again, verdict: Verdict | None) -> None:
+        outage = self._outage
+        if outage is not None and not outage.told and monotonic() - outage.started >= OUTAGE_TOLD_SECONDS:
+            outage.told = True
+            work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
+        await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
+        again.topics |= work.topics
+
+    async def _without_cluster(self, work: Work) -> Again:
+        """The KafkaCluster does not exist: say so, and hold nobody's deletion."""
+        await self._connections.close()
+        self._ledger, self._outage, self._resync_at = None, None, 0.0
+        again = Again()
+        work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
+        await self._topics.handle(work.topics, self._shared.now(), again)
+        verdict = SHARED["ClusterNotFound"].says(cluster=self._key.name)
+        await self._reassignments.tell(verdict, again, cluster_gone=True)
+        await self._clusters.forget()
+        return again
+
+    async def _lost(self, cluster: KafkaCluster, error: Exception, again: Again) -> Verdict:
+        if self._outage is None:
+            log.warning("cluster %s does not answer: %s", self._key, error)
+            self._outage = Outage(self._shared.now(), monotonic(), str(error))
+        again.failed = True
+        again.cluster_within(0.0)
+        again.reassignments_within(0.0)
+        await self._clusters.unreachable(cluster, self._outage.since, error, again)
+        return unreachable_verdict(cluster, self._outage.since, self._outage.error)
+
+    def _come_back(self, again: Again, cluster: KafkaCluster) -> None:
+        """The worker sleeps at most until the next resync."""
+        again.cluster_within(max(0.1, self._resync_at - monotonic()))

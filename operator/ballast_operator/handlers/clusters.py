@@ -1,0 +1,111 @@
+"""Looks after the KafkaCluster itself: makes it reachable, observes it, tells its status.
+
+For a cluster that exists already (external) that is all. For one that the operator runs, `managed` brings Kubernetes
+into line first.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.handlers.managed import ManagedCluster
+from ballast_operator.handlers.reassignments import observe_whole
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.model.cluster import ClusterStatus, KafkaCluster
+from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.meta import Key
+from ballast_operator.observe import observe_brokers
+from ballast_operator.plan.claimed import as_claimed
+from ballast_operator.plan.cluster_status import cluster_status, health
+from ballast_operator.status import CLUSTER, SHARED, Verdict, conditions, ready_condition
+from ballast_operator.worker import Again
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+UNHEALTHY_LOOK_SECONDS = 1.0
+# Reasons that are no cause for concern.
+IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"})
+
+
+class WrongClusterError(KafkaUnavailableError):
+    """Another cluster answers at the address; nothing may be done to it."""
+
+
+class ClusterHandler:
+    """One KafkaCluster. Used by that cluster's worker only."""
+
+    def __init__(self, key: Key, shared: Shared) -> None:
+        self._key = key
+        self._shared = shared
+        self._managed = ManagedCluster(key, shared)
+
+    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
+        """The bootstrap address, or None while there is none yet."""
+        if cluster.spec.external is not None:
+            return cluster.spec.external.bootstrap_servers
+        return await self._managed.prepare(cluster, look, again)
+
+    async def observe(self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, again: Again) -> bool:
+        """Whether the cluster was asked and answered; its status is then up to date."""
+        if not look:
+            return False
+        with self._shared.metrics.reconcile("KafkaCluster"):
+            view = await observe_brokers(kafka)
+            self._refuse_other_cluster(cluster, view)
+            view = as_claimed(cluster, await observe_whole(kafka, view))
+            pods = self._managed.pods if cluster.spec.external is None else {}
+            status = cluster_status(view, cluster.status, pods)
+            if cluster.spec.external is not None:
+                verdict = SHARED["Paused"].says() if cluster.meta.paused else health(view)
+                status = replace(status, bootstrap_servers=cluster.spec.external.bootstrap_servers)
+            else:
+                verdict, status = await self._managed.finish(cluster, kafka, view, status, again)
+        if verdict.reason != "Ready":
+            again.cluster_within(UNHEALTHY_LOOK_SECONDS)
+        await self._write(cluster, status, verdict, again)
+        return True
+
+    def _refuse_other_cluster(self, cluster: KafkaCluster, view: KafkaView) -> None:
+        known = cluster.status.cluster_id
+        if known is not None and view.cluster_id != known:
+            verdict = CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known)
+            raise WrongClusterError(verdict.message)
+
+    async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
+        """Say that the cluster does not answer; what was known of it stays."""
+        text = str(error) if str(error).endswith(".") else f"{error}."
+        verdict = CLUSTER["Unreachable"].says(since=since, error=text)
+        if isinstance(error, WrongClusterError):
+            verdict = Verdict("WrongCluster", "False", str(error), stalled=True)
+        if cluster.spec.external is None:
+            verdict = self._managed.explain(cluster) or verdict
+        current = self._shared.cache.clusters.get(self._key) or cluster
+        await self._write(current, current.status, verdict, again)
+
+    async def starting(self, cluster: KafkaCluster, again: Again) -> None:
+        """The cluster has no address yet."""
+        verdict = self._managed.explain(cluster) or CLUSTER["Starting"].says(online=0, brokers=cluster.spec.brokers)
+        current = self._shared.cache.clusters.get(self._key) or cluster
+        await self._write(current, current.status, verdict, again)
+        again.cluster_within(1.0)
+
+    async def forget(self) -> None:
+        self._managed = ManagedCluster(self._key, self._shared)
+
+    async def _write(self, cluster: KafkaCluster, status: ClusterStatus, verdict: Verdict, again: Again) -> None:
+        current = self._shared.cache.clusters.get(self._key)
+        if current is None or current.meta.uid != cluster.meta.uid:
+            return
+        before = ready_condition(current.status.conditions)
+        said = conditions(current.status.conditions, verdict, cluster.meta.generation, self._shared.now())
+        wanted = replace(status, observed_generation=cluster.meta.generation, conditions=said)
+        if not await self._shared.writer.write_status(current, wanted):
+            again.cluster_within(0.0)
+        elif before is None or before.reason != verdict.reason:
+            kind = NORMAL if verdict.reason in IN_COURSE else WARNING
+            self._shared.events.send(current, kind, verdict.reason, verdict.message)

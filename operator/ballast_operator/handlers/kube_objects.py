@@ -1,0 +1,172 @@
+"""Reads and applies the Kubernetes objects of a cluster that the operator runs. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
+from ballast_operator.apply.writer import owner_reference
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.meta import CLUSTER_LABEL, GROUP
+from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts
+from ballast_operator.plan.managed import same_templates
+from ballast_operator.resources import names, others, pods
+from ballast_operator.resources.layout import Identity, Layout, new_identity, read_identity, write_identity
+from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
+from ballast_operator.resources.properties import config_map_name
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+APPLIED = f"{GROUP}/applied"
+GONE_POLLS = 50
+GONE_POLL_SECONDS = 0.2
+PLURALS = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "StatefulSet": ("apps/v1", "statefulsets"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+}
+
+
+class KubeObjects:
+    """The objects of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._api = shared.api
+        self._identity: Identity | None = None
+
+    async def identity(self, cluster: KafkaCluster) -> Identity:
+        """What the cluster was born with, made at its birth. It outlives the KafkaCluster as the claims do."""
+        if self._identity is not None:
+            return self._identity
+        namespace, name = cluster.meta.namespace, names.identity(cluster)
+        found = await self._api.find(path_of("v1", "configmaps", namespace, name))
+        if found is None:
+            cluster_id = cluster.status.cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            body: dict[str, Any] = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": namespace, "labels": names.labels(cluster)},
+                "data": write_identity(new_identity(cluster, cluster_id)),
+            }
+            if cluster.spec.storage is not None and cluster.spec.storage.delete_claim:
+                body["metadata"]["ownerReferences"] = [owner_reference(cluster)]
+            found = await self._api.create(path_of("v1", "configmaps", namespace), body)
+        self._identity = read_identity(found["data"])
+        return self._identity
+
+    async def facts(self, cluster: KafkaCluster) -> KubeFacts:
+        """What exists now."""
+        namespace = cluster.meta.namespace
+        stateful_set = await self._api.find(path_of("apps/v1", "statefulsets", namespace, names.stateful_set(cluster)))
+        label = f"{CLUSTER_LABEL}={cluster.meta.name}"
+        found_pods = [pod async for pod in self._api.items(path_of("v1", "pods", namespace), label)]
+        claims = [c async for c in self._api.items(path_of("v1", "persistentvolumeclaims", namespace), label)]
+        return kube_facts(cluster, stateful_set, found_pods, claims)
+
+    async def apply_layout(self, layout: Layout, kube: KubeFacts) -> None:
+        """Bring all objects to the layout. The configuration comes before the pods that read it."""
+        cluster = layout.cluster
+        await self._apply(cluster, others.service_account(cluster))
+        await self._apply(cluster, others.headless_service(cluster))
+        await self._apply(cluster, others.bootstrap_service(cluster))
+        await self._apply(cluster, others.config_map(layout))
+        await self._apply(cluster, others.disruption_budget(cluster))
+        monitor = others.pod_monitor(cluster)
+        if monitor is not None:
+            await self._apply(cluster, monitor)
+        if layout.identity.dedicated:
+            await self._apply(cluster, pods.stateful_set(layout, CONTROLLER_ROLE))
+        await self._apply_stateful_set(layout, kube)
+
+    async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
+        """Configurations that no pod uses any more."""
+        cluster = layout.cluster
+        used = {pod.config for pod in (*kube.pods.values(), *kube.controllers.values())}
+        label = f"{CLUSTER_LABEL}={cluster.meta.name},{ROLE_LABEL}={CONFIG_ROLE}"
+        namespace = cluster.meta.namespace
+        async for found in self._api.items(path_of("v1", "configmaps", namespace), label):
+            meta = found["metadata"]
+            if meta["name"] != config_map_name(layout) and meta["name"] not in used:
+                await self._api.delete(path_of("v1", "configmaps", namespace, meta["name"]), uid=meta["uid"])
+
+    async def _apply_stateful_set(self, layout: Layout, kube: KubeFacts) -> None:
+        if kube.deleting:
+            return
+        if kube.exists and not same_templates(layout.volumes, kube.volumes):
+            # Claim templates cannot be changed: the set is made anew around its pods, which stay.
+            log.info("StatefulSet of %s is made anew, for other volumes", layout.cluster.key)
+            path = self._path("StatefulSet", layout.cluster.meta.namespace, names.stateful_set(layout.cluster))
+            await self._api.delete(path, propagation="Orphan")
+            await self._until_gone(path)
+        await self._apply(layout.cluster, pods.stateful_set(layout, BROKER_ROLE))
+
+    async def _until_gone(self, path: str) -> None:
+        """Before this cycle ends: found without its set, a cluster would be laid out by its pods."""
+        for _ in range(GONE_POLLS):
+            if await self._api.find(path) is None:
+                return
+            await asyncio.sleep(GONE_POLL_SECONDS)
+        raise ApiUnavailableError(f"{path} is still being deleted")
+
+    async def _apply(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
+        """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since."""
+        meta = body["metadata"]
+        meta["ownerReferences"] = [owner_reference(owner)]
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        meta.setdefault("annotations", {})[APPLIED] = digest
+        path = self._path(body["kind"], meta["namespace"], meta["name"])
+        found = await self._api.find(path)
+        if found is not None and _holds(body, found):
+            return
+        await self._api.apply(path, body)
+
+    def _path(self, kind: str, namespace: str, name: str) -> str:
+        api_version, plural = PLURALS[kind]
+        return path_of(api_version, plural, namespace, name)
+
+    async def restart(self, cluster: KafkaCluster, pod: PodFacts) -> None:
+        """Delete a pod, if it is still the one that was looked at; its StatefulSet makes it anew."""
+        await self._api.delete(path_of("v1", "pods", cluster.meta.namespace, pod.name), uid=pod.uid)
+
+    async def grow_claim(self, cluster: KafkaCluster, claim: str, size: str) -> str | None:
+        """Ask for a larger volume; the refusal, if the storage class does not allow it."""
+        path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim)
+        try:
+            await self._api.merge(path, {"spec": {"resources": {"requests": {"storage": size}}}})
+        except ApiError as error:
+            return error.message
+        return None
+
+    async def delete_claim(self, cluster: KafkaCluster, claim: str, uid: str) -> None:
+        await self._api.delete(path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim), uid=uid)
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    """Whether everything wanted is there; what the API server or others added does not matter.
+
+    Values that the server writes in another form (quantities) differ here; then it is applied again, which changes
+    nothing.
+    """
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            key in found and _holds(value, found[key]) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(wanted) == len(found)
+            and all(_holds(one, other) for one, other in zip(wanted, found, strict=True))
+        )
+    return bool(wanted == found)

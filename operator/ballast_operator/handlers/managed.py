@@ -1,0 +1,390 @@
+"""A cluster that the operator runs: Kubernetes objects, scaling, volumes, restarts.
+
+`prepare` brings Kubernetes to a layout that loses nothing; `finish` runs when Kafka answers, drains what has to go, and
+removes it only when it is empty. Nothing is remembered between cycles but what the API shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply import kafka as kafka_actions
+from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
+from ballast_operator.model.fields import write
+from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
+from ballast_operator.model.meta import Key
+from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.observe import observe_broker_configs, observe_effective_config, observe_ongoing
+from ballast_operator.plan import managed as plan
+from ballast_operator.plan.cluster_status import failed_directories, health
+from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.resources import names, pods
+from ballast_operator.resources.layout import Identity
+from ballast_operator.resources.names import BROKER_ROLE
+from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
+from ballast_operator.worker import Again
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+CORDON = "cordoned.log.dirs"
+MIN_INSYNC = "min.insync.replicas"
+LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that this cycle knows about the cluster."""
+
+    cluster: KafkaCluster
+    identity: Identity
+    kube: KubeFacts
+    view: KafkaView
+    kafka: KafkaConnection
+
+
+class ManagedCluster:
+    """One cluster that the operator runs. Used by that cluster's worker only."""
+
+    def __init__(self, key: Key, shared: Shared) -> None:
+        self._key = key
+        self._shared = shared
+        self._objects = KubeObjects(shared)
+        self._kube = KubeFacts()
+        self._identity: Identity | None = None
+        self._bootstrap: str | None = None
+        self._tidied: set[str | None] = set()
+
+    @property
+    def pods(self) -> Mapping[int, str]:
+        return {ordinal: pod.name for ordinal, pod in self._kube.pods.items()}
+
+    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
+        """Bring Kubernetes into line; the addresses of the brokers' pods, if there are any."""
+        if not look and self._bootstrap is not None:
+            return self._bootstrap
+        self._identity = await self._objects.identity(cluster)
+        self._kube = await self._objects.facts(cluster)
+        if not cluster.meta.paused and not cluster.meta.deleting:
+            layout = plan.held_layout(cluster, self._identity, self._kube)
+            await self._objects.apply_layout(layout, self._kube)
+            if self._kube.deleting or not self._kube.exists:
+                again.cluster_within(0.5)
+        port = cluster.spec.listeners[0].port
+        running = [pod for _, pod in sorted(self._kube.pods.items()) if pod.address and pod.ready]
+        self._bootstrap = ",".join(f"{pod.address}:{port}" for pod in running) or None
+        return self._bootstrap
+
+    def explain(self, cluster: KafkaCluster) -> Verdict | None:
+        """What Kubernetes knows about brokers that do not come up."""
+        troubled = [pod for pod in self._kube.pods.values() if pod.trouble is not None]
+        if not troubled:
+            return None
+        ids = ", ".join(str(pod.ordinal) for pod in troubled)
+        told = CLUSTER["BrokersOffline"].says(ids=ids)
+        return told._replace(message=f"{told.message} Pod {troubled[0].name}: {troubled[0].trouble}")
+
+    async def finish(
+        self, cluster: KafkaCluster, kafka: KafkaConnection, view: KafkaView, status: ClusterStatus, again: Again
+    ) -> tuple[Verdict, ClusterStatus]:
+        """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
+        assert self._identity is not None
+        view = replace(view, ongoing=await observe_ongoing(kafka))
+        scene = Scene(cluster, self._identity, self._kube, view, kafka)
+        status = self._base_status(scene, status)
+        if cluster.meta.paused:
+            return SHARED["Paused"].says(), status
+        drains: list[Drain] = []
+        said = [
+            await self._scale_down(scene, drains),
+            await self._remove_volumes(scene, drains),
+            await self._roll(scene),
+        ]
+        await self._cordon(scene)
+        await self._propose(scene)
+        await self._heal_directories(scene)
+        await self._unregister(scene)
+        grown = await self._claims(scene)
+        await self._tidy(scene)
+        status = replace(status, drains=tuple(drains), retained_claims=self._retained(scene))
+        verdict = next((one for one in (*said, grown) if one is not None), None)
+        if verdict is not None:
+            again.cluster_within(LOOK_SECONDS)
+        return verdict or self._health(scene), status
+
+    def _health(self, scene: Scene) -> Verdict:
+        return self.explain(scene.cluster) or health(scene.view, scene.cluster.spec.brokers)
+
+    def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
+        cluster, kube = scene.cluster, scene.kube
+        port = cluster.spec.listeners[0].port
+        addresses = [f"{view.host}:{view.port}" for view in scene.view.brokers.values() if view.online and view.host]
+        return replace(
+            status,
+            bootstrap_servers=",".join(addresses)
+            or f"{names.bootstrap_service(cluster)}.{self._key.namespace}.svc:{port}",
+            voters=scene.identity.voters,
+            broker_count=kube.replicas,
+            brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",
+            selector=names.selector_text(cluster, BROKER_ROLE),
+        )
+
+    # Fewer brokers.
+
+    async def _scale_down(self, scene: Scene, drains: list[Drain]) -> Verdict | None:
+        excess = plan.excess_brokers(scene.cluster, scene.kube)
+        name = f"{scene.cluster.meta.name[:150]}-drain-brokers"
+        if not excess:
+            await self._drop(name)
+            return None
+        voters = [broker for broker in excess if broker in scene.identity.voters and not scene.identity.dedicated]
+        if voters:
+            least = max(scene.identity.voters) + 1
+            return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
+        left = plan.replicas_on(scene.view, excess)
+        if left == 0 and self._drained(name):
+            layout = plan.wanted_layout(
+                scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
+                plan.leaving_volumes(scene.cluster, scene.kube),
+            )  # fmt: skip
+            await self._objects.apply_layout(layout, scene.kube)
+            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=0)
+        drains += [
+            Drain(broker=broker, reassignment=name, replicas_left=plan.replicas_on(scene.view, [broker]))
+            for broker in excess
+        ]
+        if left is None:
+            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
+        held = await self._drain(scene, name, {"drainBrokers": list(excess)}) if left else None
+        if held is not None:
+            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)
+        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=left)
+
+    async def _unregister(self, scene: Scene) -> None:
+        """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
+        for broker in scene.view.brokers.values():
+            wanted = broker.id < max(scene.kube.replicas, scene.cluster.spec.brokers)
+            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.identity.voters:
+                continue
+            if plan.replicas_on(scene.view, [broker.id]) == 0:
+                outcome = await kafka_actions.unregister_broker(scene.kafka, broker.id)
+                log.info("cluster %s: broker %d unregistered: %s", self._key, broker.id, outcome.error or "done")
+
+    # Fewer volumes.
+
+    async def _remove_volumes(self, scene: Scene, drains: list[Drain]) -> Verdict | None:
+        leaving = plan.leaving_volumes(scene.cluster, scene.kube)
+        name = f"{scene.cluster.meta.name[:150]}-drain-volumes"
+        if not leaving:
+            await self._drop(name)
+            return None
+        kept = plan.metadata_volume_leaves(scene.cluster, scene.kube)
+        if kept is not None:
+            return CLUSTER["VolumeNeeded"].says(volume=kept)
+        brokers = sorted(broker.id for broker in scene.view.brokers.values() if broker.id < scene.kube.replicas)
+        directories = plan.directories_of(scene.cluster, scene.view, leaving, brokers)
+        left = plan.replicas_in(scene.view, directories, range(scene.kube.replicas))
+        shown = ", ".join(leaving)
+        if left is None:
+            return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
+        if left == 0 and self._drained(name):
+            layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
+            await self._objects.apply_layout(layout, scene.kube)
+            return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
+        full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
+        drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
+        rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
+        held = await self._drain(scene, name, {"drainDirectories": rows}) if rows else None
+        if held is not None:
+            return CLUSTER["VolumeHeld"].says(volume=shown, error=held)
+        return CLUSTER["DrainingVolume"].says(volume=shown, left=left)
+
+    # Reassignments of our own.
+
+    async def _drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
+        """See to it that a Reassignment empties what has to go; the words of why it does not."""
+        current = self._own(prefix)
+        if current is None:
+            await self._create(scene.cluster, _unique(prefix, mode), mode)
+            return None
+        if current.meta.deleting:
+            return None
+        phase = current.status.phase
+        if phase in (Phase.FAILED, Phase.CANCELLED, Phase.ROLLED_BACK):
+            said = ready_condition(current.status.conditions)
+            text = said.message if said else f"Reassignment {current.meta.name} ended as {phase}."
+            return f"{text} Delete Reassignment {current.meta.name} to try again"
+        if phase in ENDS or phase is Phase.STALE or not _same_mode(current, mode):
+            # What it was to empty has changed, or new replicas came meanwhile: another one takes its place.
+            await self._shared.writer.delete_reassignment(current)
+        return None
+
+    def _drained(self, prefix: str) -> bool:
+        """Whether nothing drains any more: its throttles have to be put back while what it drained still answers."""
+        current = self._own(prefix)
+        return current is None or current.status.phase in ENDS
+
+    async def _drop(self, prefix: str) -> None:
+        """What was being drained is wanted again, or is gone."""
+        current = self._own(prefix)
+        if current is not None and not current.meta.deleting and current.status.phase not in ENDS:
+            await self._shared.writer.delete_reassignment(current)
+
+    def _own(self, prefix: str) -> Reassignment | None:
+        """The Reassignment with this prefix that has not ended, else the last one."""
+        found = [
+            one
+            for one in self._shared.cache.reassignments_of(self._key)
+            if one.meta.name.startswith(f"{prefix}-") and one.meta.owner_references
+        ]
+        found.sort(key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
+        return found[-1] if found else None
+
+    async def _create(
+        self, cluster: KafkaCluster, name: str, mode: Mapping[str, Any], approval: str = "Automatic"
+    ) -> None:
+        spec: dict[str, Any] = {"clusterRef": {"name": cluster.meta.name}, "approval": approval, **mode}
+        if cluster.spec.rebalance is not None and cluster.spec.rebalance.throttle is not None:
+            spec["throttle"] = write(cluster.spec.rebalance.throttle)
+        await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
+
+    # More brokers.
+
+    async def _propose(self, scene: Scene) -> None:
+        """Brokers that were added get their share, if the spec says so. The mark on the StatefulSet goes with it."""
+        added = [broker for broker in scene.kube.added if broker < scene.cluster.spec.brokers]
+        if not scene.kube.added or not scene.kube.exists:
+            return
+        online = [
+            b for b in added if b in scene.view.brokers and scene.view.brokers[b].online and b in scene.view.described
+        ]
+        if len(online) < len(added):
+            return
+        rebalance = scene.cluster.spec.rebalance
+        policy = rebalance.on_scale_up if rebalance else OnScaleUp.PROPOSE
+        if added and policy is not OnScaleUp.NONE:
+            approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
+            mode = {"addBrokers": added}
+            prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
+            await self._create(scene.cluster, _unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
+        layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
+        await self._objects.apply_layout(layout, scene.kube)
+
+    # Failed directories.
+
+    async def _heal_directories(self, scene: Scene) -> None:
+        storage = scene.cluster.spec.storage
+        if storage is None or storage.on_directory_failure is not OnDirectoryFailure.DRAIN:
+            return
+        failed = failed_directories(scene.view)
+        prefix = f"{scene.cluster.meta.name[:150]}-heal"
+        current = self._own(prefix)
+        if failed and (current is None or current.status.phase in ENDS):
+            mode = {"drainDirectories": [{"broker": d.broker, "directory": d.path} for d in failed]}
+            name = _unique(prefix, mode)
+            if current is None or current.meta.name != name:
+                await self._create(scene.cluster, name, mode)
+
+    # Cordons.
+
+    async def _cordon(self, scene: Scene) -> None:
+        """What is being drained takes no new replicas; what is not being drained does."""
+        online = [broker.id for broker in scene.view.brokers.values() if broker.online]
+        configs = await observe_broker_configs(scene.kafka, online)
+        excess = set(plan.excess_brokers(scene.cluster, scene.kube))
+        leaving = plan.directories_of(
+            scene.cluster, scene.view, plan.leaving_volumes(scene.cluster, scene.kube), online
+        )
+        changes = []
+        for broker, found in configs.items():
+            wanted = "*" if broker in excess else _paths(broker, leaving)
+            if found.get(CORDON) != wanted:
+                changes.append(AlterConfig(BROKER, str(broker), {CORDON: wanted}))
+        for (_, name), outcome in (await kafka_actions.alter_configs(scene.kafka, changes)).items():
+            if not outcome.ok:
+                log.warning("cluster %s: broker %s could not be cordoned: %s", self._key, name, outcome.message)
+
+    # Restarts.
+
+    async def _roll(self, scene: Scene) -> Verdict | None:
+        """Restart one broker whose pod is not as it should be, if the partitions allow it."""
+        if not scene.kube.exists or scene.kube.deleting:
+            return None
+        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+        wanted = pods.revision(layout, BROKER_ROLE)
+        if all(pod.revision == wanted for pod in scene.kube.pods.values()):
+            return None
+        least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
+        min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
+        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout.brokers)
+        if restart.broker is not None:
+            if restart.unprotected:
+                message = f"partitions without enough replicas are offline meanwhile: {_some(restart.unprotected)}"
+                self._shared.events.send(scene.cluster, "Warning", "Unprotected", message)
+            await self._objects.restart(scene.cluster, scene.kube.pods[restart.broker])
+            return CLUSTER["Rolling"].says(broker=restart.broker, left=restart.left)
+        if restart.waits is not None:
+            return CLUSTER["RollWaits"].says(broker=restart.next, error=restart.waits)
+        return None
+
+    async def _tidy(self, scene: Scene) -> None:
+        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+        configs = {pod.config for pod in scene.kube.pods.values()}
+        if configs != self._tidied:
+            await self._objects.drop_old_configs(layout, scene.kube)
+            self._tidied = configs
+
+    # Claims.
+
+    async def _claims(self, scene: Scene) -> Verdict | None:
+        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+        refusal = None
+        for claim, size in plan.claims_to_grow(layout, scene.kube).items():
+            refusal = await self._objects.grow_claim(scene.cluster, claim, size) or refusal
+        storage = scene.cluster.spec.storage
+        if storage is not None and storage.delete_claim:
+            for unused in plan.unused_claims(layout, scene.kube):
+                await self._objects.delete_claim(scene.cluster, unused.name, unused.uid)
+        return CLUSTER["Applying"].says(error=refusal) if refusal else None
+
+    def _retained(self, scene: Scene) -> tuple[str, ...]:
+        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+        storage = scene.cluster.spec.storage
+        if storage is not None and storage.delete_claim:
+            return ()
+        return tuple(sorted(claim.name for claim in plan.unused_claims(layout, scene.kube)))
+
+
+def _paths(broker: int, directories: Mapping[DirectoryId, str]) -> str | None:
+    return ",".join(sorted(d.path for d in directories if d.broker == broker)) or None
+
+
+def _unique(prefix: str, content: Any) -> str:
+    return f"{prefix}-{hashlib.sha256(repr(content).encode()).hexdigest()[:8]}"
+
+
+def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
+    """Whether a drain that runs empties at least what has to be emptied now."""
+    spec = reassignment.spec
+    if "drainBrokers" in mode:
+        return set(spec.drain_brokers) == set(mode["drainBrokers"])
+    rows = {(row["broker"], row["directory"]) for row in mode["drainDirectories"]}
+    return rows <= {(row.broker, row.directory) for row in spec.drain_directories}
+
+
+def _ids(brokers: Any) -> str:
+    return ", ".join(map(str, brokers))
+
+
+def _some(names_: tuple[str, ...], limit: int = 10) -> str:
+    more = f" and {len(names_) - limit} more" if len(names_) > limit else ""
+    return ", ".join(names_[:limit]) + more

@@ -1,0 +1,545 @@
+"""Carries out the Reassignments of one cluster, all of them from one snapshot, since they share brokers and throttles.
+
+The order inside a cycle is what makes a kill at any line harmless: plans are kept in ConfigMaps before their hash is
+told; statuses (with what throttles were) are written before anything is changed; throttles are set before the first
+move starts; and what runs is always told from the cluster, never remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply import kafka as kafka_actions
+from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.apply.writer import owner_reference
+from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.model.actions import AlterReplicas
+from ballast_operator.model.kafka import BROKER, KafkaView, Outcome, ReplicaId, TopicPartition
+from ballast_operator.model.meta import Key
+from ballast_operator.model.reassignment import (
+    ENDS,
+    MaxConcurrentMoves,
+    Phase,
+    PlanStatus,
+    Reassignment,
+    ReassignmentStatus,
+    RollbackStatus,
+    ThrottleRecord,
+)
+from ballast_operator.model.times import seconds_of
+from ballast_operator.observe import (
+    observe_broker_configs,
+    observe_brokers,
+    observe_directories,
+    observe_ongoing,
+    observe_topic_configs,
+    observe_topics,
+)
+from ballast_operator.plan.claimed import as_claimed
+from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
+from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
+from ballast_operator.plan.progress import progress_of
+from ballast_operator.plan.starting import choose_starts, observe_traffic
+from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
+from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_throttles
+from ballast_operator.status import REASSIGNMENT, Verdict, conditions, ready_condition
+from ballast_operator.worker import Again
+from ballast_planner import Move
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+IDLE_LOOK_SECONDS = 15.0
+PROGRESS_SECONDS = 3.0
+GITOPS_MARKS = (
+    "argocd.argoproj.io/tracking-id",
+    "argocd.argoproj.io/instance",
+    "app.kubernetes.io/instance",
+    "kustomize.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/name",
+)
+# The destination does not have the replica yet: the broker keeps the directory in mind for when it gets it (DIR-13).
+REMEMBERED = "REPLICA_NOT_AVAILABLE"
+
+
+@dataclass
+class Case:
+    """One Reassignment in this cycle."""
+
+    reassignment: Reassignment
+    plan: StoredPlan | None = None
+    step: Step | None = None
+    status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
+    records: tuple[ThrottleRecord, ...] = ()
+    notes: dict[TopicPartition, str] = field(default_factory=dict)
+    starts: tuple[Move, ...] = ()
+
+
+class ReassignmentHandler:
+    """The Reassignments of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, cluster: Key, shared: Shared) -> None:
+        self._cluster = cluster
+        self._shared = shared
+        self._plans: dict[str, StoredPlan] = {}
+        self._refusals: dict[TopicPartition, str] = {}
+        self.moved_topics: dict[str, str] = {}
+
+    # Without Kafka.
+
+    async def tell(self, verdict: Verdict | None, again: Again, cluster_gone: bool = False) -> None:
+        """The cluster cannot be asked: say so, and let those go that have nothing to put back."""
+        for reassignment in self._shared.cache.reassignments_of(self._cluster):
+            status = reassignment.status
+            if reassignment.meta.deleting and (cluster_gone or _nothing_to_undo(reassignment)):
+                await self._release(reassignment)
+                continue
+            if (status.phase in ENDS and not status.throttle) or verdict is None:
+                continue
+            wanted = replace(
+                status,
+                phase=status.phase or Phase.PLANNING,
+                observed_generation=reassignment.meta.generation,
+                conditions=self._conditions(reassignment, verdict),
+            )
+            if not await self._shared.writer.write_status(reassignment, wanted):
+                again.reassignments_within(LOOK_SECONDS)
+
+    # With Kafka.
+
+    async def handle(self, kafka: KafkaConnection, again: Again) -> None:
+        """One look at all Reassignments of the cluster."""
+        cases = []
+        for reassignment in self._shared.cache.reassignments_of(self._cluster):
+            if await self._at_rest(reassignment, again):
+                continue
+            cases.append(Case(reassignment, status=reassignment.status, records=reassignment.status.throttle))
+        if not cases:
+            self._publish((), again)
+            return
+        with self._shared.metrics.reconcile("Reassignment", len(cases)):
+            await self._load_plans(cases)
+            view = await self._observe(cases, kafka)
+            await self._make_plans(cases, view, kafka)
+            await self._carry_out(cases, view, kafka, again)
+
+    async def _at_rest(self, reassignment: Reassignment, again: Again) -> bool:
+        """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
+        if reassignment.meta.paused:
+            return True
+        status = reassignment.status
+        if goal_of(reassignment) is not Goal.REST or status.throttle:
+            return False
+        if reassignment.meta.deleting:
+            await self._release(reassignment)
+            return True
+        if status.phase in ENDS:
+            if status.observed_generation != reassignment.meta.generation:
+                current = replace(status, observed_generation=reassignment.meta.generation)
+                await self._shared.writer.write_status(reassignment, current)
+            await self._expire(reassignment, again)
+        self._plans.pop(reassignment.meta.uid, None)
+        return True
+
+    async def _expire(self, reassignment: Reassignment, again: Again) -> None:
+        """ttlSecondsAfterFinished."""
+        ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
+        if ttl is None or finished is None:
+            return
+        marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
+        tracked = next((mark for mark in GITOPS_MARKS if mark in marks), None)
+        if tracked is not None:
+            message = f"ttlSecondsAfterFinished is ignored, since {tracked} says that GitOps would create it again"
+            self._shared.events.send(reassignment, WARNING, "TtlIgnored", message)
+            return
+        left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
+        if left > 0:
+            again.reassignments_within(left)
+        else:
+            await self._shared.writer.delete_reassignment(reassignment)
+
+    async def _release(self, reassignment: Reassignment) -> None:
+        if reassignment.meta.finalized:
+            await self._shared.writer.set_finalizer(reassignment, False)
+        self._plans.pop(reassignment.meta.uid, None)
+
+    # Plans.
+
+    async def _load_plans(self, cases: Sequence[Case]) -> None:
+        """From memory, else from the ConfigMaps that the status names."""
+        for case in cases:
+            told = case.reassignment.status.plan
+            known = self._plans.get(case.reassignment.meta.uid)
+            if told is None or told.hash is None:
+                continue
+            if known is not None and known.hash == told.hash:
+                case.plan = known
+                continue
+            try:
+                maps = [await self._config_map(case.reassignment, name) for name in told.config_maps]
+                case.plan = await asyncio.to_thread(decode, [m for m in maps if m is not None], told.hash)
+                self._plans[case.reassignment.meta.uid] = case.plan
+            except StoredPlanError as error:
+                await self._lost_plan(case, str(error))
+
+    async def _lost_plan(self, case: Case, error: str) -> None:
+        if case.reassignment.status.started_at is None:
+            return
+        log.error("Reassignment %s: its plan is lost: %s", case.reassignment.key, error)
+        case.step = Step(Phase.FAILED, REASSIGNMENT["PlanLost"].says(error=error))
+
+    async def _config_map(self, reassignment: Reassignment, name: str) -> dict[str, Any] | None:
+        return await self._shared.api.find(path_of("v1", "configmaps", reassignment.meta.namespace, name))
+
+    async def _make_plans(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
+        """For those that have none yet. Planning is computing, so it happens in a thread."""
+        lacking = [case for case in cases if case.plan is None and case.step is None]
+        lacking = [
+            case for case in lacking if goal_of(case.reassignment) is Goal.FORWARD or self._cancel_unplanned(case)
+        ]
+        lacking = [case for case in lacking if case.step is None]
+        if not lacking:
+            return
+        whole = self._as_claimed(await observe_whole(kafka, view))
+        for case in lacking:
+            await self._make_plan(case, whole)
+
+    def _cancel_unplanned(self, case: Case) -> bool:
+        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
+        return False
+
+    async def _make_plan(self, case: Case, whole: KafkaView) -> None:
+        reassignment = case.reassignment
+        undescribed = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
+        if undescribed:
+            error = f"brokers {undescribed} do not describe their directories"
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
+            return
+        names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
+        maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
+        try:
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole))
+        except StalePlanError as error:
+            case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
+            return
+        except InvalidPlanError as error:
+            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+            return
+        contents = await asyncio.to_thread(encode, plan)
+        name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
+        config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
+        owner = owner_reference(reassignment)
+        for config_map, content in zip(config_maps, contents, strict=True):
+            await self._shared.writer.keep_config_map(reassignment.meta, config_map, owner, content)
+        case.plan = self._plans[reassignment.meta.uid] = plan
+        case.status = replace(
+            case.status,
+            plan=PlanStatus(
+                hash=plan.hash,
+                moves=len(plan.moves),
+                waves=plan.waves,
+                bytes=plan.bytes,
+                planned_at=self._shared.now(),
+                config_maps=config_maps,
+                preview=preview(plan.moves),
+            ),
+        )
+
+    # One look.
+
+    async def _observe(self, cases: Sequence[Case], kafka: KafkaConnection) -> KafkaView:
+        """What concerns the plans, and the configurations that their statuses record."""
+        topics = {topic for case in cases if case.plan for topic in case.plan.topics}
+        records = [record for case in cases for record in case.records]
+        topics |= {record.name for record in records if record.resource != BROKER}
+        base = await observe_brokers(kafka)
+        views, missing, errors = await observe_topics(kafka, topics)
+        ongoing = await observe_ongoing(kafka)
+        online = [broker.id for broker in base.brokers.values() if broker.online]
+        wanted = {name: view.partitions.keys() for name, view in views.items()}
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        managed = cluster is not None and cluster.spec.external is None
+        # Where claims count, a directory is as full as all its logs, not only those of the plans.
+        directories, logs, described = await observe_directories(kafka, online, None if managed else wanted)
+        throttled = [case for case in cases if case.records or case.reassignment.spec.throttle]
+        broker_configs = await observe_broker_configs(kafka, online) if throttled else {}
+        topic_configs: Mapping[str, Mapping[str, str]] = {}
+        if throttled:
+            topic_configs = await observe_topic_configs(kafka, views)
+        view = replace(
+            base, topics=views, missing=missing, topic_errors=errors, ongoing=ongoing, directories=directories,
+            logs=logs, described=described, broker_configs=broker_configs, topic_configs=topic_configs,
+        )  # fmt: skip
+        return self._as_claimed(view)
+
+    def _as_claimed(self, view: KafkaView) -> KafkaView:
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        return as_claimed(cluster, view) if cluster is not None else view
+
+    async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, again: Again) -> None:
+        view = await self._observe_new(cases, view, kafka)
+        self._decide(cases, view)
+        self._choose(cases, view)
+        throttles = plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+        ready = []
+        for case in cases:
+            case.records = throttles.records.get(str(case.reassignment.key), ())
+            if await self._write(case, view, again):
+                ready.append(case)
+        settled = await self._apply_throttles(ready, cases, throttles, kafka)
+        await self._stop_moves(ready, view, kafka)
+        await self._start_moves([case for case in ready if str(case.reassignment.key) in settled], kafka)
+        self._publish(cases, again)
+        self._come_back(cases, again)
+
+    async def _observe_new(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> KafkaView:
+        """Plans that were made in this cycle concern topics that were not observed with the others."""
+        known = view.topics.keys() | view.missing
+        if any(case.plan and not case.plan.topics <= known for case in cases):
+            return await self._observe(cases, kafka)
+        return view
+
+    def _decide(self, cases: Sequence[Case], view: KafkaView) -> None:
+        """The step of each, the running ones first, then by age; who comes first holds its partitions."""
+        claimed: dict[TopicPartition, str] = {}
+        order = sorted(cases, key=lambda c: (c.reassignment.status.started_at is None, c.reassignment.meta.age_order))
+        for case in order:
+            if case.step is None and case.plan is not None:
+                conflicts = {
+                    claimed[tp] for m in case.plan.moves if (tp := TopicPartition(m.topic, m.partition)) in claimed
+                }
+                scene = Scene(
+                    case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(), bool(case.records)
+                )
+                case.step = next_step(scene)
+            if case.step is not None and case.step.claims and case.plan is not None:
+                for move in case.plan.moves:
+                    claimed.setdefault(TopicPartition(move.topic, move.partition), case.reassignment.meta.name)
+
+    def _choose(self, cases: Sequence[Case], view: KafkaView) -> None:
+        """Which moves may start, and why others wait: known before the status is written, done after it."""
+        running = [case for case in cases if case.step is not None and (case.step.run or case.step.starts)]
+        traffic = observe_traffic([state for case in running if case.step for state in case.step.states], view)
+        for case in running:
+            assert case.step is not None
+            limits = case.reassignment.spec.max_concurrent_moves or MaxConcurrentMoves()
+            starts, notes = choose_starts(case.step.states, view, limits, traffic)
+            case.starts = tuple(starts)
+            pending = {state.partition for state in case.step.states if state.state is State.PENDING}
+            case.notes = {tp: note for tp, note in self._refusals.items() if tp in pending} | notes
+
+    def _share(self, case: Case) -> Share:
+        wants = {}
+        if case.step is not None and case.step.holds_throttles:
+            wants = wanted_throttles([state.move for state in case.step.states], case.reassignment.spec.throttle)
+        return Share(str(case.reassignment.key), wants, case.records)
+
+    # The status comes before the deeds.
+
+    async def _write(self, case: Case, view: KafkaView, again: Again) -> bool:
+        """Write what is about to happen. Only if that stands may it happen."""
+        step, reassignment = case.step, case.reassignment
+        if step is None:
+            return False
+        if (step.starts or step.holds_throttles) and not reassignment.meta.finalized and not reassignment.meta.deleting:
+            if not await self._shared.writer.set_finalizer(reassignment, True):
+                again.reassignments_within(0.0)
+                return False
+            reassignment = case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        before = reassignment.status
+        wanted = self._wanted_status(case, step)
+        urgent = (
+            before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
+            or _reason(before) != _reason(wanted) or before.observed_generation != wanted.observed_generation
+        )  # fmt: skip
+        if not urgent and not self._progress_due(before):
+            return True
+        if not await self._shared.writer.write_status(reassignment, wanted):
+            again.reassignments_within(0.0)
+            return False
+        self._announce(reassignment, before, wanted)
+        case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        return True
+
+    def _wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
+        reassignment, now = case.reassignment, self._shared.now()
+        before = case.status
+        if step.replan:
+            self._plans.pop(reassignment.meta.uid, None)
+            before = replace(before, plan=None)
+        started = before.started_at or (now if step.starts else None)
+        ended = step.phase in ENDS or step.phase is Phase.STALE
+        progress = before.progress
+        if step.states:
+            progress = progress_of(step.states, case.notes, before.progress, now)
+        return replace(
+            before,
+            observed_generation=reassignment.meta.generation,
+            phase=step.phase,
+            progress=progress,
+            throttle=case.records,
+            rollback=self._rollback_status(before, started),
+            waiting_for=step.waits_for,
+            started_at=started,
+            finished_at=(before.finished_at or now) if ended else None,
+            conditions=self._conditions(reassignment, step.verdict),
+        )
+
+    def _rollback_status(self, before: ReassignmentStatus, started: str | None) -> RollbackStatus | None:
+        if started is None or before.plan is None:
+            return None
+        return RollbackStatus(available=True, config_maps=before.plan.config_maps)
+
+    def _conditions(self, reassignment: Reassignment, verdict: Verdict) -> tuple[Any, ...]:
+        return conditions(reassignment.status.conditions, verdict, reassignment.meta.generation, self._shared.now())
+
+    def _progress_due(self, before: ReassignmentStatus) -> bool:
+        if before.progress is None or before.progress.measured_at is None:
+            return True
+        return seconds_of(self._shared.now()) - seconds_of(before.progress.measured_at) >= PROGRESS_SECONDS
+
+    def _announce(self, reassignment: Reassignment, before: ReassignmentStatus, after: ReassignmentStatus) -> None:
+        if before.phase == after.phase or after.phase is None:
+            return
+        said = ready_condition(after.conditions)
+        bad = after.phase in (Phase.FAILED, Phase.STALE, Phase.CANCELLED)
+        self._shared.events.send(
+            reassignment, WARNING if bad else NORMAL, str(after.phase), said.message if said else str(after.phase)
+        )
+
+    # Deeds.
+
+    async def _apply_throttles(
+        self, ready: Sequence[Case], cases: Sequence[Case], throttles: ThrottlePlan, kafka: KafkaConnection
+    ) -> frozenset[str]:
+        """Change what is recorded by now; the result names the Reassignments whose moves may start."""
+        names = {str(case.reassignment.key) for case in ready}
+        if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
+            outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
+            failed = {key: outcome for key, outcome in outcomes.items() if not outcome.ok}
+            for (resource, name), outcome in failed.items():
+                log.warning(
+                    "throttle of %s %s could not be changed: %s %s", resource, name, outcome.error, outcome.message
+                )
+            changed = {(change.resource, change.name) for change in throttles.changes}
+            if not failed and changed <= outcomes.keys():
+                unreadable = self._unreadable(ready, throttles)
+                return frozenset(names - unreadable)
+        return frozenset(names - throttles.unsettled)
+
+    def _unreadable(self, ready: Sequence[Case], throttles: ThrottlePlan) -> set[str]:
+        """Reassignments that need a throttle on something that could not be read."""
+        waiting = set()
+        for case in ready:
+            held = {(record.resource, record.name, record.key) for record in case.records}
+            if not {tuple(config) for config in self._share(case).wants} <= held:
+                waiting.add(str(case.reassignment.key))
+        return waiting & throttles.unsettled
+
+    async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
+        stops = [move for case in cases if case.step is not None for move in case.step.stop]
+        if not stops:
+            return
+        back: dict[ReplicaId, str] = {}
+        for move in stops:
+            for broker, path in directory_changes(move).items():
+                replica = ReplicaId(move.topic, move.partition, broker)
+                log_view = view.logs.get(replica)
+                # A move to where the replica is already ends the one in progress (DIR-16).
+                if log_view and log_view.future_path == path and log_view.path is not None:
+                    back[replica] = log_view.path
+        await kafka_actions.alter_log_dirs(kafka, back)
+        running = [m for m in stops if TopicPartition(m.topic, m.partition) in view.ongoing]
+        await kafka_actions.alter_reassignments(
+            kafka, [AlterReplicas(TopicPartition(m.topic, m.partition), None) for m in running]
+        )
+
+    async def _start_moves(self, cases: Sequence[Case], kafka: KafkaConnection) -> None:
+        """Directories first: a broker that gets a replica has to know where to put it before it does (DIR-13)."""
+        directories: dict[ReplicaId, str] = {}
+        for case in cases:
+            if case.step is not None and (case.step.run or case.step.starts):
+                directories |= {replica: path for state in case.step.states for replica, path in _corrections(state)}
+            for move in case.starts:
+                for broker, path in directory_changes(move).items():
+                    directories[ReplicaId(move.topic, move.partition, broker)] = path
+        refused = self._refused(await kafka_actions.alter_log_dirs(kafka, directories)) if directories else {}
+        refused |= await self._reassign([move for case in cases for move in case.starts], refused, kafka)
+        self._refusals = refused
+
+    def _refused(self, outcomes: Mapping[ReplicaId, Outcome]) -> dict[TopicPartition, str]:
+        return {
+            replica.topic_partition: f"broker {replica.broker} answers {outcome.error}"
+            for replica, outcome in outcomes.items()
+            if not outcome.ok and outcome.error != REMEMBERED
+        }
+
+    async def _reassign(
+        self, starts: Sequence[Move], refused: Mapping[TopicPartition, str], kafka: KafkaConnection
+    ) -> dict[TopicPartition, str]:
+        moves = {TopicPartition(move.topic, move.partition): move for move in starts if between_brokers(move)}
+        actions = [
+            AlterReplicas(partition, move.to.replicas) for partition, move in moves.items() if partition not in refused
+        ]
+        outcomes = await kafka_actions.alter_reassignments(kafka, actions)
+        return {tp: f"Kafka answers {o.error}: {o.message}" for tp, o in outcomes.items() if not o.ok}
+
+    # Afterwards.
+
+    def _publish(self, cases: Sequence[Case], again: Again) -> None:
+        """Tell the topics which of them are being moved."""
+        moved: dict[str, str] = defaultdict(str)
+        for case in cases:
+            if case.step is not None and case.step.claims and case.plan is not None:
+                moved |= {
+                    state.move.topic: case.reassignment.meta.name for state in case.step.states if not state.ended
+                }
+        before, self.moved_topics = self.moved_topics, dict(moved)
+        ended = before.keys() - self.moved_topics.keys()
+        again.topics |= {topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended}
+
+    def _come_back(self, cases: Sequence[Case], again: Again) -> None:
+        for case in cases:
+            step = case.step
+            active = step is None or step.claims or step.replan or bool(case.records) or case.reassignment.meta.deleting
+            again.reassignments_within(LOOK_SECONDS if active else IDLE_LOOK_SECONDS)
+
+
+async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
+    """Everything that planning needs: all topics, and all directories with all replicas."""
+    topics, missing, errors = await observe_topics(kafka, None)
+    online = [broker.id for broker in view.brokers.values() if broker.online]
+    directories, logs, described = await observe_directories(kafka, online)
+    return replace(
+        view,
+        topics=topics,
+        missing=missing,
+        topic_errors=errors,
+        directories=directories,
+        logs=logs,
+        described=described,
+    )
+
+
+def _corrections(state: MoveState) -> list[tuple[ReplicaId, str]]:
+    return list(state.correct) if state.state is State.MOVING else []
+
+
+def _nothing_to_undo(reassignment: Reassignment) -> bool:
+    status = reassignment.status
+    return not status.throttle and (status.started_at is None or status.phase in ENDS)
+
+
+def _reason(status: ReassignmentStatus) -> str:
+    said = ready_condition(status.conditions)
+    return said.reason if said else ""

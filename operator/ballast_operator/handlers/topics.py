@@ -1,0 +1,312 @@
+"""Brings a batch of KafkaTopics of one cluster to their specs, with a few requests for all of them.
+
+Each round observes the batch, plans every topic from that one snapshot, and carries the actions out together; a topic
+leaves the rounds when its plan holds no more actions. What is about to be created is in the ledger before it happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ballast_operator.apply import kafka as kafka_actions
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.writer import Writer
+from ballast_operator.cache import Cache, claim_order
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.ledger import Ledger
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
+from ballast_operator.model.meta import Key
+from ballast_operator.model.reassignment import Phase
+from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.observe import observe_ongoing, observe_topic_configs, observe_topics
+from ballast_operator.plan.topics import (
+    Intent,
+    TopicFacts,
+    TopicPlan,
+    Unreachable,
+    plan_topic,
+    topic_error,
+    wanted_config_keys,
+)
+from ballast_operator.status import SHARED, Verdict, conditions
+from ballast_operator.worker import Again
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS = 5
+MAX_POLLS = 30
+POLL_SECONDS = 0.1
+# Errors that only say that another controller or broker has to learn something first, or did it already.
+BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
+ACTIVE = frozenset({Phase.RUNNING, Phase.PAUSED, Phase.VERIFYING})
+
+
+@dataclass
+class Batch:
+    """What a pass over some topics has found so far. `retry` are those to look at again soon."""
+
+    topics: dict[Key, KafkaTopic]
+    plans: dict[Key, TopicPlan] = field(default_factory=dict)
+    retry: set[Key] = field(default_factory=set)
+    fresh: set[Key] = field(default_factory=set)
+    created_reassignments: bool = False
+
+
+class TopicHandler:
+    """The topics of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, cluster: Key, cache: Cache, writer: Writer) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._writer = writer
+        # Topics whose replicas a running Reassignment moves, with its name; the reassignment handler keeps it.
+        self.moved_topics: Mapping[str, str] = {}
+
+    async def handle(
+        self,
+        keys: Iterable[Key],
+        now: str,
+        again: Again,
+        kafka: KafkaConnection | None = None,
+        ledger: Ledger | None = None,
+        blocked: Verdict | None = None,
+    ) -> None:
+        """Look at these topics; `again` learns which to look at again soon. Without Kafka only statuses change."""
+        topics = {key: topic for key in keys if (topic := self._cache.topics.get(key)) is not None}
+        batch = Batch(topics)
+        try:
+            if kafka is None or ledger is None:
+                self._plan_without_kafka(batch, blocked)
+            else:
+                await self._rounds(batch, kafka, ledger)
+        finally:
+            await self._write(batch, now)
+            again.topics |= batch.retry
+            if batch.created_reassignments:
+                again.reassignments_within(0.0)
+
+    def _plan_without_kafka(self, batch: Batch, blocked: Verdict | None) -> None:
+        cluster = self._cache.clusters.get(self._cluster)
+        for key, topic in batch.topics.items():
+            facts = TopicFacts(cluster_found=cluster is not None, unreachable=Unreachable("", ""))
+            plan = plan_topic(topic, replace(facts, **self._claims(topic)))
+            if blocked is not None and plan.verdict.reason == "ClusterUnreachable":
+                plan = replace(plan, verdict=blocked)
+            batch.plans[key] = plan
+
+    async def _rounds(self, batch: Batch, kafka: KafkaConnection, ledger: Ledger) -> None:
+        pending = dict(batch.topics)
+        for _ in range(MAX_ROUNDS):
+            intents = await ledger.load()
+            facts = await self._observe(pending, batch.fresh, kafka, intents)
+            plans = {key: plan_topic(topic, facts[key]) for key, topic in pending.items()}
+            batch.plans.update(plans)
+            acting = {key: plan for key, plan in plans.items() if _acts(plan)}
+            if not acting:
+                return
+            done = await self._act(batch, acting, kafka, ledger)
+            pending = {key: topic for key in done if (topic := self._cache.topics.get(key)) is not None}
+            batch.topics.update(pending)
+            if not pending:
+                return
+        batch.retry |= pending.keys()
+
+    # What is observed.
+
+    async def _observe(
+        self, topics: Mapping[Key, KafkaTopic], fresh: set[Key], kafka: KafkaConnection, intents: Mapping[str, Intent]
+    ) -> dict[Key, TopicFacts]:
+        names = {topic.topic for topic in topics.values()}
+        views, missing, errors = await self._observe_settled(
+            names, {topics[key].topic for key in fresh & topics.keys()}, kafka
+        )
+        configs = await self._observe_configs(topics, views, kafka, intents)
+        ongoing: dict[str, dict[int, OngoingView]] = defaultdict(dict)
+        for partition, view in (await observe_ongoing(kafka)).items():
+            ongoing[partition.topic][partition.partition] = view
+        cluster = self._cache.clusters.get(self._cluster)
+        throttle = cluster.spec.rebalance.throttle if cluster and cluster.spec.rebalance else None
+        return {
+            key: replace(
+                TopicFacts(cluster_found=cluster is not None),
+                view=views.get(topic.topic),
+                missing=topic.topic in missing,
+                error=errors.get(topic.topic),
+                config=configs.get(topic.topic),
+                ongoing=ongoing.get(topic.topic, {}),
+                intent=intents.get(topic.meta.uid),
+                throttle=throttle,
+                **self._claims(topic),
+            )
+            for key, topic in topics.items()
+        }
+
+    async def _observe_settled(
+        self, names: set[str], fresh: set[str], kafka: KafkaConnection
+    ) -> tuple[dict[str, TopicView], frozenset[str], dict[str, str]]:
+        """As observed, but what was created or expanded a moment ago is given time to appear with leaders."""
+        views, missing, errors = await observe_topics(kafka, names)
+        for _ in range(MAX_POLLS):
+            unsettled = {name for name in fresh if name in missing or not _led(views.get(name))}
+            if not unsettled:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+            more, still, _ = await observe_topics(kafka, unsettled)
+            views |= more
+            missing = (missing - unsettled) | still
+        return views, missing, errors
+
+    async def _observe_configs(
+        self,
+        topics: Mapping[Key, KafkaTopic],
+        views: Mapping[str, TopicView],
+        kafka: KafkaConnection,
+        intents: Mapping[str, Intent],
+    ) -> dict[str, Mapping[str, str]]:
+        """Configurations of those topics that have to do with any; the others are known to need nothing."""
+        needed = [
+            topic.topic
+            for topic in topics.values()
+            if topic.topic in views and wanted_config_keys(topic, intents.get(topic.meta.uid)) != ()
+        ]
+        found: dict[str, Mapping[str, str]] = {name: {} for name in views.keys() - set(needed)}
+        if needed:
+            found.update(await observe_topic_configs(kafka, needed))
+        return found
+
+    def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
+        """Who else has to do with the topic: older and younger objects, and Reassignments."""
+        claimants = [one for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != topic.key]
+        older = [one for one in claimants if claim_order(one) < claim_order(topic)]
+        owned = None
+        for one in self._cache.reassignments_of(topic.cluster):
+            if any(owner.uid == topic.meta.uid for owner in one.meta.owner_references):
+                owned = one if owned is None or one.meta.name == topic.status.reassignment else owned
+        return {
+            "rival": older[0] if older else None,
+            "others": any(not one.meta.deleting for one in claimants),
+            "reassignment": owned,
+            "moved_by": self.moved_topics.get(topic.topic),
+        }
+
+    # What is done.
+
+    async def _act(
+        self, batch: Batch, plans: Mapping[Key, TopicPlan], kafka: KafkaConnection, ledger: Ledger
+    ) -> set[Key]:
+        """Carry out one round; the result names the topics to observe again."""
+        await self._finalizers(batch, plans)
+        intents = {batch.topics[key].meta.uid: plan.intent for key, plan in plans.items() if plan.intent is not None}
+        if intents:
+            await ledger.record(intents, self._cache.topics_of(self._cluster))
+        outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
+        await self._reassignments(batch, plans)
+        done = set()
+        for key, plan in plans.items():
+            outcome = outcomes.get(key, Outcome())
+            if outcome.ok or outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS"):
+                done.add(key)
+                if plan.create or plan.expand:
+                    batch.fresh.add(key)
+                continue
+            batch.plans[key] = replace(plan, verdict=topic_error(str(outcome.error), outcome.message))
+            if not batch.plans[key].verdict.stalled:
+                batch.retry.add(key)
+        return done - batch.retry
+
+    async def _act_on_kafka(
+        self, topics: Mapping[Key, KafkaTopic], plans: Mapping[Key, TopicPlan], kafka: KafkaConnection
+    ) -> dict[Key, Outcome]:
+        key_of = {topics[key].topic: key for key in plans}
+        results: dict[Key, Outcome] = {}
+        created = await kafka_actions.create_topics(kafka, [p.create for p in plans.values() if p.create])
+        deleted = await kafka_actions.delete_topics_by_id(
+            kafka, {topics[key].topic: uuid.UUID(p.delete_id) for key, p in plans.items() if p.delete_id is not None}
+        )
+        altered = await kafka_actions.alter_configs(kafka, [p.alter for p in plans.values() if p.alter])
+        expanded = await kafka_actions.create_partitions(kafka, [p.expand for p in plans.values() if p.expand])
+        by_topic = [created, deleted, expanded, {name: outcome for (_, name), outcome in altered.items()}]
+        for outcomes in by_topic:
+            for name, outcome in outcomes.items():
+                key = key_of.get(name)
+                if key is not None and results.get(key, Outcome()).ok:
+                    results[key] = outcome
+        return results
+
+    async def _finalizers(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> None:
+        for key, plan in plans.items():
+            if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
+                batch.retry.add(key)
+
+    async def _reassignments(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> None:
+        for key, plan in plans.items():
+            topic = batch.topics[key]
+            if plan.replace_reassignment is not None:
+                old = self._cache.reassignments.get(Key(key.namespace, plan.replace_reassignment))
+                if old is not None:
+                    await self._writer.delete_reassignment(old)
+                batch.retry.add(key)
+            elif plan.reassign is not None:
+                batch.created_reassignments = True
+                await self._writer.create_reassignment(
+                    topic, plan.reassign["name"], plan.reassign["spec"], topic.spec.cluster_ref.name
+                )
+
+    # What is written.
+
+    async def _write(self, batch: Batch, now: str) -> None:
+        results = await asyncio.gather(
+            *(self._write_one(key, plan, now) for key, plan in batch.plans.items()), return_exceptions=True
+        )
+        for key, result in zip(batch.plans, results, strict=True):
+            if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
+                log.warning("KafkaTopic %s: status was not written: %s", key, result)
+                batch.retry.add(key)
+            elif isinstance(result, BaseException):
+                raise result
+            elif not result:
+                batch.retry.add(key)
+            batch.retry |= self._heirs_to_tell(key, batch)
+
+    def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
+        """Younger objects for the same topic keep its id, to take over when this one goes."""
+        topic = self._cache.topics.get(key)
+        if topic is None or topic.status.topic_id == batch.topics[key].status.topic_id:
+            return set()
+        return {one.key for one in self._cache.topics_named(topic.cluster, topic.topic) if one.key != key}
+
+    async def _write_one(self, key: Key, plan: TopicPlan, now: str) -> bool:
+        topic = self._cache.topics.get(key)
+        if topic is None:
+            return True
+        if plan.remove_finalizer and topic.meta.finalized:
+            written = await self._writer.set_finalizer(topic, False)
+            if topic.meta.deleting or not written:
+                return written
+            topic = self._cache.topics.get(key) or topic
+        if topic.meta.deleting and not topic.meta.finalized:
+            return True
+        said = conditions(topic.status.conditions, plan.verdict, plan.status.observed_generation or 0, now)
+        return await self._writer.write_status(topic, replace(plan.status, conditions=said))
+
+
+def _acts(plan: TopicPlan) -> bool:
+    return (
+        plan.acts_on_kafka or plan.add_finalizer or plan.reassign is not None or plan.replace_reassignment is not None
+    )
+
+
+def _led(view: TopicView | None) -> bool:
+    return view is not None and all(part.leader >= 0 for part in view.partitions.values())
+
+
+def unreachable_verdict(cluster: KafkaCluster, since: str, error: str) -> Verdict:
+    text = error if error.endswith(".") else error + "."
+    return SHARED["ClusterUnreachable"].says(cluster=cluster.meta.name, since=since, error=text)

@@ -1,0 +1,212 @@
+"""A connection to one Kafka cluster that never blocks the operator's loop.
+
+The admin client of kafka-python has a thread of its own for I/O and blocks its caller; so each cluster gets one more
+thread in which it is called, and a bound on what may wait there. Used from the operator's loop only. Only this module
+touches the library's connection manager; `observe` and `apply.kafka` build messages and get messages back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.admin import KafkaAdminClient
+from kafka.protocol.admin import DescribeQuorumRequest
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_MS = 15_000
+BOOTSTRAP_TIMEOUT_MS = 6_000
+CALL_TIMEOUT_SECONDS = 60.0
+MAX_WAITING_CALLS = 16
+MAX_NODES_TRIED = 4
+
+
+class KafkaUnavailableError(Exception):
+    """The cluster could not be asked; nothing is known about it."""
+
+
+class KafkaBusyError(KafkaUnavailableError):
+    """Too many calls wait for this cluster already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """How to reach a cluster; equal settings may share a connection."""
+
+    bootstrap_servers: str
+    tls: bool = False
+    verify_hostname: bool = True
+    ca_pem: str | None = None
+    certificate_pem: str | None = None
+    key_pem: str | None = None
+    sasl_mechanism: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ConnectionSettings({self.bootstrap_servers!r}, tls={self.tls}, sasl={self.sasl_mechanism})"
+
+
+def client_options(settings: ConnectionSettings) -> dict[str, Any]:
+    """The library's options for these settings."""
+    options: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap_servers.split(","),
+        "client_id": "ballast-operator",
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
+        "reconnect_backoff_max_ms": 2_000,
+        "metadata_max_age_ms": 30_000,
+        "max_in_flight_requests_per_connection": 10,
+    }
+    if settings.tls:
+        options["ssl_context"] = _ssl_context(settings)
+        options["ssl_check_hostname"] = settings.verify_hostname
+    protocol = ("SASL_" if settings.sasl_mechanism else "") + ("SSL" if settings.tls else "PLAINTEXT")
+    options["security_protocol"] = protocol
+    if settings.sasl_mechanism:
+        options |= {
+            "sasl_mechanism": settings.sasl_mechanism,
+            "sasl_plain_username": settings.username,
+            "sasl_plain_password": settings.password,
+        }
+    return options
+
+
+def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=settings.ca_pem)
+    context.check_hostname = settings.verify_hostname
+    if settings.certificate_pem and settings.key_pem:
+        _load_pair(context, settings.certificate_pem, settings.key_pem)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(certificate + "\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+class KafkaConnection:
+    """One cluster's client. `close` ends its threads; a failed call drops the client, the next one connects again."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kafka")
+        self._waiting = 0
+        self._client: KafkaAdminClient | None = None
+
+    async def send(self, request: Any, node: int | None = None) -> Any:
+        """The response to one request, from this node or any."""
+        return await self._call(lambda client: client._manager.run(_send_one, client._manager, request, node))
+
+    async def send_to_controller(self, request: Any, errors: Callable[[Any], Sequence[int]]) -> Any:
+        """As `send`, but for the controller: with KRaft any broker passes it on, before that it has to be found."""
+
+        def call(client: KafkaAdminClient) -> Any:
+            if DescribeQuorumRequest.API_KEY in client._manager.broker_version_data.api_versions:
+                return client._manager.run(_send_one, client._manager, request, None)
+            return client._manager.run(
+                client._send_request_to_controller,
+                request,
+                lambda response: [kafka_errors.for_code(code) for code in errors(response)],
+                False,
+            )
+
+        return await self._call(call)
+
+    async def send_each(self, requests: Mapping[int, Any]) -> dict[int, Any]:
+        """A request to each of several brokers at the same time; the value of one that failed is its exception."""
+        if not requests:
+            return {}
+        result: dict[int, Any] = await self._call(
+            lambda client: client._manager.run(_send_each, client._manager, requests)
+        )
+        return result
+
+    async def supports(self, request: type[Any]) -> bool:
+        """Whether the brokers know this request."""
+        key = request.API_KEY
+        return await self._call(lambda client: key in client._manager.broker_version_data.api_versions)
+
+    async def close(self) -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._drop)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, function: Callable[[KafkaAdminClient], T]) -> T:
+        if self._waiting >= MAX_WAITING_CALLS:
+            raise KafkaBusyError(f"{self._waiting} calls are waiting for {self.settings.bootstrap_servers}")
+        self._waiting += 1
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._executor, self._run, function)
+            return await asyncio.wait_for(future, CALL_TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise KafkaUnavailableError(f"no answer within {CALL_TIMEOUT_SECONDS:.0f} s") from None
+        finally:
+            self._waiting -= 1
+
+    def _run(self, function: Callable[[KafkaAdminClient], T]) -> T:
+        """In the cluster's thread."""
+        try:
+            if self._client is None:
+                self._client = KafkaAdminClient(**client_options(self.settings))
+            return function(self._client)
+        except (kafka_errors.KafkaError, OSError) as error:
+            self._drop()
+            raise KafkaUnavailableError(describe_error(error)) from error
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.close()
+
+
+def describe_error(error: BaseException) -> str:
+    """A library error in words: its first line, without the class twice."""
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
+    """Runs on the library's loop. Where any broker will do, one that cannot be reached is passed over."""
+    if node is not None:
+        return await manager.send(request, node_id=node)
+    failure: Exception = kafka_errors.NodeNotReadyError("no broker")
+    for _ in range(MAX_NODES_TRIED):
+        try:
+            return await manager.send(request, node_id=manager.least_loaded_node())
+        except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError) as error:
+            failure = error
+    raise failure
+
+
+async def _send_each(manager: Any, requests: Mapping[int, Any]) -> dict[int, Any]:
+    """Runs on the library's loop. Brokers that it has not heard of yet are looked up once."""
+    if any(manager.cluster.broker_metadata(node) is None for node in requests):
+        with contextlib.suppress(kafka_errors.KafkaError):
+            await manager.cluster.refresh_metadata()
+    pending: dict[int, Any] = {}
+    results: dict[int, Any] = {}
+    for node, request in requests.items():
+        try:
+            pending[node] = manager.send(request, node_id=node)
+        except kafka_errors.KafkaError as error:
+            results[node] = error
+    for node, future in pending.items():
+        try:
+            results[node] = await future
+        except (kafka_errors.KafkaError, OSError) as error:
+            results[node] = error
+    return results

@@ -1,0 +1,118 @@
+"""Which of several operators acts: a Lease that is renewed every 2 s and runs out after 10 s.
+
+The Lease is no fence: an operator that was stopped for a while may still believe that it leads. So it stops believing
+so 7 s after its last renewal, and whatever it does is conditional on what it observed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
+from ballast_operator.clock import monotonic
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 10
+RENEW_DEADLINE_SECONDS = 7.0
+RETRY_SECONDS = 2.0
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Leader:
+    """Whether this process leads. `run` has to run; `changed` is called at each change."""
+
+    def __init__(self, api: KubernetesApi, namespace: str, name: str, changed: Callable[[bool], None]) -> None:
+        self._api = api
+        self._path = path_of("coordination.k8s.io/v1", "leases", namespace, name)
+        self._collection = path_of("coordination.k8s.io/v1", "leases", namespace)
+        self._name = name
+        self._changed = changed
+        self.identity = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._renewed_at: float | None = None
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._told = False
+
+    @property
+    def leads(self) -> bool:
+        return self._renewed_at is not None and monotonic() - self._renewed_at < RENEW_DEADLINE_SECONDS
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(RENEW_DEADLINE_SECONDS - RETRY_SECONDS):
+                        await self._try_once()
+                except (ApiError, ApiUnavailableError, TimeoutError) as error:
+                    log.info("the Lease could not be renewed: %s", error)
+                self._tell()
+                await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            await self._release()
+
+    async def _try_once(self) -> None:
+        lease = await self._api.find(self._path)
+        now = monotonic()
+        if lease is None:
+            await self._api.create(self._collection, {**self._body(0), "metadata": {"name": self._name}})
+            self._renewed_at = now
+            return
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder != self.identity and holder and not self._ran_out(spec, lease["metadata"]["resourceVersion"]):
+            self._renewed_at = None
+            return
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self.identity)
+        # The resourceVersion makes it certain that of two only one takes it.
+        await self._api.replace(self._path, {**self._body(transitions), "metadata": lease["metadata"]})
+        self._renewed_at = now
+
+    def _ran_out(self, spec: dict[str, Any], version: str) -> bool:
+        """By our own clock: the holder has not renewed it since we saw it like this."""
+        now = monotonic()
+        if self._seen[0] != version:
+            self._seen = (version, now)
+            return False
+        return now - self._seen[1] > float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+
+    def _body(self, transitions: int) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "renewTime": _micro_time(),
+                "acquireTime": _micro_time(),
+                "leaseTransitions": transitions,
+            },
+        }
+
+    def _tell(self) -> None:
+        if self.leads != self._told:
+            self._told = self.leads
+            log.info("this operator %s", "leads" if self._told else "waits while another leads")
+            self._changed(self._told)
+
+    async def _release(self) -> None:
+        """Give the Lease back, so that the next one need not wait for it to run out."""
+        if not self.leads:
+            return
+        try:
+            lease = await self._api.find(self._path)
+            if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self.identity:
+                lease["spec"]["holderIdentity"] = ""
+                await self._api.replace(self._path, lease)
+        except (ApiError, ApiUnavailableError):
+            log.info("the Lease could not be released; it runs out by itself")
+        self._renewed_at = None

@@ -1,0 +1,114 @@
+"""What the operator is about to do for which topics, written down before it does it.
+
+A topic that was created by an operator that died before it could say so in the status would look like somebody else's.
+One ConfigMap per cluster holds the intentions of a whole batch, so this costs one write per batch, not one per topic.
+An entry goes when the status of its object tells the same. Writes are conditional on the version read, so of two
+operators that both believe to be the leader one fails before it touches Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.writer import MANAGER, owner_reference
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.meta import MANAGED_BY
+from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.plan.topics import Intent
+
+KEY = "intents.json"
+
+
+class Ledger:
+    """The intentions for one cluster's topics, by the uid of the KafkaTopic."""
+
+    def __init__(self, api: KubernetesApi, cluster: KafkaCluster) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._name = f"{cluster.meta.name}-ballast-intents"
+        self._path = path_of("v1", "configmaps", cluster.meta.namespace, self._name)
+        self._resource_version: str | None = None
+        self._intents: dict[str, Intent] | None = None
+
+    @property
+    def uid(self) -> str:
+        return self._cluster.meta.uid
+
+    async def load(self) -> Mapping[str, Intent]:
+        """What is written; read from the API once."""
+        if self._intents is None:
+            found = await self._api.find(self._path)
+            self._resource_version = found["metadata"]["resourceVersion"] if found else None
+            text = ((found or {}).get("data") or {}).get(KEY, "{}")
+            self._intents = {uid: _read(entry) for uid, entry in json.loads(text).items()}
+        return self._intents
+
+    async def record(self, intents: Mapping[str, Intent], topics: Iterable[KafkaTopic]) -> None:
+        """Keep these intentions before they are carried out, and drop those that statuses tell by now."""
+        known = await self.load()
+        merged = {**_unresolved(known, topics), **intents}
+        if merged != known:
+            await self._save(merged)
+
+    async def prune(self, topics: Iterable[KafkaTopic]) -> None:
+        """Drop what statuses tell by now."""
+        known = await self.load()
+        left = _unresolved(known, topics)
+        if left != known:
+            await self._save(left)
+
+    async def _save(self, intents: dict[str, Intent]) -> None:
+        body = self._body(intents)
+        try:
+            if self._resource_version is None:
+                collection = path_of("v1", "configmaps", self._cluster.meta.namespace)
+                answer = await self._api.create(collection, body)
+            else:
+                body["metadata"]["resourceVersion"] = self._resource_version
+                answer = await self._api.replace(self._path, body)
+        except Exception:
+            self._intents = None
+            raise
+        self._resource_version = answer["metadata"]["resourceVersion"]
+        self._intents = intents
+
+    def _body(self, intents: Mapping[str, Intent]) -> dict[str, Any]:
+        entries = {uid: _write(intent) for uid, intent in intents.items()}
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": self._name,
+                "namespace": self._cluster.meta.namespace,
+                "labels": {MANAGED_BY: MANAGER},
+                "ownerReferences": [owner_reference(self._cluster)],
+            },
+            "data": {KEY: json.dumps(entries, sort_keys=True, separators=(",", ":"))},
+        }
+
+
+def _unresolved(intents: Mapping[str, Intent], topics: Iterable[KafkaTopic]) -> dict[str, Intent]:
+    by_uid = {topic.meta.uid: topic for topic in topics}
+    return {uid: intent for uid, intent in intents.items() if uid in by_uid and not told(intent, by_uid[uid])}
+
+
+def told(intent: Intent, topic: KafkaTopic) -> bool:
+    """Whether the object's status says everything that the intention does."""
+    created = topic.status.topic_id is not None or not intent.create
+    return created and set(intent.config) <= set(topic.status.managed_config)
+
+
+def _write(intent: Intent) -> dict[str, Any]:
+    entry: dict[str, Any] = {"topic": intent.topic}
+    if intent.create:
+        entry["create"] = True
+    if intent.config:
+        entry["config"] = list(intent.config)
+    return entry
+
+
+def _read(entry: Mapping[str, Any]) -> Intent:
+    return Intent(entry["topic"], bool(entry.get("create")), tuple(entry.get("config") or ()))

@@ -1,0 +1,188 @@
+"""The operator's process: Kopf watches, the runtime does the rest.
+
+Kopf is only at the edge: it logs in, lists, watches and reconnects, and hands every event to the runtime. It keeps
+nothing on the objects: no finalizers, no annotations, no peering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import kopf
+from aiohttp import web
+
+from ballast_operator.kubeconfig import ApiAccess, find_access
+from ballast_operator.model.cluster import KIND as CLUSTER_KIND
+from ballast_operator.model.cluster import PLURAL as CLUSTERS
+from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, VERSION, Key
+from ballast_operator.model.reassignment import KIND as REASSIGNMENT_KIND
+from ballast_operator.model.reassignment import PLURAL as REASSIGNMENTS
+from ballast_operator.model.topic import KIND as TOPIC_KIND
+from ballast_operator.model.topic import PLURAL as TOPICS
+from ballast_operator.runtime import Runtime
+
+log = logging.getLogger(__name__)
+KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
+MANAGER = "ballast-operator"
+
+
+def registry_of(runtime: Runtime, access: ApiAccess) -> kopf.OperatorRegistry:
+    """The handlers: one per kind that tells the runtime, and one for what belongs to clusters."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection_info(access)
+
+    for plural, kind in KINDS.items():
+        _watch(registry, runtime, plural, kind)
+    for resource in ("pods", "persistentvolumeclaims", "statefulsets"):
+        _watch_below(registry, runtime, resource)
+    return registry
+
+
+def _watch(registry: kopf.OperatorRegistry, runtime: Runtime, plural: str, kind: str) -> None:
+    @kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"watch-{plural}")
+    async def tell(event: Mapping[str, Any], **_: Any) -> None:
+        body = event["object"]
+        if event.get("type") == "DELETED":
+            runtime.vanished(kind, body)
+        else:
+            runtime.heard(kind, body)
+
+
+def _watch_below(registry: kopf.OperatorRegistry, runtime: Runtime, resource: str) -> None:
+    selector: dict[str, Any] = {MANAGED_BY: MANAGER, CLUSTER_LABEL: kopf.PRESENT}
+
+    @kopf.on.event(resource, labels=selector, registry=registry, id=f"watch-{resource}")
+    async def tell(event: Mapping[str, Any], **_: Any) -> None:
+        meta = event["object"]["metadata"]
+        runtime.changed_below(Key(meta["namespace"], meta["labels"][CLUSTER_LABEL]))
+
+
+def connection_info(access: ApiAccess) -> kopf.ConnectionInfo:
+    return kopf.ConnectionInfo(
+        server=access.server,
+        ca_data=access.ca_pem,
+        insecure=access.insecure or None,
+        certificate_data=access.certificate_pem,
+        private_key_data=access.key_pem,
+        token=access.bearer_token(),
+        username=access.username,
+        password=access.password,
+        default_namespace=access.namespace,
+    )
+
+
+def settings_of() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.peering.mandatory = False
+    settings.persistence.finalizer = f"{GROUP}/kopf"
+    settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
+    settings.watching.server_timeout = 300
+    settings.watching.reconnect_backoff = 0.5
+    settings.queueing.idle_timeout = 1.0
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 3)
+    settings.networking.enforce_retry_after = True
+    return settings
+
+
+async def operate(
+    access: ApiAccess,
+    namespaces: Sequence[str] = (),
+    probe_port: int | None = None,
+    stop: asyncio.Event | None = None,
+    ready: asyncio.Event | None = None,
+    runtime: Runtime | None = None,
+) -> None:
+    """Run the operator until it is told to stop."""
+    runtime = runtime or Runtime(access, namespaces)
+    await runtime.start()
+    probes = await serve_probes(runtime, probe_port) if probe_port is not None else None
+    try:
+        await kopf.operator(
+            registry=registry_of(runtime, access),
+            settings=settings_of(),
+            memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
+            namespaces=list(namespaces),
+            clusterwide=not namespaces,
+            stop_flag=stop,
+            ready_flag=ready,
+        )
+    finally:
+        if probes is not None:
+            await probes.cleanup()
+        await runtime.stop()
+
+
+async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
+    """/live, /ready and /metrics."""
+
+    async def live(_: web.Request) -> web.Response:
+        trouble = runtime.alive()
+        return web.Response(text=trouble or "ok", status=500 if trouble else 200)
+
+    async def ready(_: web.Request) -> web.Response:
+        return web.Response(text="leads" if runtime.leader.leads else "waits")
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=runtime.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    app = web.Application()
+    app.add_routes([web.get("/live", live), web.get("/ready", ready), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host=None, port=port).start()
+    return runner
+
+
+class JsonLines(logging.Formatter):
+    """One object per line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(machines: bool, level: int = logging.INFO) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if machines else plain)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # Both libraries tell every connection and every event; what matters of them is told here.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+async def _main(namespaces: Sequence[str], probe_port: int | None, kubeconfig: str | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    await operate(find_access(kubeconfig), namespaces, probe_port, stop)
+
+
+def main(namespaces: Sequence[str] = (), probe_port: int | None = None, kubeconfig: str | None = None) -> int:
+    """The process."""
+    configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
+    asyncio.run(_main(namespaces, probe_port, kubeconfig))
+    return 0

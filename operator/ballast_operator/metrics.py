@@ -1,0 +1,75 @@
+"""Metrics of the operator itself, in Prometheus' format. Touched from the loop only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ballast_operator.clock import monotonic
+
+BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counts, durations, errors, depth of the queue, age of the oldest look in progress."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._objects = Counter(
+            "ballast_operator_reconciled_objects_total", "Objects looked at", ["kind"], registry=self.registry
+        )
+        self._errors = Counter(
+            "ballast_operator_reconcile_errors_total", "Looks that failed", ["kind"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "ballast_operator_reconcile_seconds",
+            "Duration of one look",
+            ["kind"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._events = Counter(
+            "ballast_operator_watch_events_total", "Events of the watch", ["kind"], registry=self.registry
+        )
+        self._writes = Gauge(
+            "ballast_operator_status_writes", "Statuses written since the start", registry=self.registry
+        )
+        self._depth = Gauge("ballast_operator_queue_depth", "Objects that wait to be looked at", registry=self.registry)
+        self._oldest = Gauge(
+            "ballast_operator_oldest_reconcile_seconds", "Age of the oldest look in progress", registry=self.registry
+        )
+        self._leader = Gauge("ballast_operator_leader", "1 while this process leads", registry=self.registry)
+
+    @contextlib.contextmanager
+    def reconcile(self, kind: str, objects: int = 1) -> Iterator[None]:
+        """Measures one look at some objects of a kind."""
+        start = monotonic()
+        try:
+            yield
+        except Exception:
+            self._errors.labels(kind).inc()
+            raise
+        finally:
+            self._objects.labels(kind).inc(objects)
+            self._seconds.labels(kind).observe(monotonic() - start)
+
+    def event(self, kind: str) -> None:
+        self._events.labels(kind).inc()
+
+    def watch(
+        self,
+        depth: Callable[[], float],
+        oldest: Callable[[], float],
+        leads: Callable[[], bool],
+        writes: Callable[[], float],
+    ) -> None:
+        """Values that are asked for at the time of a scrape."""
+        self._depth.set_function(depth)
+        self._oldest.set_function(oldest)
+        self._leader.set_function(lambda: float(leads()))
+        self._writes.set_function(writes)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,1 @@
+"""Frozen spec and status of each kind: what `crds/` says, as Python types. PURE."""

@@ -1,0 +1,205 @@
+"""KafkaCluster. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from ballast_operator.model.fields import read
+from ballast_operator.model.meta import Condition, Key, Meta, read_meta
+from ballast_operator.model.reassignment import Throttle
+
+KIND = "KafkaCluster"
+PLURAL = "kafkaclusters"
+
+
+class ControllerMode(StrEnum):
+    COMBINED = "Combined"
+    DEDICATED = "Dedicated"
+
+
+class OnDirectoryFailure(StrEnum):
+    NONE = "None"
+    DRAIN = "Drain"
+
+
+class OnScaleUp(StrEnum):
+    NONE = "None"
+    PROPOSE = "Propose"
+    AUTOMATIC = "Automatic"
+
+
+class SaslMechanism(StrEnum):
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+class ImagePullPolicy(StrEnum):
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    secret_name: str | None = None
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    mechanism: SaslMechanism
+    secret_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    bootstrap_servers: str
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    mode: ControllerMode = ControllerMode.COMBINED
+    count: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataVolume:
+    size: str
+    storage_class_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    name: str
+    size: str
+    storage_class_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    delete_claim: bool = False
+    on_directory_failure: OnDirectoryFailure = OnDirectoryFailure.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    name: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    topology_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    port: int = 9404
+    pod_monitor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    on_scale_up: OnScaleUp = OnScaleUp.PROPOSE
+    throttle: Throttle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    external: External | None = None
+    brokers: int = 3
+    controllers: Controllers | None = None
+    metadata_volume: MetadataVolume | None = None
+    volumes: tuple[Volume, ...] = ()
+    storage: Storage | None = None
+    listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", 9092),)
+    config: Mapping[str, str] = field(default_factory=dict)
+    image: str = "ballast-broker"
+    image_pull_policy: ImagePullPolicy | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    rack: Rack | None = None
+    pod_template: PodTemplate | None = None
+    metrics: Metrics | None = None
+    rebalance: Rebalance | None = None
+    resync_seconds: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStatus:
+    path: str
+    online: bool | None = None
+    error: str | None = None
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    fill_percent: int | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    id: int
+    address: str | None = None
+    rack: str | None = None
+    pod: str | None = None
+    online: bool | None = None
+    replicas: int | None = None
+    leaders: int | None = None
+    directories: tuple[DirectoryStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    broker: int | None = None
+    directory: str | None = None
+    reassignment: str | None = None
+    replicas_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    observed_generation: int | None = None
+    cluster_id: str | None = None
+    bootstrap_servers: str | None = None
+    controller: int | None = None
+    voters: tuple[int, ...] = ()
+    broker_count: int | None = None
+    brokers_online: int | None = None
+    brokers_text: str | None = None
+    fullest_text: str | None = None
+    selector: str | None = None
+    brokers: tuple[BrokerStatus, ...] = ()
+    drains: tuple[Drain, ...] = ()
+    retained_claims: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    meta: Meta
+    spec: ClusterSpec
+    status: ClusterStatus = field(default_factory=ClusterStatus)
+
+    @property
+    def key(self) -> Key:
+        return self.meta.key
+
+
+def read_cluster(body: Mapping[str, Any]) -> KafkaCluster:
+    return KafkaCluster(
+        read_meta(body),
+        read(ClusterSpec, body.get("spec"), "spec"),
+        read(ClusterStatus, body.get("status") or {}, "status"),
+    )

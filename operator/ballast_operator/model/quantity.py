@@ -1,0 +1,50 @@
+"""Kubernetes quantities ("50Mi") as whole numbers, and bytes and durations as people read them. PURE."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_SUFFIX = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+
+
+def parse_quantity(text: str) -> int:
+    """Bytes that a quantity stands for, rounded up as Kubernetes does."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity such as 50Mi")
+    number = Decimal(match[1]) * _SUFFIX[match[2] or ""]
+    return int(number.to_integral_value(rounding=ROUND_CEILING))
+
+
+def bytes_text(size_bytes: int) -> str:
+    """1536 → 1.5Ki, with three significant digits at most."""
+    value = float(size_bytes)
+    for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if value < 1000:
+            return f"{value:.0f}{suffix}" if value >= 10 or not suffix else f"{value:.1f}{suffix}"
+        value /= 1024
+    return f"{value:.1f}Pi"
+
+
+def duration_text(seconds: int) -> str:
+    """125 → 2m5s; at most two units."""
+    minutes, second = divmod(max(0, seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    parts = [(days, "d"), (hour, "h"), (minute, "m"), (second, "s")]
+    shown = [f"{amount}{unit}" for amount, unit in parts if amount]
+    return "".join(shown[:2]) or "0s"

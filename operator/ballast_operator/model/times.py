@@ -1,0 +1,14 @@
+"""Times of Kubernetes (RFC 3339) as numbers, to compare them. PURE."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def time_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

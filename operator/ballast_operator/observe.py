@@ -1,0 +1,244 @@
+"""Reads a Kafka cluster: requests out, one frozen `KafkaView` in. Changes nothing.
+
+Each function makes as few requests as the protocol allows, whatever the number of topics. What could not be read stays
+unknown in the view; only an answer that says so makes a topic missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.model.kafka import (
+    BROKER,
+    TOPIC,
+    BrokerView,
+    DirectoryId,
+    DirectoryView,
+    KafkaView,
+    LogView,
+    OngoingView,
+    PartitionView,
+    ReplicaId,
+    TopicPartition,
+    TopicView,
+)
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+DYNAMIC_TOPIC_SOURCE = 1
+DYNAMIC_BROKER_SOURCE = 2
+CONFIGS_PER_REQUEST = 1_000
+TOPICS_PER_REQUEST = 2_000
+UNKNOWN_TOPIC = 3
+
+
+def error_name(code: int) -> str | None:
+    """Kafka's name of an error code, None for success."""
+    return None if code == 0 else str(kafka_errors.for_code(code).message)
+
+
+async def observe_brokers(kafka: KafkaConnection) -> KafkaView:
+    """Brokers, controller and cluster id."""
+    try:
+        return await _describe_cluster(kafka, include_fenced=True)
+    except KafkaUnavailableError as error:
+        if "version" not in str(error).lower():
+            raise
+        return await _describe_cluster(kafka, include_fenced=False)
+
+
+async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> KafkaView:
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    if include_fenced:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
+    response = await kafka.send(request)
+    if response.error_code:
+        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+    brokers = {
+        row.broker_id: BrokerView(row.broker_id, row.host, row.port, row.rack, not getattr(row, "is_fenced", False))
+        for row in response.brokers
+    }
+    return KafkaView(
+        cluster_id=response.cluster_id,
+        controller=await _observe_controller(kafka, response.controller_id),
+        brokers=brokers,
+        fenced_told=include_fenced and response.version >= 2,
+    )
+
+
+async def _observe_controller(kafka: KafkaConnection, told: int) -> int:
+    """With KRaft any broker may be told as the controller, since all forward to it; the quorum knows the active one."""
+    if not await kafka.supports(DescribeQuorumRequest):
+        return told
+    row = DescribeQuorumRequest.TopicData
+    topic = row(topic_name="__cluster_metadata", partitions=[row.PartitionData(partition_index=0)])
+    response = await kafka.send(DescribeQuorumRequest(topics=[topic]))
+    leaders = [part.leader_id for found in response.topics for part in found.partitions if not part.error_code]
+    return leaders[0] if leaders and not response.error_code else told
+
+
+async def observe_topics(
+    kafka: KafkaConnection, names: Collection[str] | None
+) -> tuple[dict[str, TopicView], frozenset[str], dict[str, str]]:
+    """(topics, names that do not exist, errors of those that could not be read); None asks for all."""
+    topics: dict[str, TopicView] = {}
+    missing: set[str] = set()
+    errors: dict[str, str] = {}
+    for chunk in _chunks(names, TOPICS_PER_REQUEST):
+        response = await kafka.send(_metadata_request(chunk))
+        for row in response.topics:
+            if row.error_code == UNKNOWN_TOPIC:
+                missing.add(row.name)
+            elif row.error_code and not row.partitions:
+                errors[row.name] = str(error_name(row.error_code))
+            else:
+                topics[row.name] = _topic_view(row)
+        await asyncio.sleep(0)
+    return topics, frozenset(missing), errors
+
+
+def _metadata_request(names: Sequence[str] | None) -> Any:
+    rows = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+
+
+def _topic_view(row: Any) -> TopicView:
+    partitions = {
+        part.partition_index: PartitionView(part.leader_id, tuple(part.replica_nodes), tuple(part.isr_nodes))
+        for part in row.partitions
+    }
+    return TopicView(str(getattr(row, "topic_id", "") or ""), partitions, bool(row.is_internal))
+
+
+async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, OngoingView]:
+    """All reassignments between brokers in progress."""
+    request = ListPartitionReassignmentsRequest(timeout_ms=10_000, topics=None)
+    response = await kafka.send_to_controller(request, lambda r: [r.error_code])
+    if response.error_code:
+        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+    return {
+        TopicPartition(topic.name, part.partition_index): OngoingView(
+            tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+        )
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+async def observe_topic_configs(kafka: KafkaConnection, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The configurations that are set on the topics themselves; a topic that could not be read is absent."""
+    found: dict[str, dict[str, str]] = {}
+    for chunk in _chunks(list(names), CONFIGS_PER_REQUEST) or ():
+        assert chunk is not None
+        resources = [(TOPIC_RESOURCE, name, None) for name in chunk]
+        response = await kafka.send(DescribeConfigsRequest(resources=resources))
+        for row in response.results:
+            if not row.error_code:
+                found[row.resource_name] = _set_values(row.configs, DYNAMIC_TOPIC_SOURCE)
+        await asyncio.sleep(0)
+    return found
+
+
+async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int]) -> dict[int, dict[str, str]]:
+    """The configurations set dynamically on single brokers; a broker that could not be read is absent."""
+    requests = {broker: DescribeConfigsRequest(resources=[(BROKER_RESOURCE, str(broker), None)]) for broker in brokers}
+    found: dict[int, dict[str, str]] = {}
+    for broker, response in (await kafka.send_each(requests)).items():
+        if isinstance(response, Exception):
+            continue
+        for row in response.results:
+            if not row.error_code:
+                found[broker] = _set_values(row.configs, DYNAMIC_BROKER_SOURCE)
+    return found
+
+
+async def observe_effective_config(kafka: KafkaConnection, topics: Iterable[str], key: str) -> dict[str, str]:
+    """The value of one configuration as it holds for each topic, from wherever it comes."""
+    found: dict[str, str] = {}
+    for chunk in _chunks(list(topics), CONFIGS_PER_REQUEST):
+        assert chunk is not None
+        resources = [(TOPIC_RESOURCE, name, [key]) for name in chunk]
+        response = await kafka.send(DescribeConfigsRequest(resources=resources))
+        for row in response.results:
+            values = {config.name: config.value for config in row.configs}
+            if not row.error_code and values.get(key) is not None:
+                found[row.resource_name] = values[key]
+    return found
+
+
+def _set_values(configs: Iterable[Any], source: int) -> dict[str, str]:
+    return {row.name: row.value for row in configs if row.config_source == source and row.value is not None}
+
+
+async def observe_directories(
+    kafka: KafkaConnection, brokers: Iterable[int], topics: Mapping[str, Collection[int]] | None = None
+) -> tuple[dict[DirectoryId, DirectoryView], dict[ReplicaId, LogView], frozenset[int]]:
+    """(directories, logs of these partitions or of all, the brokers that answered)."""
+    wanted = None
+    if topics is not None:
+        wanted = [
+            DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=sorted(partitions))
+            for topic, partitions in topics.items()
+        ]
+    responses = await kafka.send_each({broker: DescribeLogDirsRequest(topics=wanted) for broker in brokers})
+    directories: dict[DirectoryId, DirectoryView] = {}
+    logs: dict[ReplicaId, LogView] = {}
+    described = set()
+    for broker, response in responses.items():
+        if isinstance(response, Exception) or (hasattr(response, "error_code") and response.error_code):
+            continue
+        described.add(broker)
+        for row in response.results:
+            directories[DirectoryId(broker, row.log_dir)] = DirectoryView(
+                error_name(row.error_code),
+                int(getattr(row, "total_bytes", -1)),
+                int(getattr(row, "usable_bytes", -1)),
+                getattr(row, "is_cordoned", False) is True,
+            )
+            _collect_logs(logs, broker, row)
+        await asyncio.sleep(0)
+    return directories, logs, frozenset(described)
+
+
+def _collect_logs(logs: dict[ReplicaId, LogView], broker: int, row: Any) -> None:
+    for topic in row.topics:
+        for part in topic.partitions:
+            replica = ReplicaId(topic.name, part.partition_index, broker)
+            known = logs.get(replica, LogView(None, 0))
+            if part.is_future_key:
+                logs[replica] = known._replace(future_path=row.log_dir, future_size_bytes=part.partition_size)
+            else:
+                logs[replica] = known._replace(path=row.log_dir, size_bytes=part.partition_size)
+
+
+def _chunks(names: Collection[str] | None, size: int) -> list[list[str] | None]:
+    if names is None:
+        return [None]
+    ordered = list(names)
+    return [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+
+__all__ = [
+    "BROKER",
+    "TOPIC",
+    "error_name",
+    "observe_broker_configs",
+    "observe_brokers",
+    "observe_directories",
+    "observe_ongoing",
+    "observe_topic_configs",
+    "observe_topics",
+]

@@ -1,0 +1,145 @@
+"""What Kubernetes shows of a cluster that the operator runs: the objects, read into facts. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ballast_operator.model.cluster import KafkaCluster, Volume
+from ballast_operator.resources import names
+from ballast_operator.resources.names import ADDED, BROKER_ROLE, METADATA_VOLUME, REVISION, ROLE_LABEL
+from ballast_operator.resources.pods import template_volumes
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    name: str
+    uid: str
+    ordinal: int
+    ready: bool = False
+    address: str | None = None
+    revision: str | None = None
+    deleting_since: str | None = None
+    node: str | None = None
+    claims: Mapping[str, str] = field(default_factory=dict)
+    trouble: str | None = None
+    config: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    name: str
+    uid: str
+    volume: str
+    pod: str
+    size: str
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KubeFacts:
+    """`replicas` is what the StatefulSet wants; without one, what the pods that exist amount to."""
+
+    exists: bool = False
+    deleting: bool = False
+    replicas: int = 0
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    added: tuple[int, ...] = ()
+    pods: Mapping[int, PodFacts] = field(default_factory=dict)
+    controllers: Mapping[int, PodFacts] = field(default_factory=dict)
+    claims: tuple[ClaimFacts, ...] = ()
+
+
+def kube_facts(
+    cluster: KafkaCluster, stateful_set: Object | None, pods: Iterable[Object], claims: Iterable[Object]
+) -> KubeFacts:
+    by_role: dict[str, dict[int, PodFacts]] = {}
+    for pod in pods:
+        role = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL, "")
+        facts = pod_facts(pod)
+        by_role.setdefault(role, {})[facts.ordinal] = facts
+    brokers = by_role.pop(BROKER_ROLE, {})
+    controllers = {ordinal: pod for found in by_role.values() for ordinal, pod in found.items()}
+    claim_rows = tuple(claim_facts(cluster, claim) for claim in claims if _is_broker(claim))
+    if stateful_set is None:
+        volumes = {volume: _volume_of(volume, claim_rows) for pod in brokers.values() for volume in pod.claims}
+        return KubeFacts(
+            replicas=max(brokers, default=-1) + 1,
+            volumes=volumes,
+            pods=brokers,
+            controllers=controllers,
+            claims=claim_rows,
+        )
+    annotations = stateful_set["metadata"].get("annotations") or {}
+    return KubeFacts(
+        exists=True,
+        deleting=bool(stateful_set["metadata"].get("deletionTimestamp")),
+        replicas=int(stateful_set["spec"]["replicas"]),
+        volumes=template_volumes(dict(stateful_set)),
+        added=tuple(int(one) for one in annotations.get(ADDED, "").split(",") if one),
+        pods=brokers,
+        controllers=controllers,
+        claims=claim_rows,
+    )
+
+
+def pod_facts(pod: Object) -> PodFacts:
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec.get("volumes") or ()
+        if "persistentVolumeClaim" in volume and volume["name"] != METADATA_VOLUME
+    }
+    return PodFacts(
+        name=meta["name"],
+        uid=meta["uid"],
+        ordinal=int(meta["name"].rpartition("-")[2]),
+        ready=conditions.get("Ready") == "True" and not meta.get("deletionTimestamp"),
+        address=status.get("podIP"),
+        revision=(meta.get("annotations") or {}).get(REVISION),
+        deleting_since=meta.get("deletionTimestamp"),
+        node=spec.get("nodeName"),
+        claims=claims,
+        trouble=_trouble(conditions, status),
+        config=next(
+            (volume["configMap"]["name"] for volume in spec.get("volumes") or () if "configMap" in volume), None
+        ),
+    )
+
+
+def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
+    """What a person would look for in kubectl describe pod."""
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message') or 'see its logs'}"
+    if conditions.get("PodScheduled") == "False":
+        unscheduled = next(one for one in status["conditions"] if one["type"] == "PodScheduled")
+        return f"it cannot be scheduled: {unscheduled.get('message', '')}"
+    return None
+
+
+def claim_facts(cluster: KafkaCluster, claim: Object) -> ClaimFacts:
+    name = claim["metadata"]["name"]
+    prefix, _, ordinal = name.rpartition("-")
+    volume = prefix.removesuffix(f"-{names.stateful_set(cluster)}")
+    return ClaimFacts(
+        name=name,
+        uid=claim["metadata"]["uid"],
+        volume=volume,
+        pod=f"{names.stateful_set(cluster)}-{ordinal}",
+        size=str(claim["spec"]["resources"]["requests"]["storage"]),
+        deleting=bool(claim["metadata"].get("deletionTimestamp")),
+    )
+
+
+def _is_broker(claim: Object) -> bool:
+    return (claim["metadata"].get("labels") or {}).get(ROLE_LABEL) == BROKER_ROLE
+
+
+def _volume_of(name: str, claims: Iterable[ClaimFacts]) -> Volume:
+    return Volume(name, next((claim.size for claim in claims if claim.volume == name), "1Gi"))

@@ -1,0 +1,248 @@
+"""What a Reassignment does next, from its spec, its status and where its moves stand. PURE.
+
+`next_step` is asked at every look. It never starts what was not approved, never moves a replica whose `from` is not
+true any more, and ends only when nothing moves and its throttles have been put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ballast_operator.model.kafka import KafkaView, TopicPartition
+from ballast_operator.model.quantity import bytes_text
+from ballast_operator.model.reassignment import ENDS, Approval, OnCancel, Phase, Reassignment
+from ballast_operator.model.times import seconds_of
+from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
+from ballast_operator.plan.stored import StoredPlan
+from ballast_operator.status import REASSIGNMENT, Verdict
+from ballast_planner import Move
+
+SHOWN_ROWS = 10
+
+
+class Goal(Enum):
+    """Where a Reassignment is to go."""
+
+    REST = auto()
+    FORWARD = auto()
+    STOP = auto()
+    BACK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do in this cycle. `states` are those of the direction in which it goes."""
+
+    phase: Phase
+    verdict: Verdict
+    states: Sequence[MoveState] = ()
+    stop: Sequence[Move] = ()
+    run: bool = False
+    holds_throttles: bool = False
+    replan: bool = False
+    claims: bool = False
+    starts: bool = False
+    waits_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a decision is made from. `conflicts` names the Reassignments that hold partitions of this one."""
+
+    reassignment: Reassignment
+    plan: StoredPlan
+    view: KafkaView
+    conflicts: tuple[str, ...] = ()
+    now: str = ""
+    throttles_held: bool = False
+
+
+def goal_of(reassignment: Reassignment) -> Goal:
+    """Where the spec wants it to go; an end that was reached is not left, except to roll back."""
+    spec, status = reassignment.spec, reassignment.status
+    if status.phase is Phase.ROLLED_BACK:
+        return Goal.REST
+    if spec.rollback and status.started_at is not None:
+        return Goal.BACK
+    ended = status.phase in ENDS or _stale_for_good(reassignment)
+    if reassignment.meta.deleting and not ended:
+        return Goal.BACK if spec.on_cancel is OnCancel.ROLLBACK else Goal.STOP
+    if spec.cancel and status.phase is not Phase.CANCELLED:
+        if ended:
+            return Goal.REST
+        return Goal.BACK if spec.on_cancel is OnCancel.ROLLBACK else Goal.STOP
+    return Goal.REST if ended else Goal.FORWARD
+
+
+def _stale_for_good(reassignment: Reassignment) -> bool:
+    """Once it has moved something and gone stale it does not start again by itself, only when its spec is changed."""
+    status = reassignment.status
+    current = status.observed_generation == reassignment.meta.generation
+    return status.phase is Phase.STALE and status.started_at is not None and current
+
+
+def next_step(scene: Scene) -> Step:
+    """The next step of a Reassignment that has a plan."""
+    goal = goal_of(scene.reassignment)
+    started = scene.reassignment.status.started_at is not None
+    if goal in (Goal.STOP, Goal.BACK) and not started:
+        return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=len(scene.plan.moves)))
+    states = assess_all(scene.plan.moves, scene.view)
+    if goal is Goal.STOP:
+        return _stop(scene, states)
+    if goal is Goal.BACK:
+        return _back(scene, states)
+    return _forward(scene, states) if started else _before_start(scene, states)
+
+
+def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
+    spec, plan, status = scene.reassignment.spec, scene.plan, scene.reassignment.status
+    settled = status.phase is Phase.STALE and status.observed_generation == scene.reassignment.meta.generation
+    if spec.plan_hash is not None and _bare(spec.plan_hash) != plan.hash:
+        return Step(Phase.STALE, REASSIGNMENT["PlanHashDiffers"].says(hash=plan.hash, wanted=spec.plan_hash), states)
+    if expired(scene):
+        return Step(Phase.STALE, _expired(scene, states), states)
+    stale = [state for state in states if state.state is State.STALE]
+    if stale and not spec.explicit:
+        return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
+    if stale or (settled and spec.explicit):
+        return Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale or states)), states)
+    if not plan.moves:
+        return _nothing_to_move(scene)
+    if not approved(scene):
+        verdict = REASSIGNMENT["AwaitingApproval"].says(
+            moves=len(plan.moves), bytes=bytes_text(plan.bytes), hash=plan.hash
+        )
+        return Step(Phase.AWAITING_APPROVAL, verdict, states)
+    if spec.paused:
+        return Step(Phase.PAUSED, REASSIGNMENT["Paused"].says(running=0), states)
+    if scene.conflicts:
+        verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
+        return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
+    return Step(Phase.RUNNING, _running("Running", states), states, starts=True, claims=True, holds_throttles=True)
+
+
+def _nothing_to_move(scene: Scene) -> Step:
+    if scene.plan.unplaced:
+        return Step(Phase.FAILED, _incomplete(scene, ()))
+    return Step(Phase.SUCCEEDED, REASSIGNMENT["NothingToMove"].says())
+
+
+def _forward(scene: Scene, states: Sequence[MoveState]) -> Step:
+    moving = [state for state in states if state.state is State.MOVING]
+    left = [state for state in states if not state.ended and state.state is not State.STALE]
+    if not left:
+        return _finish(scene, states)
+    if expired(scene):
+        if moving:
+            return Step(Phase.RUNNING, _running("Running", states), states, holds_throttles=True, claims=True)
+        return _settle(scene, states, Phase.STALE, _expired(scene, states))
+    if scene.reassignment.spec.paused:
+        verdict = REASSIGNMENT["Paused"].says(running=len(moving))
+        return Step(Phase.PAUSED, verdict, states, holds_throttles=True, claims=True)
+    return Step(Phase.RUNNING, _running("Running", states), states, run=True, holds_throttles=True, claims=True)
+
+
+def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
+    """Everything that can arrive has."""
+    stale = [state for state in states if state.state is State.STALE]
+    if stale:
+        return _settle(scene, states, Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
+    lagging = not_in_sync(states, scene.view)
+    if lagging:
+        waits = f"the new replicas of {', '.join(lagging[:SHOWN_ROWS])} are in sync"
+        return Step(
+            Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, holds_throttles=True, claims=True
+        )
+    if scene.plan.unplaced:
+        return _settle(scene, states, Phase.FAILED, _incomplete(scene, states))
+    return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(total=len(states)))
+
+
+def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
+    """An end is told only when the throttles have been put back."""
+    if scene.throttles_held:
+        waits = "the throttles are put back"
+        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, claims=True)
+    return Step(phase, verdict, states)
+
+
+def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
+    moving = [state.move for state in states if state.state is State.MOVING]
+    if moving:
+        return Step(
+            Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), states, stop=moving, holds_throttles=True, claims=True
+        )
+    done = sum(state.ended for state in states)
+    return _settle(scene, states, Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=done, total=len(states)))
+
+
+def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
+    """Put everything back: first what runs forward is stopped, then the moves run the other way round."""
+    moving = [state.move for state in forward if state.state is State.MOVING]
+    back = assess_all(inverse(scene.plan.moves), scene.view)
+    turning = {state.partition for state in back if state.state is State.MOVING}
+    stop = [move for move in moving if TopicPartition(move.topic, move.partition) not in turning]
+    if stop:
+        return Step(
+            Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), back, stop=stop, holds_throttles=True, claims=True
+        )
+    if any(not state.ended and state.state is not State.STALE for state in back):
+        return Step(Phase.RUNNING, _running("RollingBack", back), back, run=True, holds_throttles=True, claims=True)
+    stale = [state for state in back if state.state is State.STALE]
+    if stale:
+        return _settle(scene, back, Phase.FAILED, REASSIGNMENT["Stale"].says(rows=_rows(stale)))
+    return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
+
+
+def inverse(moves: Sequence[Move]) -> tuple[Move, ...]:
+    """The moves that put everything back, the last wave first."""
+    last = max((move.wave for move in moves), default=0)
+    return tuple(Move(m.topic, m.partition, m.to, m.from_, m.bytes_network, m.bytes_disk, last - m.wave) for m in moves)
+
+
+def approved(scene: Scene) -> bool:
+    spec = scene.reassignment.spec
+    if spec.approval is Approval.AUTOMATIC:
+        return True
+    return spec.approved_plan is not None and _bare(spec.approved_plan) == scene.plan.hash
+
+
+def expired(scene: Scene) -> bool:
+    at = scene.reassignment.spec.expires_at
+    return at is not None and seconds_of(at) <= seconds_of(scene.now)
+
+
+def _bare(text: str) -> str:
+    return text.removeprefix("sha256:")
+
+
+def _expired(scene: Scene, states: Sequence[MoveState]) -> Verdict:
+    done = sum(state.ended for state in states)
+    return REASSIGNMENT["Expired"].says(time=scene.reassignment.spec.expires_at, done=done, total=len(states))
+
+
+def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
+    left = [f"{row.topic}-{row.partition} on broker {row.broker} ({row.reason})" for row in scene.plan.unplaced]
+    return REASSIGNMENT["Incomplete"].says(done=len(states), left=len(left), rows="; ".join(left[:SHOWN_ROWS]))
+
+
+def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
+    done = sum(state.ended for state in states)
+    trouble = [state for state in states if state.state in (State.BLOCKED, State.STALE)]
+    more = f"; {len(trouble)} cannot go on: {_rows(trouble)}" if trouble else ""
+    return REASSIGNMENT[reason].says(done=done, total=len(states), more=more)
+
+
+def _rows(states: Sequence[MoveState]) -> str:
+    shown = [
+        f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states[:SHOWN_ROWS]
+    ]
+    more = f" and {len(states) - SHOWN_ROWS} more" if len(states) > SHOWN_ROWS else ""
+    return ", ".join(shown) + more
+
+
+def claimed_partitions(plan: StoredPlan) -> Mapping[TopicPartition, None]:
+    return dict.fromkeys(TopicPartition(move.topic, move.partition) for move in plan.moves)

@@ -1,0 +1,50 @@
+"""The planner's picture of a cluster, from what was observed. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ballast_operator.model.kafka import KafkaView, LogView, ReplicaId, TopicPartition
+from ballast_planner import Broker, ClusterLoad, Directory, Replica
+
+# Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan.
+UNKNOWN_CAPACITY = 1 << 60
+
+
+def cluster_load(view: KafkaView) -> ClusterLoad:
+    """All brokers, directories and replicas of the view. Replicas whose directory is not known stay without one."""
+    return ClusterLoad.from_rows(list(_brokers(view)), list(_directories(view)), list(_replicas(view)))
+
+
+def _brokers(view: KafkaView) -> Iterator[Broker]:
+    named = {broker for topic in view.topics.values() for part in topic.partitions.values() for broker in part.replicas}
+    for broker in sorted(named | view.brokers.keys()):
+        known = view.brokers.get(broker)
+        # A broker that did not describe its directories can neither give nor take anything now.
+        alive = known is not None and known.online and broker in view.described
+        yield Broker(broker, known.rack if known else None, alive)
+
+
+def _directories(view: KafkaView) -> Iterator[Directory]:
+    for (broker, path), directory in view.directories.items():
+        total, used = UNKNOWN_CAPACITY, 0
+        if directory.total_bytes >= 0 and directory.usable_bytes >= 0:
+            total, used = directory.total_bytes, directory.total_bytes - directory.usable_bytes
+        yield Directory(broker, path, total, used, directory.cordoned, directory.online)
+
+
+def _replicas(view: KafkaView) -> Iterator[Replica]:
+    for name, topic in view.topics.items():
+        for index, part in topic.partitions.items():
+            partition = TopicPartition(name, index)
+            size = partition_size(view, partition, part.replicas)
+            for position, broker in enumerate(part.replicas):
+                log = view.logs.get(ReplicaId(name, index, broker), LogView(None, size))
+                leads = broker == part.leader
+                yield Replica(name, index, broker, log.path, log.size_bytes, leads, position)
+
+
+def partition_size(view: KafkaView, partition: TopicPartition, replicas: tuple[int, ...]) -> int:
+    """Bytes of the largest replica that is known."""
+    sizes = (view.logs.get(ReplicaId(*partition, broker)) for broker in replicas)
+    return max((log.size_bytes for log in sizes if log is not None), default=0)

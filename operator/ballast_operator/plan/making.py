@@ -1,0 +1,88 @@
+"""From the spec of a Reassignment and a snapshot to a plan: every mode of it, by the one planner. PURE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ballast_operator.model.fields import write
+from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.reassignment import ReassignmentSpec
+from ballast_operator.plan.load import cluster_load
+from ballast_planner import (
+    LoadError,
+    Plan,
+    PlanError,
+    PlanFormatError,
+    StaleRowsError,
+    Target,
+    plan_add_brokers,
+    plan_drain,
+    plan_explicit,
+    plan_generate,
+    plan_replication_factor,
+    rows_from_kafka_json,
+    rows_from_spec,
+)
+
+
+class InvalidPlanError(ValueError):
+    """What the spec asks for cannot be planned; the message says why."""
+
+
+class StalePlanError(ValueError):
+    """The rows say where replicas are to be taken from, and they are not there."""
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        super().__init__(", ".join(rows[:10]))
+        self.rows = tuple(rows)
+
+
+def make_plan(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]], view: KafkaView) -> Plan:
+    """The plan; `config_maps` holds by name those that planFrom refers to."""
+    try:
+        targets = explicit_rows(spec, config_maps) if spec.explicit else ()
+        load = cluster_load(view)
+        if spec.explicit:
+            return plan_explicit(load, targets)
+        if spec.drain_brokers:
+            return plan_drain(load, brokers=spec.drain_brokers)
+        if spec.drain_directories:
+            return plan_drain(load, directories=[(row.broker, row.directory) for row in spec.drain_directories])
+        if spec.replication_factor:
+            return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
+        if spec.add_brokers:
+            return plan_add_brokers(load, spec.add_brokers)
+        if spec.generate is not None:
+            brokers = spec.generate.to_brokers or tuple(b.id for b in view.brokers.values() if b.online)
+            return plan_generate(load, spec.generate.topics or None, brokers)
+    except StaleRowsError as error:
+        raise StalePlanError(error.rows) from error
+    except (PlanError, PlanFormatError, LoadError, KeyError) as error:
+        raise InvalidPlanError(str(error)) from error
+    raise InvalidPlanError("the spec names nothing to do")
+
+
+def explicit_rows(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]]) -> tuple[Target, ...]:
+    """The rows of `partitions`, or of all ConfigMaps together."""
+    if spec.partitions:
+        return rows_from_spec([write(row) for row in spec.partitions])
+    rows: list[Target] = []
+    for source in spec.plan_from:
+        name = source.config_map_ref.name
+        if name not in config_maps:
+            raise PlanFormatError(f"ConfigMap {name} does not exist")
+        text = (config_maps[name].get("data") or {}).get(source.key)
+        if text is None:
+            raise PlanFormatError(f"ConfigMap {name} has no key {source.key}")
+        rows += _rows_of(name, text)
+    return tuple(rows)
+
+
+def _rows_of(name: str, text: str) -> tuple[Target, ...]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PlanFormatError(f"ConfigMap {name} holds no JSON: {error}") from error
+    return rows_from_spec(document) if isinstance(document, list) else rows_from_kafka_json(text)

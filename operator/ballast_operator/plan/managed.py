@@ -1,0 +1,197 @@
+"""What a cluster that the operator runs needs next: its layout, what may be removed, which broker restarts. PURE.
+
+Nothing that holds a replica is ever removed, and nothing is removed while it is not known what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ballast_operator.model.cluster import KafkaCluster, Volume
+from ballast_operator.model.kafka import DirectoryId, KafkaView
+from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.resources import names
+from ballast_operator.resources.layout import Identity, Layout
+
+SHOWN = 10
+
+
+def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> Layout:
+    """The layout that loses nothing: as the spec says, plus the brokers and volumes that are there already."""
+    brokers = max(cluster.spec.brokers, kube.replicas)
+    wanted = {volume.name: volume for volume in cluster.spec.volumes}
+    # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
+    there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
+    new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
+    new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
+    added = tuple(sorted({*kube.added, *new}))
+    return Layout(cluster, identity, brokers, (*there, *new_volumes), added)
+
+
+def wanted_layout(
+    cluster: KafkaCluster, identity: Identity, kube: KubeFacts, brokers: int, volumes: Collection[str]
+) -> Layout:
+    """The layout with so many brokers and only these of the volumes that are leaving."""
+    held = held_layout(cluster, identity, kube)
+    wanted = {volume.name for volume in cluster.spec.volumes}
+    kept = tuple(volume for volume in held.volumes if volume.name in wanted or volume.name in volumes)
+    return Layout(cluster, identity, brokers, kept, held.added)
+
+
+def excess_brokers(cluster: KafkaCluster, kube: KubeFacts) -> tuple[int, ...]:
+    return tuple(range(cluster.spec.brokers, kube.replicas))
+
+
+def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
+    wanted = {volume.name for volume in cluster.spec.volumes}
+    return tuple(name for name in kube.volumes if name not in wanted)
+
+
+def metadata_volume_leaves(cluster: KafkaCluster, kube: KubeFacts) -> str | None:
+    """The volume with the metadata log, if the spec no longer has it."""
+    if cluster.spec.metadata_volume is not None or not kube.volumes:
+        return None
+    first = next(iter(kube.volumes))
+    return None if any(volume.name == first for volume in cluster.spec.volumes) else first
+
+
+def replicas_on(view: KafkaView, brokers: Collection[int]) -> int | None:
+    """How many replicas these brokers hold or are about to get; None if that is not known for sure."""
+    if view.topic_errors or not view.brokers:
+        return None
+    chosen = set(brokers)
+    held = sum(
+        broker in chosen
+        for topic in view.topics.values()
+        for part in topic.partitions.values()
+        for broker in part.replicas
+    )
+    arriving = sum(broker in chosen for ongoing in view.ongoing.values() for broker in ongoing.adding)
+    return held + arriving
+
+
+def directories_of(
+    cluster: KafkaCluster, view: KafkaView, volumes: Collection[str], brokers: Collection[int]
+) -> dict[DirectoryId, str]:
+    """The log directories that lie on these volumes, with the volume's name."""
+    found = {}
+    for directory in view.directories:
+        pod = names.pod_name(cluster, directory.broker)
+        volume = names.volume_of(directory.path, pod, tuple(volumes))
+        if volume is not None and directory.broker in brokers:
+            found[directory] = volume
+    return found
+
+
+def replicas_in(view: KafkaView, directories: Collection[DirectoryId], brokers: Collection[int]) -> int | None:
+    """How many logs lie in these directories or are moving there; None unless all these brokers told."""
+    if not set(brokers) <= view.described:
+        return None
+    chosen = set(directories)
+    return sum(
+        DirectoryId(replica.broker, path) in chosen
+        for replica, log in view.logs.items()
+        for path in (log.path, log.future_path)
+        if path is not None
+    )
+
+
+# Restarts.
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Which broker to restart now, or why none may be; `left` counts those that still have to be."""
+
+    broker: int | None = None
+    waits: str | None = None
+    next: int | None = None
+    left: int = 0
+    unprotected: tuple[str, ...] = ()
+
+
+def next_restart(
+    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], brokers: int
+) -> Restart:
+    """One broker at a time: those that do not work first, the active controller last."""
+    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < brokers]
+    outdated = [pod for pod in pods if pod.revision != revision and pod.deleting_since is None]
+    if not outdated:
+        return Restart()
+    outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
+    chosen, left = outdated[0], len(outdated) - 1
+    if not chosen.ready:
+        return Restart(chosen.ordinal, left=left)
+    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, brokers)
+    if absent:
+        return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
+    reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
+    if reason is not None:
+        return Restart(waits=reason, next=chosen.ordinal, left=left, unprotected=unprotected)
+    return Restart(chosen.ordinal, left=left, unprotected=unprotected)
+
+
+def _missing_pods(kube: KubeFacts, brokers: int) -> list[str]:
+    return [f"the pod of broker {ordinal}" for ordinal in range(brokers) if ordinal not in kube.pods]
+
+
+def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> tuple[str | None, tuple[str, ...]]:
+    """(why the broker may not go down, partitions that go down with it whatever is waited for)."""
+    unprotected: list[str] = []
+    if view.topic_errors:
+        return f"topic {next(iter(view.topic_errors))} cannot be read", ()
+    for name, topic in view.topics.items():
+        least = min_insync.get(name)
+        for index, part in topic.partitions.items():
+            if broker not in part.replicas:
+                continue
+            lagging = [b for b in part.replicas if b not in part.isr and b != broker and _comes_back(b, view)]
+            if lagging:
+                return f"broker {lagging[0]} is catching up with {name}-{index}", ()
+            if least is None:
+                return f"min.insync.replicas of {name} is not known", ()
+            if len(part.replicas) <= least:
+                unprotected.append(f"{name}-{index}")
+            elif broker in part.isr and len(part.isr) - 1 < least:
+                return f"{name}-{index} would have {len(part.isr) - 1} replicas in sync, fewer than {least}", ()
+    return None, tuple(unprotected)
+
+
+def _comes_back(broker: int, view: KafkaView) -> bool:
+    known = view.brokers.get(broker)
+    return known is not None and known.online
+
+
+# Claims.
+
+
+def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
+    """Claims that are smaller than the spec says, with the size that they should have."""
+    sizes = {volume.name: volume.size for volume in layout.volumes}
+    return {
+        claim.name: sizes[claim.volume]
+        for claim in kube.claims
+        if claim.volume in sizes
+        and not claim.deleting
+        and parse_quantity(claim.size) < parse_quantity(sizes[claim.volume])
+    }
+
+
+def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
+    """Claims that no broker of the layout needs and no pod uses."""
+    in_use = {claim for pod in kube.pods.values() for claim in pod.claims.values()}
+    pods = {names.pod_name(layout.cluster, ordinal) for ordinal in range(layout.brokers)}
+    volumes = set(layout.volume_names) | {names.METADATA_VOLUME}
+    return [
+        claim
+        for claim in kube.claims
+        if claim.name not in in_use and not claim.deleting and (claim.pod not in pods or claim.volume not in volumes)
+    ]
+
+
+def same_templates(wanted: Collection[Volume], found: Mapping[str, Volume]) -> bool:
+    """Whether a StatefulSet's claim templates, which cannot be changed, are as wanted."""
+    sizes = {volume.name: parse_quantity(volume.size) for volume in wanted}
+    return sizes == {name: parse_quantity(volume.size) for name, volume in found.items()}

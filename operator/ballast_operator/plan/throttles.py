@@ -1,0 +1,178 @@
+"""Throttles: which configurations have to be set for the moves that run, and put back after them. PURE.
+
+Before a value is changed, what it was stands in the status of every Reassignment that needs it, together with what it
+is changed to. A value is changed only while it is what it was or what we made it; anything else was set by somebody
+else and is left alone. Reassignments that overlap share: the lowest rate and the union of the replicas rule, and the
+last one out puts back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
+from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.model.reassignment import Throttle, ThrottleRecord
+from ballast_operator.plan.moves import adding, between_brokers, directory_changes
+from ballast_planner import Move
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+INTRA_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+LISTS = frozenset({LEADER_REPLICAS, FOLLOWER_REPLICAS})
+ALL_REPLICAS = "*"
+LONGEST_KEPT = 100
+
+Wants = Mapping[ConfigId, str]
+
+
+def wanted_throttles(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, str]:
+    """What these moves need to be set."""
+    if throttle is None:
+        return {}
+    wants: dict[ConfigId, str] = {}
+    lists: dict[ConfigId, set[str]] = defaultdict(set)
+    for move in moves:
+        if throttle.inter_broker is not None and between_brokers(move):
+            rate = str(parse_quantity(throttle.inter_broker))
+            for broker in {*move.from_.replicas, *move.to.replicas}:
+                wants[ConfigId(BROKER, str(broker), LEADER_RATE)] = rate
+                wants[ConfigId(BROKER, str(broker), FOLLOWER_RATE)] = rate
+            lists[ConfigId(TOPIC, move.topic, LEADER_REPLICAS)] |= {
+                f"{move.partition}:{b}" for b in move.from_.replicas
+            }
+            lists[ConfigId(TOPIC, move.topic, FOLLOWER_REPLICAS)] |= {f"{move.partition}:{b}" for b in adding(move)}
+        if throttle.intra_broker is not None:
+            for broker in directory_changes(move).keys() & set(move.from_.replicas):
+                wants[ConfigId(BROKER, str(broker), INTRA_RATE)] = str(parse_quantity(throttle.intra_broker))
+    wants |= {config: _list_text(entries) for config, entries in lists.items() if entries}
+    return wants
+
+
+def _list_text(entries: Iterable[str]) -> str:
+    return ",".join(sorted(entries, key=lambda entry: tuple(int(part) for part in entry.split(":"))))
+
+
+def fingerprint(value: str) -> str:
+    """How a value stands in the record: long ones as their hash, since lists of replicas have no bound."""
+    return value if len(value) <= LONGEST_KEPT else "sha256:" + hashlib.sha256(value.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One Reassignment's part: what it wants now (nothing once its moves have ended) and what its status records."""
+
+    name: str
+    wants: Wants
+    records: Sequence[ThrottleRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottlePlan:
+    """`records` by Reassignment have to be in their statuses before `changes` are made.
+
+    `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start.
+    """
+
+    records: Mapping[str, tuple[ThrottleRecord, ...]]
+    changes: tuple[AlterConfig, ...]
+    unsettled: frozenset[str]
+
+
+@dataclass
+class _Draft:
+    records: dict[str, dict[ConfigId, ThrottleRecord]] = field(default_factory=lambda: defaultdict(dict))
+    changes: dict[tuple[str, str], dict[str, str | None]] = field(default_factory=lambda: defaultdict(dict))
+    unsettled: set[str] = field(default_factory=set)
+
+
+def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
+    """What to record and to change for all Reassignments of a cluster together."""
+    draft = _Draft()
+    recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
+    for share in shares:
+        for record in share.records:
+            recorded[_config_of(record)].append((share.name, record))
+    wanted: dict[ConfigId, list[tuple[str, str]]] = defaultdict(list)
+    for share in shares:
+        for config, value in share.wants.items():
+            wanted[config].append((share.name, value))
+    for config, wants in wanted.items():
+        _hold(draft, config, wants, recorded.get(config, ()), view)
+    for config, records in recorded.items():
+        if config not in wanted:
+            _restore(draft, config, records, view)
+    return ThrottlePlan(
+        {share.name: tuple(draft.records[share.name].values()) for share in shares},
+        tuple(AlterConfig(resource, name, values) for (resource, name), values in draft.changes.items()),
+        frozenset(draft.unsettled),
+    )
+
+
+def _hold(
+    draft: _Draft,
+    config: ConfigId,
+    wants: Sequence[tuple[str, str]],
+    records: Sequence[tuple[str, ThrottleRecord]],
+    view: KafkaView,
+) -> None:
+    """Some moves need this to be set."""
+    known, observed = view.config(config)
+    names = [name for name, _ in wants]
+    if not known:
+        for name, record in records:
+            draft.records[name][config] = record
+        if not _gone(config, view):
+            draft.unsettled.update(names)
+        return
+    prior = records[0][1].prior if records else observed
+    target = _combined(config, [value for _, value in wants], prior)
+    applied = tuple(dict.fromkeys([*(v for _, record in records for v in record.applied), fingerprint(target)]))
+    for name in names:
+        draft.records[name][config] = ThrottleRecord(*config, prior, applied)
+    if observed == target:
+        return
+    if observed == prior or (observed is not None and fingerprint(observed) in applied):
+        draft.changes[config.resource, config.name][config.key] = target
+        draft.unsettled.update(names)
+
+
+def _combined(config: ConfigId, values: Sequence[str], prior: str | None) -> str:
+    if config.key not in LISTS:
+        return str(min(int(value) for value in values))
+    entries = {entry.strip() for value in (*values, prior or "") for entry in value.split(",") if entry.strip()}
+    return ALL_REPLICAS if ALL_REPLICAS in entries else _list_text(entries)
+
+
+def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, ThrottleRecord]], view: KafkaView) -> None:
+    """Nobody needs this any more: put back what was, unless somebody else has set it meanwhile."""
+    known, observed = view.config(config)
+    if not known:
+        if not _gone(config, view):
+            for name, record in records:
+                draft.records[name][config] = record
+        return
+    prior = records[0][1].prior
+    applied = {value for _, record in records for value in record.applied}
+    if observed == prior or observed is None or fingerprint(observed) not in applied:
+        return
+    for name, record in records:
+        draft.records[name][config] = record
+    draft.changes[config.resource, config.name][config.key] = prior
+
+
+def _gone(config: ConfigId, view: KafkaView) -> bool:
+    """Whether the broker or topic surely exists no more."""
+    if config.resource == BROKER:
+        return view.surely_unregistered(int(config.name))
+    return config.name in view.missing
+
+
+def _config_of(record: ThrottleRecord) -> ConfigId:
+    return ConfigId(record.resource, record.name, record.key)

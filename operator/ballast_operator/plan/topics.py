@@ -1,0 +1,338 @@
+"""What to do for one KafkaTopic. PURE.
+
+`plan_topic` compares the spec with what was observed and names the next actions; it is asked again after they were
+carried out, until nothing is left. Nothing is ever deleted or changed because something could not be read: facts that
+are not known lead to waiting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ballast_operator.model.actions import AlterConfig, CreateTopic, ExpandTopic
+from ballast_operator.model.fields import write
+from ballast_operator.model.kafka import TOPIC as TOPIC_RESOURCE
+from ballast_operator.model.kafka import OngoingView, TopicView
+from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Throttle
+from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
+from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
+
+# Reassignments write these; they are never drift (OPR-21).
+THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
+OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
+MAX_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What the ledger says we were about to do for an object, from before an operator that may have been killed."""
+
+    topic: str
+    create: bool = False
+    config: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    since: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What is known about one topic. `view` None and `missing` False means that it could not be read."""
+
+    cluster_found: bool = True
+    unreachable: Unreachable | None = None
+    view: TopicView | None = None
+    missing: bool = False
+    error: str | None = None
+    config: Mapping[str, str] | None = None
+    ongoing: Mapping[int, OngoingView] = field(default_factory=dict)
+    rival: KafkaTopic | None = None
+    others: bool = False
+    intent: Intent | None = None
+    reassignment: Reassignment | None = None
+    moved_by: str | None = None
+    throttle: Throttle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """The actions, and what the status says when they need no more than time. `intent` has to be kept before them."""
+
+    verdict: Verdict
+    status: TopicStatus
+    create: CreateTopic | None = None
+    expand: ExpandTopic | None = None
+    alter: AlterConfig | None = None
+    delete_id: str | None = None
+    reassign: Mapping[str, Any] | None = None
+    replace_reassignment: str | None = None
+    add_finalizer: bool = False
+    remove_finalizer: bool = False
+    intent: Intent | None = None
+
+    @property
+    def acts_on_kafka(self) -> bool:
+        return any((self.create, self.expand, self.alter, self.delete_id is not None))
+
+
+def plan_topic(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
+    """The next actions for one topic."""
+    if topic.meta.deleting:
+        return _plan_deletion(topic, facts)
+    waits = _reason_to_wait(topic, facts)
+    if waits is not None:
+        return TopicPlan(waits, _kept_status(topic))
+    if facts.rival is not None:
+        return _plan_duplicate(topic, facts.rival)
+    finalizer = topic.spec.deletion_policy is DeletionPolicy.DELETE
+    if finalizer and not topic.meta.finalized:
+        return TopicPlan(TOPIC["Creating"].says(), _kept_status(topic), add_finalizer=True)
+    plan = _plan_creation(topic) if facts.view is None else _plan_existing(topic, facts, facts.view)
+    if topic.meta.finalized and not finalizer:
+        plan = replace(plan, remove_finalizer=True)
+    return plan
+
+
+def _kept_status(topic: KafkaTopic) -> TopicStatus:
+    """What stays in the status while nothing new is known."""
+    old = topic.status
+    return TopicStatus(
+        topic.meta.generation,
+        topic.topic,
+        old.topic_id,
+        old.partitions,
+        old.replicas,
+        old.managed_config,
+        old.reassignment,
+    )
+
+
+def _reason_to_wait(topic: KafkaTopic, facts: TopicFacts) -> Verdict | None:
+    name = topic.spec.cluster_ref.name
+    if topic.meta.paused:
+        return SHARED["Paused"].says()
+    if not facts.cluster_found:
+        return SHARED["ClusterNotFound"].says(cluster=name)
+    if facts.unreachable is not None:
+        return SHARED["ClusterUnreachable"].says(
+            cluster=name, since=facts.unreachable.since, error=facts.unreachable.error
+        )
+    if facts.rival is None and facts.view is None and not facts.missing:
+        return topic_error(facts.error or "", "the topic could not be read")
+    return None
+
+
+def _plan_duplicate(topic: KafkaTopic, rival: KafkaTopic) -> TopicPlan:
+    # The id is kept so that this object can take the topic over when the older one goes, whatever its adoptionPolicy.
+    status = TopicStatus(topic.meta.generation, topic.topic, rival.status.topic_id)
+    verdict = TOPIC["Duplicate"].says(other=rival.meta.name, topic=topic.topic)
+    return TopicPlan(verdict, status, remove_finalizer=topic.meta.finalized)
+
+
+def _plan_creation(topic: KafkaTopic) -> TopicPlan:
+    spec = topic.spec
+    create = CreateTopic(
+        topic.topic, spec.partitions or -1, spec.replicas or -1, spec.replica_assignment, dict(spec.config)
+    )
+    intent = Intent(topic.topic, create=True, config=tuple(sorted(spec.config)))
+    return TopicPlan(TOPIC["Creating"].says(), _kept_status(topic), create=create, intent=intent)
+
+
+def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> TopicPlan:
+    refused = _refuse_foreign(topic, facts, view)
+    if refused is not None:
+        return TopicPlan(refused, _kept_status(topic))
+    managed = _managed_keys(topic, facts)
+    alter = _config_change(topic, facts, managed)
+    status = TopicStatus(
+        observed_generation=topic.meta.generation,
+        topic_name=topic.topic,
+        topic_id=view.id,
+        partitions=len(view.partitions),
+        replicas=view.replication_factor,
+        managed_config=tuple(sorted({*topic.spec.config, *(managed if alter else ())})),
+    )
+    new_keys = set(topic.spec.config) - set(topic.status.managed_config)
+    intent = Intent(topic.topic, config=tuple(sorted(new_keys))) if alter and new_keys else None
+    plan = _plan_shape(topic, facts, view, TopicPlan(TOPIC["Ready"].says(), status, alter=alter, intent=intent))
+    if alter and plan.verdict.reason == "Ready":
+        plan = replace(plan, verdict=TOPIC["Changing"].says())
+    return plan
+
+
+def _refuse_foreign(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Verdict | None:
+    """Why the topic is not ours to change, if it is not."""
+    known, adopts = topic.status.topic_id, topic.spec.adoption_policy is AdoptionPolicy.ADOPT
+    created = facts.intent is not None and facts.intent.create and facts.intent.topic == topic.topic
+    if adopts or known == view.id or created:
+        return None
+    if known is None:
+        return TOPIC["TopicExists"].says(topic=topic.topic)
+    return TOPIC["TopicReplaced"].says(topic=topic.topic, found=view.id, expected=known)
+
+
+def _managed_keys(topic: KafkaTopic, facts: TopicFacts) -> frozenset[str]:
+    intended = facts.intent.config if facts.intent else ()
+    return frozenset(topic.status.managed_config) | frozenset(intended)
+
+
+def _config_change(topic: KafkaTopic, facts: TopicFacts, managed: frozenset[str]) -> AlterConfig | None:
+    if facts.config is None:
+        return None
+    wanted = {key: value for key, value in topic.spec.config.items() if key not in THROTTLED_REPLICAS}
+    values: dict[str, str | None] = {key: value for key, value in wanted.items() if facts.config.get(key) != value}
+    removable = facts.config.keys() if topic.spec.config_policy is ConfigPolicy.EXACT else managed & facts.config.keys()
+    values |= dict.fromkeys(sorted(removable - wanted.keys() - THROTTLED_REPLICAS))
+    return AlterConfig(TOPIC_RESOURCE, topic.topic, values) if values else None
+
+
+def wanted_config_keys(topic: KafkaTopic, intent: Intent | None) -> tuple[str, ...] | None:
+    """Which configurations have to be read to plan: all (None) or these."""
+    if topic.spec.config_policy is ConfigPolicy.EXACT:
+        return None
+    intended = intent.config if intent else ()
+    return tuple(sorted({*topic.spec.config, *topic.status.managed_config, *intended}))
+
+
+def _plan_shape(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan) -> TopicPlan:
+    """Partitions and replicas."""
+    spec, found = topic.spec, len(view.partitions)
+    wanted = spec.partitions or len(spec.replica_assignment) or found
+    if facts.ongoing or facts.moved_by:
+        return _wait_for_moves(topic, facts, view, plan, wanted)
+    if found > wanted:
+        return replace(plan, verdict=TOPIC["PartitionsAboveSpec"].says(found=found, wanted=wanted))
+    if found < wanted:
+        expand = ExpandTopic(topic.topic, wanted, spec.replica_assignment[found:wanted])
+        return replace(plan, verdict=TOPIC["Changing"].says(), expand=expand)
+    target = _reassignment_spec(topic, facts, view)
+    if target is not None:
+        return _plan_reassignment(topic, facts, plan, target)
+    offline = [str(index) for index, part in sorted(view.partitions.items()) if part.leader < 0]
+    if offline:
+        return replace(plan, verdict=TOPIC["PartitionsOffline"].says(partitions=_some(offline)))
+    return plan
+
+
+def _wait_for_moves(topic: KafkaTopic, facts: TopicFacts, view: TopicView, plan: TopicPlan, wanted: int) -> TopicPlan:
+    """While replicas move nobody interferes; a topic that needs nothing else stays Ready."""
+    own = facts.reassignment
+    if own is not None and own.status.phase not in ENDS and _reassignment_spec(topic, facts, view) is not None:
+        return _plan_reassignment(topic, facts, plan, _reassignment_spec(topic, facts, view) or {})
+    if len(view.partitions) == wanted and _reassignment_spec(topic, facts, view) is None:
+        return plan
+    by = f" by Reassignment {facts.moved_by}" if facts.moved_by else ""
+    return replace(plan, verdict=TOPIC["ReassignmentInProgress"].says(by=by))
+
+
+def _reassignment_spec(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> dict[str, Any] | None:
+    """The Reassignment that brings existing partitions to the spec, if they are not there."""
+    spec = topic.spec
+    if spec.replica_assignment:
+        rows = [
+            {"topic": topic.topic, "partition": index, "replicas": list(row)}
+            for index, row in enumerate(spec.replica_assignment)
+            if index in view.partitions and _final_replicas(facts, view, index) != row
+        ]
+        return {"partitions": rows[:MAX_ROWS]} if rows else None
+    if spec.replicas is None:
+        return None
+    if all(len(_final_replicas(facts, view, index)) == spec.replicas for index in view.partitions):
+        return None
+    return {"replicationFactor": [{"topic": topic.topic, "replicas": spec.replicas}]}
+
+
+def _final_replicas(facts: TopicFacts, view: TopicView, index: int) -> tuple[int, ...]:
+    # While a partition moves, what it has is a mixture; what it will have decides whether the spec is served.
+    ongoing = facts.ongoing.get(index)
+    return ongoing.target if ongoing else view.partitions[index].replicas
+
+
+def reassignment_name(topic: KafkaTopic, target: Mapping[str, Any]) -> str:
+    """The same target has the same name, so an operator that was killed finds what it created."""
+    digest = hashlib.sha256(json.dumps([topic.meta.uid, target], sort_keys=True).encode()).hexdigest()
+    return f"{topic.meta.name[:200]}-{digest[:8]}"
+
+
+def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, target: Mapping[str, Any]) -> TopicPlan:
+    name = reassignment_name(topic, target)
+    plan = replace(plan, status=replace(plan.status, reassignment=name), verdict=TOPIC["Reassigning"].says(name=name))
+    own = facts.reassignment
+    if own is None or own.meta.name != name:
+        return replace(plan, reassign=_owned_reassignment(topic, facts, name, target))
+    if own.status.phase in (Phase.FAILED, Phase.CANCELLED, Phase.STALE):
+        said = ready_condition(own.status.conditions)
+        verdict = TOPIC["ReassignmentFailed"].says(
+            name=name, phase=own.status.phase, error=said.message if said else "see there."
+        )
+        return replace(plan, verdict=verdict)
+    if own.status.phase in ENDS and not own.meta.deleting:
+        # It ended well, yet the topic differs again: drift since then, so a new one takes its place.
+        return replace(plan, replace_reassignment=name)
+    return plan
+
+
+def _owned_reassignment(topic: KafkaTopic, facts: TopicFacts, name: str, target: Mapping[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "clusterRef": {"name": topic.spec.cluster_ref.name},
+        "approval": "Automatic",
+        "ttlSecondsAfterFinished": OWNED_REASSIGNMENT_TTL_SECONDS,
+        **target,
+    }
+    if facts.throttle is not None:
+        spec["throttle"] = write(facts.throttle)
+    return {"name": name, "spec": spec}
+
+
+def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
+    """The object goes; the topic goes with it only if it is surely ours and nobody else describes it."""
+    status = _kept_status(topic)
+    gone = TopicPlan(TOPIC["Deleting"].says(), status, remove_finalizer=topic.meta.finalized)
+    if not topic.meta.finalized or topic.spec.deletion_policy is DeletionPolicy.RETAIN:
+        return gone
+    if not facts.cluster_found or facts.rival is not None or facts.others:
+        return gone
+    if topic.status.topic_id is None and not (facts.intent and facts.intent.create):
+        return gone
+    waits = _reason_to_wait(topic, facts)
+    if waits is not None:
+        return TopicPlan(waits, status)
+    if facts.view is None:
+        return gone
+    ours = topic.status.topic_id
+    if ours is not None and ours != facts.view.id:
+        return gone
+    return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=facts.view.id)
+
+
+_ERRORS: Mapping[str, str] = {
+    "INVALID_CONFIG": "InvalidConfig",
+    "INVALID_REPLICATION_FACTOR": "InvalidReplicationFactor",
+    "INVALID_REPLICA_ASSIGNMENT": "InvalidReplicaAssignment",
+    "INVALID_PARTITIONS": "InvalidTopic",
+    "INVALID_TOPIC_EXCEPTION": "InvalidTopic",
+    "INVALID_REQUEST": "InvalidTopic",
+    "POLICY_VIOLATION": "PolicyViolation",
+    "TOPIC_AUTHORIZATION_FAILED": "NotAuthorized",
+    "CLUSTER_AUTHORIZATION_FAILED": "NotAuthorized",
+}
+
+
+def topic_error(error: str, message: str) -> Verdict:
+    """What an error of Kafka means for a topic's condition."""
+    if error == "REASSIGNMENT_IN_PROGRESS":
+        return TOPIC["ReassignmentInProgress"].says(by="")
+    text = f"{error}: {message}" if message else error
+    return TOPIC[_ERRORS.get(error, "KafkaError")].says(error=text if text.endswith(".") else text + ".")
+
+
+def _some(names: list[str], limit: int = 20) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

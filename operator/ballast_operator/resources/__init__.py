@@ -1,0 +1,1 @@
+"""PURE builders of the Kubernetes objects of a cluster that the operator runs."""

@@ -1,0 +1,69 @@
+"""How a cluster is to be laid out just now: which brokers, which volumes, who votes. PURE.
+
+It is not always what the spec says: brokers and volumes that are still being drained stay until they are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaCluster, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a cluster is born with and keeps: its id, the nodes that vote, the replicas that topics get by default."""
+
+    cluster_id: str
+    voters: tuple[int, ...]
+    dedicated: bool = False
+    replication: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end."""
+
+    cluster: KafkaCluster
+    identity: Identity
+    brokers: int
+    volumes: tuple[Volume, ...]
+    added: tuple[int, ...] = ()
+
+    @property
+    def volume_names(self) -> tuple[str, ...]:
+        return tuple(volume.name for volume in self.volumes)
+
+
+def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]:
+    """The nodes that vote in a new cluster of so many brokers: an odd number."""
+    from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+
+    if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
+        return tuple(FIRST_CONTROLLER_ID + ordinal for ordinal in range(controllers.count))
+    wanted = controllers.count if controllers is not None else min(3, brokers)
+    return tuple(range(wanted if wanted % 2 else wanted - 1))
+
+
+def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
+    """The identity of a cluster that is being born."""
+    spec = cluster.spec
+    dedicated = spec.controllers is not None and spec.controllers.mode is ControllerMode.DEDICATED
+    return Identity(cluster_id, voters_for(spec.controllers, spec.brokers), dedicated, min(3, spec.brokers))
+
+
+def read_identity(data: Mapping[str, Any]) -> Identity:
+    voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
+    replication = int(data.get("replication") or 1)
+    return Identity(str(data["clusterId"]), voters, data.get("dedicated") == "true", replication)
+
+
+def write_identity(identity: Identity) -> dict[str, str]:
+    return {
+        "clusterId": identity.cluster_id,
+        "voters": ",".join(map(str, identity.voters)),
+        "dedicated": "true" if identity.dedicated else "false",
+        "replication": str(identity.replication),
+    }

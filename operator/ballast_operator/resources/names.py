@@ -1,0 +1,94 @@
+"""Names, labels and paths of a cluster's objects. PURE."""
+
+from __future__ import annotations
+
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.meta import CLUSTER_LABEL as CLUSTER_LABEL
+from ballast_operator.model.meta import GROUP, MANAGED_BY
+
+MANAGER = "ballast-operator"
+ROLE_LABEL = f"{GROUP}/role"
+BROKER_ROLE = "broker"
+CONTROLLER_ROLE = "controller"
+CONFIG_ROLE = "config"
+REVISION = f"{GROUP}/revision"
+ADDED = f"{GROUP}/added-brokers"
+METADATA_VOLUME = "metadata"
+MOUNT_ROOT = "/var/lib/ballast"
+CONFIG_ROOT = "/etc/ballast"
+CONTROLLER_PORT = 9093
+CONTROLLER_LISTENER = "CONTROLLER"
+# Ids of controllers with pods of their own begin here, out of the way of brokers.
+FIRST_CONTROLLER_ID = 100_000
+
+
+def labels(cluster: KafkaCluster, role: str | None = None) -> dict[str, str]:
+    """The labels of all objects of a cluster; the selector of its pods is a part of them."""
+    found = {
+        "app.kubernetes.io/name": "ballast",
+        MANAGED_BY: MANAGER,
+        CLUSTER_LABEL: cluster.meta.name,
+    }
+    return found | ({ROLE_LABEL: role} if role else {})
+
+
+def selector(cluster: KafkaCluster, role: str) -> dict[str, str]:
+    return {CLUSTER_LABEL: cluster.meta.name, ROLE_LABEL: role}
+
+
+def selector_text(cluster: KafkaCluster, role: str) -> str:
+    return ",".join(f"{key}={value}" for key, value in selector(cluster, role).items())
+
+
+def stateful_set(cluster: KafkaCluster, role: str = BROKER_ROLE) -> str:
+    return cluster.meta.name if role == BROKER_ROLE else f"{cluster.meta.name}-controller"
+
+
+def pod_name(cluster: KafkaCluster, ordinal: int, role: str = BROKER_ROLE) -> str:
+    return f"{stateful_set(cluster, role)}-{ordinal}"
+
+
+def headless_service(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name}-brokers"
+
+
+def bootstrap_service(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name}-bootstrap"
+
+
+def identity(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name}-identity"
+
+
+def service_account(cluster: KafkaCluster) -> str:
+    return f"{cluster.meta.name}-broker"
+
+
+def host(cluster: KafkaCluster, pod: str) -> str:
+    """The DNS name of a pod."""
+    return f"{pod}.{headless_service(cluster)}.{cluster.meta.namespace}.svc"
+
+
+def mount_path(volume: str) -> str:
+    return f"{MOUNT_ROOT}/{volume}"
+
+
+def log_dir(volume: str) -> str:
+    """The log directory on a volume: below its root, where a file system may keep things of its own."""
+    return f"{mount_path(volume)}/data"
+
+
+def claim(volume: str, pod: str) -> str:
+    """The name that a StatefulSet gives to the claim of a volume."""
+    return f"{volume}-{pod}"
+
+
+def volume_of(path: str, pod: str, volumes: tuple[str, ...]) -> str | None:
+    """Which volume of a pod a directory lies on, by the path that the broker tells.
+
+    Where pods have no mounts of their own (the embedded Kubernetes) the directory is that of the claim.
+    """
+    for volume in volumes:
+        if path == log_dir(volume) or path.endswith(f"/{claim(volume, pod)}/data"):
+            return volume
+    return None

@@ -1,0 +1,95 @@
+"""Services, configuration, disruption budget, service account and monitor of a cluster. PURE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.model.cluster import KafkaCluster, Metrics
+from ballast_operator.resources import names
+from ballast_operator.resources.layout import Layout
+from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
+from ballast_operator.resources.properties import config_map_data, config_map_name
+
+
+def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": cluster.meta.namespace, "labels": names.labels(cluster)}
+
+
+def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
+    """Gives every pod its name, also before it is ready: a broker has to find the others to become ready."""
+    listener = cluster.spec.listeners[0]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(cluster, names.headless_service(cluster)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {names.CLUSTER_LABEL: cluster.meta.name},
+            "ports": [
+                {"name": "kafka", "port": listener.port, "targetPort": listener.port},
+                {"name": "controller", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
+            ],
+        },
+    }
+
+
+def bootstrap_service(cluster: KafkaCluster) -> dict[str, Any]:
+    listener = cluster.spec.listeners[0]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(cluster, names.bootstrap_service(cluster)),
+        "spec": {
+            "selector": names.selector(cluster, BROKER_ROLE),
+            "ports": [{"name": "kafka", "port": listener.port, "targetPort": listener.port}],
+        },
+    }
+
+
+def service_account(cluster: KafkaCluster) -> dict[str, Any]:
+    """Brokers ask Kubernetes for nothing; the account exists so that they do not run as the namespace's default."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(cluster, names.service_account(cluster)),
+        "automountServiceAccountToken": False,
+    }
+
+
+def disruption_budget(cluster: KafkaCluster) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(cluster, names.stateful_set(cluster)),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}}},
+    }
+
+
+def config_map(layout: Layout) -> dict[str, Any]:
+    controllers = len(layout.identity.voters) if layout.identity.dedicated else 0
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": config_map_name(layout),
+            "namespace": layout.cluster.meta.namespace,
+            "labels": names.labels(layout.cluster, CONFIG_ROLE),
+        },
+        "data": config_map_data(layout, controllers),
+    }
+
+
+def pod_monitor(cluster: KafkaCluster) -> dict[str, Any] | None:
+    metrics = cluster.spec.metrics or Metrics()
+    if not metrics.pod_monitor:
+        return None
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": _metadata(cluster, names.stateful_set(cluster)),
+        "spec": {
+            "selector": {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}},
+            "podMetricsEndpoints": [{"port": "metrics"}],
+        },
+    }

@@ -1,0 +1,191 @@
+"""StatefulSets and the pods that they make. PURE."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ballast_operator.model.cluster import KafkaCluster, Metrics, Volume
+from ballast_operator.resources import names
+from ballast_operator.resources.layout import Layout
+from ballast_operator.resources.names import (
+    ADDED,
+    BROKER_ROLE,
+    CONFIG_ROOT,
+    CONTROLLER_LISTENER,
+    CONTROLLER_PORT,
+    CONTROLLER_ROLE,
+    METADATA_VOLUME,
+    REVISION,
+)
+from ballast_operator.resources.properties import config_map_name
+
+USER = 10_001
+GRACE_SECONDS = 60
+
+
+def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
+    """The StatefulSet of brokers, or of controllers with pods of their own."""
+    cluster = layout.cluster
+    replicas = layout.brokers if role == BROKER_ROLE else len(layout.identity.voters)
+    annotations = {ADDED: ",".join(map(str, layout.added))} if layout.added and role == BROKER_ROLE else {}
+    retain = cluster.spec.storage is None or not cluster.spec.storage.delete_claim
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": names.stateful_set(cluster, role),
+            "namespace": cluster.meta.namespace,
+            "labels": names.labels(cluster, role),
+            **({"annotations": annotations} if annotations else {}),
+        },
+        "spec": {
+            "replicas": replicas,
+            "serviceName": names.headless_service(cluster),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": "Retain" if retain else "Delete",
+                "whenScaled": "Retain",
+            },
+            "selector": {"matchLabels": names.selector(cluster, role)},
+            "template": pod_template(layout, role),
+            "volumeClaimTemplates": [_claim(cluster, volume, role) for volume in _volumes(layout, role)],
+        },
+    }
+
+
+def _volumes(layout: Layout, role: str) -> list[Volume]:
+    metadata = layout.cluster.spec.metadata_volume
+    first = layout.cluster.spec.volumes[0]
+    if role == CONTROLLER_ROLE:
+        size, storage_class = (
+            (metadata.size, metadata.storage_class_name) if metadata else ("5Gi", first.storage_class_name)
+        )
+        return [Volume(METADATA_VOLUME, size, storage_class)]
+    own = [Volume(METADATA_VOLUME, metadata.size, metadata.storage_class_name)] if metadata else []
+    return [*own, *layout.volumes]
+
+
+def _claim(cluster: KafkaCluster, volume: Volume, role: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": volume.size}},
+    }
+    if volume.storage_class_name is not None:
+        spec["storageClassName"] = volume.storage_class_name
+    return {"metadata": {"name": volume.name, "labels": names.labels(cluster, role)}, "spec": spec}
+
+
+def revision(layout: Layout, role: str) -> str:
+    """Changes when the pods have to be restarted: with their template or with their configuration."""
+    return hashlib.sha256(json.dumps(_pod_body(layout, role), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def pod_template(layout: Layout, role: str) -> dict[str, Any]:
+    body = _pod_body(layout, role)
+    body["metadata"]["annotations"][REVISION] = revision(layout, role)
+    return body
+
+
+def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
+    cluster = layout.cluster
+    extra = cluster.spec.pod_template
+    labels = {**(extra.labels if extra else {}), **names.labels(cluster, role)}
+    annotations = dict(extra.annotations) if extra else {}
+    spec: dict[str, Any] = {
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "affinity": _spread(cluster, role),
+        **(dict(extra.spec) if extra else {}),
+        "serviceAccountName": names.service_account(cluster),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(layout, role)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": config_map_name(layout)}},
+            {"name": "scratch", "emptyDir": {}},
+        ],
+    }
+    if cluster.spec.rack is not None:
+        spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", []), _rack_spread(cluster, role)]
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+
+
+def _spread(cluster: KafkaCluster, role: str) -> dict[str, Any]:
+    """Brokers on nodes of their own where that is possible."""
+    term = {
+        "labelSelector": {"matchLabels": names.selector(cluster, role)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+
+
+def _rack_spread(cluster: KafkaCluster, role: str) -> dict[str, Any]:
+    assert cluster.spec.rack is not None
+    return {
+        "maxSkew": 1,
+        "topologyKey": cluster.spec.rack.topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": names.selector(cluster, role)},
+    }
+
+
+def _container(layout: Layout, role: str) -> dict[str, Any]:
+    cluster = layout.cluster
+    spec = cluster.spec
+    listener, metrics = spec.listeners[0], spec.metrics or Metrics()
+    addresses = [f"{CONTROLLER_LISTENER}://$(POD_IP):{CONTROLLER_PORT}"]
+    ports = [{"name": "metrics", "containerPort": metrics.port}]
+    if role == BROKER_ROLE:
+        addresses.insert(0, f"{listener.name}://$(POD_IP):{listener.port}")
+        ports.append({"name": "kafka", "containerPort": listener.port})
+    ports.append({"name": "controller", "containerPort": CONTROLLER_PORT})
+    probe_port = listener.port if role == BROKER_ROLE else CONTROLLER_PORT
+    container: dict[str, Any] = {
+        "name": "broker" if role == BROKER_ROLE else "controller",
+        "image": spec.image,
+        "command": ["ballast", "broker", f"{CONFIG_ROOT}/$(POD_NAME).properties"],
+        "args": ["--override", f"listeners={','.join(addresses)}"],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "ports": ports,
+        "readinessProbe": {"tcpSocket": {"port": probe_port}, "periodSeconds": 3, "timeoutSeconds": 2},
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_ROOT, "readOnly": True},
+            {"name": "scratch", "mountPath": "/tmp"},
+            *({"name": v.name, "mountPath": names.mount_path(v.name)} for v in _volumes(layout, role)),
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if spec.resources:
+        container["resources"] = dict(spec.resources)
+    if spec.image_pull_policy is not None:
+        container["imagePullPolicy"] = str(spec.image_pull_policy)
+    return container
+
+
+def template_volumes(stateful_set: dict[str, Any]) -> dict[str, Volume]:
+    """The data volumes that a StatefulSet found in Kubernetes gives its pods."""
+    found = {}
+    for claim in stateful_set["spec"].get("volumeClaimTemplates") or ():
+        name = claim["metadata"]["name"]
+        if name != METADATA_VOLUME:
+            size = claim["spec"]["resources"]["requests"]["storage"]
+            found[name] = Volume(name, str(size), claim["spec"].get("storageClassName"))
+    return found

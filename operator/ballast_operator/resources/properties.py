@@ -1,0 +1,109 @@
+"""The configuration file of each node of a cluster. PURE.
+
+Names of pods stand for their addresses, so the file of a node never changes when pods move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from ballast_operator.model.cluster import Metrics
+from ballast_operator.resources import names
+from ballast_operator.resources.layout import Layout
+from ballast_operator.resources.names import (
+    BROKER_ROLE,
+    CONTROLLER_LISTENER,
+    CONTROLLER_PORT,
+    CONTROLLER_ROLE,
+    FIRST_CONTROLLER_ID,
+    METADATA_VOLUME,
+)
+
+# What suits pods, below what spec.config says.
+DEFAULTS = {"auto.create.topics.enable": "false"}
+
+
+def shared_properties(layout: Layout) -> dict[str, str]:
+    """What all nodes have in common; a change restarts them."""
+    cluster = layout.cluster
+    spec = cluster.spec
+    listener = spec.listeners[0]
+    metrics = spec.metrics or Metrics()
+    replication = layout.identity.replication
+    return {
+        **DEFAULTS,
+        "offsets.topic.replication.factor": str(replication),
+        "transaction.state.log.replication.factor": str(replication),
+        "default.replication.factor": str(replication),
+        "min.insync.replicas": str(max(1, replication - 1)),
+        **spec.config,
+        "cluster.id": layout.identity.cluster_id,
+        "controller.quorum.voters": _voters(layout),
+        "controller.listener.names": CONTROLLER_LISTENER,
+        "inter.broker.listener.name": listener.name,
+        "listener.security.protocol.map": f"{listener.name}:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT",
+        "metrics.port": str(metrics.port),
+    }
+
+
+def _voters(layout: Layout) -> str:
+    cluster = layout.cluster
+    role = CONTROLLER_ROLE if layout.identity.dedicated else BROKER_ROLE
+    first = FIRST_CONTROLLER_ID if layout.identity.dedicated else 0
+    hosts = {
+        voter: names.host(cluster, names.pod_name(cluster, voter - first, role)) for voter in layout.identity.voters
+    }
+    return ",".join(f"{voter}@{host}:{CONTROLLER_PORT}" for voter, host in hosts.items())
+
+
+def directory_properties(layout: Layout, metadata_only: bool = False) -> dict[str, str]:
+    """log.dirs in the order of the volumes, and where the metadata log lives."""
+    found = {}
+    if not metadata_only:
+        found["log.dirs"] = ",".join(names.log_dir(volume) for volume in layout.volume_names)
+    if layout.cluster.spec.metadata_volume is not None or metadata_only:
+        found["metadata.log.dir"] = names.log_dir(METADATA_VOLUME)
+    return found
+
+
+def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
+    """The whole file of one node. Addresses to listen on are given by the pod, which alone knows its own."""
+    cluster = layout.cluster
+    pod = names.pod_name(cluster, ordinal, role)
+    listener = cluster.spec.listeners[0]
+    if role == CONTROLLER_ROLE:
+        own = {"node.id": str(FIRST_CONTROLLER_ID + ordinal), "process.roles": "controller"}
+        directories = directory_properties(layout, metadata_only=True)
+        return {**shared_properties(layout), **directories, "log.dirs": names.log_dir(METADATA_VOLUME), **own}
+    votes = ordinal in layout.identity.voters and not layout.identity.dedicated
+    own = {
+        "node.id": str(ordinal),
+        "process.roles": "broker,controller" if votes else "broker",
+        "advertised.listeners": f"{listener.name}://{names.host(cluster, pod)}:{listener.port}",
+    }
+    return {**shared_properties(layout), **directory_properties(layout), **own}
+
+
+def config_map_name(layout: Layout) -> str:
+    """Another configuration has another name: a container that restarts alone finds the one it had."""
+    content = [shared_properties(layout), directory_properties(layout)]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{layout.cluster.meta.name}-config-{digest}"
+
+
+def config_map_data(layout: Layout, controllers: int) -> dict[str, str]:
+    """One file per pod."""
+    files = {
+        f"{names.pod_name(layout.cluster, ordinal)}.properties": _text(node_properties(layout, ordinal, BROKER_ROLE))
+        for ordinal in range(layout.brokers)
+    }
+    for ordinal in range(controllers):
+        pod = names.pod_name(layout.cluster, ordinal, CONTROLLER_ROLE)
+        files[f"{pod}.properties"] = _text(node_properties(layout, ordinal, CONTROLLER_ROLE))
+    return files
+
+
+def _text(properties: Mapping[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))

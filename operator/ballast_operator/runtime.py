@@ -1,0 +1,262 @@
+"""The operator without Kopf: cache, workers, leader, events; told of objects by whoever watches.
+
+The only place that constructs and wires things. `heard` and `vanished` are all that a watch has to call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
+from ballast_operator.apply.writer import Writer
+from ballast_operator.cache import Cache
+from ballast_operator.clock import monotonic, utc_now
+from ballast_operator.cycle import ClusterCycle, Shared
+from ballast_operator.events import Events
+from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.leader import Leader
+from ballast_operator.metrics import Metrics
+from ballast_operator.model import cluster as cluster_model
+from ballast_operator.model import reassignment as reassignment_model
+from ballast_operator.model import topic as topic_model
+from ballast_operator.model.meta import API_VERSION, Key, Meta
+from ballast_operator.status import READY, SHARED, STALLED
+from ballast_operator.worker import Worker
+
+log = logging.getLogger(__name__)
+
+LEASE = "ballast-operator"
+STUCK_SECONDS = 180.0
+RELIST_SECONDS = 300.0
+SWEEP_SECONDS = 60.0
+PLURALS = {
+    cluster_model.KIND: cluster_model.PLURAL,
+    topic_model.KIND: topic_model.PLURAL,
+    reassignment_model.KIND: reassignment_model.PLURAL,
+}
+
+
+class Runtime:
+    """Everything of one operator process."""
+
+    def __init__(self, access: ApiAccess, namespaces: Iterable[str] = (), lease_namespace: str | None = None) -> None:
+        self.api = KubernetesApi(access)
+        self.cache = Cache()
+        self.namespaces = tuple(namespaces)
+        self.writer = Writer(self.api, self.cache)
+        self.events = Events(self.api, utc_now)
+        self.metrics = Metrics()
+        self.leader = Leader(self.api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
+        self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, utc_now)
+        self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._beat = monotonic()
+        self.metrics.watch(
+            self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes
+        )
+
+    async def start(self) -> None:
+        """Start what runs in the background."""
+        for run in (self.leader.run, self.events.run, self._keep_house):
+            self._tasks.append(asyncio.create_task(run(), name=run.__qualname__))
+
+    async def stop(self) -> None:
+        """End all tasks; what was begun is left as it is, and found by whoever comes next."""
+        tasks = [*self._tasks, *(task for _, task in self._workers.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.api.close()
+
+    # What the watch tells.
+
+    def heard(self, kind: str, body: Mapping[str, Any]) -> None:
+        """An object was added or changed, or is there at the start."""
+        self.metrics.event(kind)
+        if kind == topic_model.KIND:
+            before, now = self.cache.put_topic(body)
+        elif kind == reassignment_model.KIND:
+            before, now = self.cache.put_reassignment(body)  # type: ignore[assignment]
+        else:
+            self._heard_cluster(body)
+            return
+        if now is None:
+            self._tell_broken(kind, body)
+            return
+        if before is now or self._our_own(kind, before, now):
+            return
+        self._mark(kind, now)
+        if before is not None and before.cluster != now.cluster:
+            self._mark(kind, before)
+
+    def vanished(self, kind: str, body: Mapping[str, Any]) -> None:
+        """An object was deleted."""
+        meta = body["metadata"]
+        key, uid = Key(meta.get("namespace") or "default", meta["name"]), str(meta.get("uid") or "")
+        if kind == topic_model.KIND:
+            gone = self.cache.remove_topic(key, uid)
+            if gone is not None:
+                heirs = self.cache.topics_named(gone.cluster, gone.topic)
+                self._worker(gone.cluster).add(topics=[heir.key for heir in heirs])
+        elif kind == reassignment_model.KIND:
+            ended = self.cache.remove_reassignment(key, uid)
+            if ended is not None:
+                self._worker(ended.cluster).add(reassignments=True, topics=self._owners(ended.meta))
+        elif self.cache.clusters.remove(key, uid) is not None:
+            self._worker(key).add(cluster=True, reassignments=True)
+
+    def changed_below(self, cluster: Key) -> None:
+        """Something that belongs to a cluster (a pod, a claim) changed."""
+        if self.cache.clusters.get(cluster) is not None:
+            self._worker(cluster).add(cluster=True)
+
+    def _heard_cluster(self, body: Mapping[str, Any]) -> None:
+        before, now = self.cache.clusters.put(body)
+        if now is None:
+            self._tell_broken(cluster_model.KIND, body)
+        elif before is not now and not self._our_own(cluster_model.KIND, before, now):
+            topics = [topic.key for topic in self.cache.topics_of(now.key)] if before is None else []
+            self._worker(now.key).add(cluster=True, reassignments=True, topics=topics)
+
+    def _our_own(self, kind: str, before: Any, now: Any) -> bool:
+        """Whether the event is about a status that is being written just now: nothing that we do not know."""
+        if before is None or (PLURALS[kind], now.key) not in self.writer.in_flight:
+            return False
+        return bool(before.spec == now.spec and _essence(before.meta) == _essence(now.meta))
+
+    def _mark(self, kind: str, resource: Any) -> None:
+        worker = self._worker(resource.cluster)
+        if kind == topic_model.KIND:
+            worker.add(topics=[one.key for one in self.cache.topics_named(resource.cluster, resource.topic)])
+            worker.add(topics=[resource.key])
+        else:
+            worker.add(reassignments=True, topics=self._owners(resource.meta))
+
+    def _owners(self, meta: Meta) -> list[Key]:
+        names = [owner.name for owner in meta.owner_references if owner.kind == topic_model.KIND]
+        return [Key(meta.namespace, name) for name in names]
+
+    def _tell_broken(self, kind: str, body: Mapping[str, Any]) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.create_task(self._write_broken(kind, body)))
+
+    async def _write_broken(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Say in the status that the spec cannot be read; only an API server without the schema lets that happen."""
+        meta = body["metadata"]
+        key = Key(meta["namespace"], meta["name"])
+        kinds: dict[str, Any] = {
+            cluster_model.KIND: self.cache.clusters,
+            topic_model.KIND: self.cache.topics,
+            reassignment_model.KIND: self.cache.reassignments,
+        }
+        broken = kinds[kind].broken.get(key)
+        if broken is None or not self.leader.leads:
+            return
+        verdict = SHARED["InvalidSpec"].says(error=broken.error)
+        said = [
+            {"type": name, "status": status, "reason": verdict.reason, "message": verdict.message}
+            for name, status in ((READY, "False"), (STALLED, "True"))
+        ]
+        told = [
+            {k: condition.get(k) for k in ("type", "status", "reason", "message")} for condition in broken.conditions
+        ]
+        if told == said:
+            return
+        full = [{**one, "lastTransitionTime": utc_now(), "observedGeneration": broken.meta.generation} for one in said]
+        path = path_of(API_VERSION, PLURALS[kind], key.namespace, key.name, "status")
+        try:
+            await self.api.merge(path, {"status": {"observedGeneration": broken.meta.generation, "conditions": full}})
+        except (ApiError, ApiUnavailableError) as error:
+            log.warning("%s %s: status was not written: %s", kind, key, error)
+
+    # Workers.
+
+    def _worker(self, cluster: Key) -> Worker:
+        if cluster not in self._workers:
+            worker = Worker(cluster, ClusterCycle(cluster, self._shared), lambda: self.leader.leads, monotonic)
+            self._workers[cluster] = (worker, asyncio.create_task(worker.run(), name=f"worker {cluster}"))
+        return self._workers[cluster][0]
+
+    def _leadership_changed(self, leads: bool) -> None:
+        if not leads:
+            return
+        # What another leader did meanwhile is in the cache; everything is looked at once from the beginning.
+        for kind in (self.cache.topics, self.cache.reassignments):
+            for resource in kind:
+                self._worker(resource.cluster).add(
+                    topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
+                )
+        for cluster in self.cache.clusters:
+            self._worker(cluster.key).add(cluster=True, reassignments=True)
+
+    # Probes.
+
+    def depth(self) -> float:
+        return float(sum(worker.depth for worker, _ in self._workers.values()))
+
+    def oldest_seconds(self) -> float:
+        now = monotonic()
+        return max((now - w.busy_since for w, _ in self._workers.values() if w.busy_since is not None), default=0.0)
+
+    def alive(self) -> str | None:
+        """None while all is well, else what is stuck."""
+        if monotonic() - self._beat > STUCK_SECONDS:
+            return "the loop is stuck"
+        for cluster, (worker, task) in self._workers.items():
+            if task.done():
+                return f"the worker of {cluster} has ended"
+            if worker.busy_since is not None and monotonic() - worker.busy_since > STUCK_SECONDS:
+                return f"the worker of {cluster} is stuck"
+        return None
+
+    # Housekeeping.
+
+    async def _keep_house(self) -> None:
+        relist_at = monotonic() + RELIST_SECONDS
+        while True:
+            await asyncio.sleep(1.0)
+            self._beat = monotonic()
+            if monotonic() >= relist_at:
+                relist_at = monotonic() + RELIST_SECONDS
+                try:
+                    await self.relist()
+                except (ApiError, ApiUnavailableError) as error:
+                    log.warning("the objects could not be listed: %s", error)
+
+    async def relist(self) -> None:
+        """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever."""
+        for kind, plural in PLURALS.items():
+            for namespace in self.namespaces or (None,):
+                await self._relist(kind, plural, namespace)
+
+    async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
+        known: dict[Key, str] = {
+            resource.key: resource.meta.uid
+            for resource in self._kind(kind)
+            if namespace in (None, resource.meta.namespace)
+        }
+        async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
+            meta = body["metadata"]
+            known.pop(Key(meta["namespace"], meta["name"]), None)
+            self.heard(kind, body)
+        for key, uid in known.items():
+            # It may be younger than the list: only an answer about itself says that it is gone.
+            found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
+            if found is None or found["metadata"]["uid"] != uid:
+                log.info("%s %s was deleted unheard", kind, key)
+                self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}})
+                if found is not None:
+                    self.heard(kind, found)
+
+    def _kind(self, kind: str) -> Iterable[Any]:
+        if kind == topic_model.KIND:
+            return self.cache.topics
+        return self.cache.reassignments if kind == reassignment_model.KIND else self.cache.clusters
+
+
+def _essence(meta: Meta) -> tuple[object, ...]:
+    """What in the metadata may ask for an action."""
+    return (meta.uid, meta.generation, meta.deletion_timestamp, meta.finalizers, meta.annotations, meta.labels)

@@ -1,0 +1,1 @@
+"""Messages that the client library lacks, in Kafka's schema form."""

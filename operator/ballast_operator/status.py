@@ -1,0 +1,261 @@
+"""Conditions and the words in them: one table of every reason that the operator gives. PURE.
+
+`docs/reference/reasons.md` is written from this table. A verdict names a reason and fills its sentence; a condition's
+`lastTransitionTime` changes only when its status does, so an unchanged verdict makes an unchanged status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ballast_operator.model.meta import Condition
+
+TRUE = "True"
+FALSE = "False"
+UNKNOWN = "Unknown"
+READY = "Ready"
+STALLED = "Stalled"
+MAX_MESSAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`stalled` means that nothing will change until a person does something; `advice` says what."""
+
+    name: str
+    ready: str
+    text: str
+    advice: str = ""
+    stalled: bool = False
+
+    def says(self, **values: Any) -> Verdict:
+        text = " ".join(part for part in (self.text, self.advice) if part)
+        message = text.format(**values)
+        return Verdict(self.name, self.ready, message[:MAX_MESSAGE], self.stalled)
+
+
+class Verdict(NamedTuple):
+    """What the Ready condition is to say."""
+
+    reason: str
+    ready: str
+    message: str
+    stalled: bool = False
+
+
+def _table(*reasons: Reason) -> Mapping[str, Reason]:
+    return {reason.name: reason for reason in reasons}
+
+
+SHARED = _table(
+    Reason(
+        "ClusterNotFound", FALSE, "There is no KafkaCluster {cluster} in this namespace.",
+        "Create it, or correct spec.clusterRef by creating this object anew.", stalled=True,
+    ),
+    Reason(
+        "ClusterUnreachable", UNKNOWN, "KafkaCluster {cluster} has not answered since {since}: {error}",
+        "Nothing is changed until it answers; see kubectl describe kafkacluster {cluster}.",
+    ),
+    Reason(
+        "ClusterStarting", UNKNOWN, "KafkaCluster {cluster} is not up yet.", "This goes on by itself once it is.",
+    ),
+    Reason(
+        "Paused", UNKNOWN, "The annotation ballast.dev/paused is set, so nothing is changed.",
+        "Remove the annotation to go on.",
+    ),
+    Reason(
+        "InvalidSpec", FALSE, "The object cannot be read: {error}.", "Correct it and apply it again.", stalled=True,
+    ),
+)  # fmt: skip
+
+TOPIC = _table(
+    Reason("Ready", TRUE, "The topic is as the spec describes it."),
+    Reason("Creating", FALSE, "The topic is being created."),
+    Reason("Changing", FALSE, "The topic is being changed."),
+    Reason(
+        "TopicExists", FALSE, "Topic {topic} existed before this object did.",
+        "Set spec.adoptionPolicy to Adopt to take it over, or choose another topicName.", stalled=True,
+    ),
+    Reason(
+        "TopicReplaced", FALSE,
+        "Topic {topic} was deleted and created again by somebody else (id {found}, this object had made {expected}).",
+        "Set spec.adoptionPolicy to Adopt to take the new one over.", stalled=True,
+    ),
+    Reason(
+        "Duplicate", FALSE, "KafkaTopic {other} describes topic {topic} already and is older.",
+        "Delete one of the two; when the older one goes, this one takes over.", stalled=True,
+    ),
+    Reason(
+        "PartitionsAboveSpec", FALSE, "The topic has {found} partitions and spec.partitions says {wanted}.",
+        "Partitions cannot be removed without losing data: set spec.partitions to {found}.", stalled=True,
+    ),
+    Reason(
+        "InvalidTopic", FALSE, "Kafka refused the topic: {error}", "Correct the spec and apply it again.", stalled=True,
+    ),
+    Reason(
+        "InvalidConfig", FALSE, "Kafka refused spec.config: {error}", "Correct it and apply it again.", stalled=True,
+    ),
+    Reason(
+        "InvalidReplicationFactor", FALSE, "Kafka refused the number of replicas: {error}",
+        "Lower spec.replicas or add brokers.", stalled=True,
+    ),
+    Reason(
+        "InvalidReplicaAssignment", FALSE, "Kafka refused spec.replicaAssignment: {error}",
+        "Name brokers that exist, each once per row.", stalled=True,
+    ),
+    Reason(
+        "NotAuthorized", FALSE, "Kafka denied it: {error}",
+        "Give the operator's principal CREATE, DESCRIBE, ALTER and DELETE on the topic.", stalled=True,
+    ),
+    Reason(
+        "PolicyViolation", FALSE, "A policy of the cluster refused it: {error}", "Change the spec to suit the policy.",
+        stalled=True,
+    ),
+    Reason(
+        "ReassignmentInProgress", FALSE, "Replicas of the topic are being moved{by}.",
+        "The rest of the spec is carried out when that has ended.",
+    ),
+    Reason(
+        "Reassigning", FALSE, "Reassignment {name} gives the partitions the replicas that the spec asks for.",
+        "Follow it with kubectl get bkr {name}.",
+    ),
+    Reason(
+        "ReassignmentFailed", FALSE, "Reassignment {name} ended as {phase}: {error}",
+        "When the cause is gone, delete that Reassignment; another attempt follows.", stalled=True,
+    ),
+    Reason(
+        "PartitionsOffline", FALSE, "Partitions without a leader: {partitions}.",
+        "Bring back the brokers or log directories that hold them.",
+    ),
+    Reason("KafkaError", FALSE, "Kafka answered {error}", "It is tried again."),
+    Reason("Deleting", FALSE, "The topic is being deleted."),
+)  # fmt: skip
+
+REASSIGNMENT = _table(
+    Reason("Planning", FALSE, "The plan is being made."),
+    Reason(
+        "AwaitingApproval", FALSE, "The plan moves {moves} partitions and {bytes}.",
+        "To approve it, set spec.approvedPlan to {hash}.",
+    ),
+    Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
+    Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
+    Reason("Running", FALSE, "{done} of {total} partitions have arrived{more}."),
+    Reason("RollingBack", FALSE, "{done} of {total} partitions are back{more}."),
+    Reason("Cancelling", FALSE, "Moves that run are being stopped."),
+    Reason("Paused", FALSE, "spec.paused is set; {running} moves that had begun go on.", "Set it to false to go on."),
+    Reason("Verifying", FALSE, "All partitions have arrived; it waits until {waits}."),
+    Reason("Succeeded", TRUE, "{total} partitions were moved."),
+    Reason("NothingToMove", TRUE, "Everything is where it should be."),
+    Reason(
+        "Stale", FALSE, "The plan does not fit the cluster any more: {rows}.",
+        "Delete this Reassignment and make a new plan.", stalled=True,
+    ),
+    Reason(
+        "Expired", FALSE, "spec.expiresAt ({time}) has passed; {done} of {total} partitions have arrived.",
+        "Make a new plan, or raise spec.expiresAt.", stalled=True,
+    ),
+    Reason(
+        "PlanHashDiffers", FALSE, "The plan has the hash {hash}, but spec.planHash is {wanted}.",
+        "The cluster has changed since the plan was made: make a new one.", stalled=True,
+    ),
+    Reason(
+        "Incomplete", FALSE, "{done} partitions were moved, but {left} replicas found no place: {rows}.",
+        "Add brokers, directories or room, then create another Reassignment.", stalled=True,
+    ),
+    Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
+    Reason(
+        "PlanLost", FALSE, "The ConfigMaps with the plan were deleted or changed while it ran ({error}).",
+        "See what is left with ./ballast reassign verify, and create a new Reassignment.", stalled=True,
+    ),
+    Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} partitions had arrived and stay.", stalled=True),
+    Reason("RolledBack", TRUE, "Everything is back where it was."),
+)  # fmt: skip
+
+CLUSTER = _table(
+    Reason("Ready", TRUE, "All {brokers} brokers are online."),
+    Reason("Starting", FALSE, "{online} of {brokers} brokers are online.", "The others are starting."),
+    Reason("BrokersOffline", FALSE, "Brokers that are not online: {ids}.", "See the events and logs of their pods."),
+    Reason(
+        "DirectoryFailed", FALSE, "Log directories that have failed: {directories}.",
+        "Replace the volume and restart the broker, or set spec.storage.onDirectoryFailure to Drain.",
+    ),
+    Reason(
+        "Unreachable", UNKNOWN, "The cluster has not answered since {since}: {error}",
+        "Check its address and its brokers.",
+    ),
+    Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
+    Reason("Rolling", FALSE, "Broker {broker} is being restarted to apply a change; {left} more follow."),
+    Reason("RollWaits", FALSE, "A change waits to restart broker {broker}: {error}.", "It goes on by itself."),
+    Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} replicas are left."),
+    Reason(
+        "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
+        "Raise spec.brokers again, or remove what holds it.",
+    ),
+    Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left} replicas are left."),
+    Reason(
+        "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
+        "Put it back in spec.volumes, or remove what holds it.",
+    ),
+    Reason(
+        "VotersCannotChange", FALSE, "Brokers {brokers} vote in the controller quorum, which cannot be changed yet.",
+        "Set spec.brokers to at least {least}.", stalled=True,
+    ),
+    Reason(
+        "VolumeNeeded", FALSE, "Volume {volume} holds the metadata log and cannot be removed.",
+        "Put it back in spec.volumes.", stalled=True,
+    ),
+    Reason("WrongCluster", FALSE, "The brokers say cluster id {found}, this object knows {expected}.",
+           "Correct bootstrapServers, or create another KafkaCluster for the other cluster.", stalled=True),
+    Reason("Applying", FALSE, "Kubernetes objects are being brought into line: {error}"),
+    Reason("Deleting", FALSE, "The cluster is being deleted."),
+)  # fmt: skip
+
+
+def conditions(previous: Iterable[Condition], verdict: Verdict, generation: int, now: str) -> tuple[Condition, ...]:
+    """The conditions that this verdict leads to: Ready always, Stalled only while it holds."""
+    before = {condition.type: condition for condition in previous}
+    wanted = [_condition(before.get(READY), READY, verdict.ready, verdict, generation, now)]
+    if verdict.stalled:
+        wanted.append(_condition(before.get(STALLED), STALLED, TRUE, verdict, generation, now))
+    return tuple(wanted)
+
+
+def _condition(
+    before: Condition | None, kind: str, status: str, verdict: Verdict, generation: int, now: str
+) -> Condition:
+    since = before.last_transition_time if before and before.status == status else now
+    return Condition(kind, status, verdict.reason, verdict.message, since, generation)
+
+
+def ready_condition(found: Iterable[Condition]) -> Condition | None:
+    return next((condition for condition in found if condition.type == READY), None)
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch that turns one status into the other; empty when they are equal."""
+    patch: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
+    for key, value in after.items():
+        old = before.get(key)
+        if old == value:
+            continue
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            patch[key] = difference(old, value)
+        else:
+            patch[key] = value
+    return patch
+
+
+def reasons_page() -> str:
+    """The page that lists every reason, in Markdown."""
+    lines = ["# Reasons", "", "What the Ready condition of each kind may say, and what to do then. Generated.", ""]
+    tables = (("All kinds", SHARED), ("KafkaTopic", TOPIC), ("Reassignment", REASSIGNMENT), ("KafkaCluster", CLUSTER))
+    for title, table in tables:
+        lines += [f"## {title}", "", "| reason | Ready | message | what to do |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {reason.name}{' (stalled)' * reason.stalled} | {reason.ready} | {reason.text} | {reason.advice} |"
+            for reason in table.values()
+        ]
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,189 @@
+"""One worker per cluster: takes what is dirty, looks at it together, and comes back when it has to.
+
+Dirty keys are kept in sets, so a thousand events of one object are one look, and the queue is bounded by the number of
+objects. A cluster that is slow or fails delays only itself. A worker acts only while this process leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ballast_operator.model.meta import Key
+
+log = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.05
+BATCH = 500
+RETRY_SECONDS = 2.0
+FIRST_BACKOFF_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 30.0
+
+
+@dataclass
+class Work:
+    """What a cycle has to look at. `everything` asks for all topics of the cluster."""
+
+    topics: set[Key] = field(default_factory=set)
+    reassignments: bool = False
+    cluster: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.topics) or self.reassignments or self.cluster
+
+
+@dataclass
+class Again:
+    """What a cycle leaves to do, and after how many seconds at the latest; None leaves it to events."""
+
+    topics: set[Key] = field(default_factory=set)
+    topics_seconds: float = RETRY_SECONDS
+    reassignments_seconds: float | None = None
+    cluster_seconds: float | None = None
+    failed: bool = False
+
+    def reassignments_within(self, seconds: float) -> None:
+        self.reassignments_seconds = _sooner(self.reassignments_seconds, seconds)
+
+    def cluster_within(self, seconds: float) -> None:
+        self.cluster_seconds = _sooner(self.cluster_seconds, seconds)
+
+    def all_of(self, work: Work) -> None:
+        """The cycle failed: everything has to be looked at again."""
+        self.failed = True
+        self.topics |= work.topics
+        if work.reassignments:
+            self.reassignments_within(RETRY_SECONDS)
+        self.cluster_within(RETRY_SECONDS)
+
+
+def _sooner(known: float | None, new: float) -> float:
+    return new if known is None else min(known, new)
+
+
+@dataclass
+class Timers:
+    """When what is due again, on the worker's clock."""
+
+    topics: set[Key] = field(default_factory=set)
+    topics_at: float | None = None
+    reassignments_at: float | None = None
+    cluster_at: float | None = None
+
+    @property
+    def next(self) -> float | None:
+        known = [at for at in (self.topics_at, self.reassignments_at, self.cluster_at) if at is not None]
+        return min(known, default=None)
+
+    def merge(self, again: Again, now: float, least_seconds: float) -> None:
+        if again.topics:
+            self.topics |= again.topics
+            self.topics_at = _sooner(self.topics_at, now + max(again.topics_seconds, least_seconds))
+        if again.reassignments_seconds is not None:
+            self.reassignments_at = _sooner(
+                self.reassignments_at, now + max(again.reassignments_seconds, least_seconds)
+            )
+        if again.cluster_seconds is not None:
+            self.cluster_at = _sooner(self.cluster_at, now + max(again.cluster_seconds, least_seconds))
+
+    def due(self, now: float) -> Work:
+        """What is due by now; it is no longer scheduled then."""
+        work = Work()
+        if self.topics_at is not None and self.topics_at <= now:
+            work.topics, self.topics, self.topics_at = self.topics, set(), None
+        if self.reassignments_at is not None and self.reassignments_at <= now:
+            work.reassignments, self.reassignments_at = True, None
+        if self.cluster_at is not None and self.cluster_at <= now:
+            work.cluster, self.cluster_at = True, None
+        return work
+
+
+class Cycle(Protocol):
+    """Handles one batch of work of one cluster."""
+
+    async def run(self, work: Work) -> Again: ...
+
+    async def close(self) -> None: ...
+
+
+class Worker:
+    """The loop of one cluster. `busy_since` tells a probe whether it is stuck."""
+
+    def __init__(self, cluster: Key, cycle: Cycle, leads: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self.cluster = cluster
+        self._cycle = cycle
+        self._leads = leads
+        self._clock = clock
+        self._dirty = Work()
+        self._wake = asyncio.Event()
+        self._timers = Timers()
+        self._failures = 0
+        self.busy_since: float | None = None
+        self.dirty_since: float | None = None
+
+    @property
+    def depth(self) -> int:
+        return len(self._dirty.topics) + self._dirty.reassignments + self._dirty.cluster
+
+    @property
+    def idle(self) -> bool:
+        return not self._dirty and self.busy_since is None
+
+    def add(self, topics: Iterable[Key] = (), reassignments: bool = False, cluster: bool = False) -> None:
+        """Something has to be looked at."""
+        self._dirty.topics.update(topics)
+        self._dirty.reassignments |= reassignments
+        self._dirty.cluster |= cluster
+        if self._dirty:
+            self.dirty_since = self.dirty_since or self._clock()
+            self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await self._wait()
+                if not self._leads() or not self._dirty:
+                    continue
+                await asyncio.sleep(GATHER_SECONDS)
+                await self._cycle_once(self._take())
+        finally:
+            with contextlib.suppress(Exception):
+                await self._cycle.close()
+
+    async def _wait(self) -> None:
+        if not (self._dirty and self._leads()):
+            self._wake.clear()
+            at = self._timers.next
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), None if at is None else max(0.0, at - self._clock()))
+        due = self._timers.due(self._clock())
+        self.add(due.topics, due.reassignments, due.cluster)
+
+    def _take(self) -> Work:
+        topics = set(list(self._dirty.topics)[:BATCH])
+        work = Work(topics, self._dirty.reassignments, self._dirty.cluster)
+        self._dirty = Work(self._dirty.topics - topics)
+        self.dirty_since = self._clock() if self._dirty else None
+        return work
+
+    async def _cycle_once(self, work: Work) -> None:
+        self.busy_since = self._clock()
+        try:
+            again = await self._cycle.run(work)
+        except Exception:
+            log.exception("cluster %s: a cycle failed; it is tried again", self.cluster)
+            again = Again()
+            again.all_of(work)
+        finally:
+            self.busy_since = None
+        self._failures = self._failures + 1 if again.failed else 0
+        least = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (self._failures - 1)) if self._failures else 0.0
+        self._timers.merge(again, self._clock(), least)

@@ -1,0 +1,252 @@
+"""The planner's entries: balance, drain, new brokers, explicit rows. Each takes a load and returns a checked plan.
+
+Same input, same plan: nothing here depends on time, on chance or on the order of the input. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+
+from ballast_planner.assemble import Step, by_gain, steps_of
+from ballast_planner.bounds import bounds_of
+from ballast_planner.check import check_plan
+from ballast_planner.exact import score_of, solve_exactly
+from ballast_planner.goals import ORDER, PREFERENCES, SPACE, evacuation, racks
+from ballast_planner.goals import directories as directories_goal
+from ballast_planner.levels import Levels, find_levels, readable_directories
+from ballast_planner.model import Bools, ClusterLoad, Ints
+from ballast_planner.options import PlanOptions
+from ballast_planner.parallel import SolveTasks, broker_tasks
+from ballast_planner.plan import Plan, Unplaced
+from ballast_planner.quality import fill_of, quality_of, used_after
+from ballast_planner.waves import follow_waves, order_in_waves
+from ballast_planner.workbench import Workbench
+
+
+class PlanError(ValueError):
+    """What was asked for cannot be planned; the message says why."""
+
+
+def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_tasks: SolveTasks | None = None) -> Plan:
+    """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones.
+
+    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06).
+    """
+    chosen = options or PlanOptions()
+    movable = movable_replicas(load, chosen)
+    levels = find_levels(load, chosen.band, chosen.high_water, movable)
+    bench = Workbench(load, levels, movable)
+    if solve_tasks is not None and chosen.within_brokers:
+        _pursue_apart(bench, chosen, solve_tasks)
+        return _finish_balance(bench, movable, chosen)[0]
+    repaired = pursue_goals(bench, chosen, SPACE)
+    exact = None if repaired else _exact(bench, movable, chosen)
+    if exact is not None:
+        plan, complete = _finish_balance(exact, movable, chosen)
+        if complete:
+            return plan
+    return _finish_balance(bench, movable, chosen)[0]
+
+
+def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions) -> tuple[Plan, bool]:
+    """The plan, and whether all of its moves found their wave: exchanges on full disks may not."""
+    pursue_goals(bench, options, PREFERENCES)
+    load, levels = bench.load, bench.levels
+    steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
+    plan = finish(load, levels, movable, steps, options, must_not_worsen=True)
+    return plan, len(plan.moves) == len(steps)
+
+
+def plan_drain(
+    load: ClusterLoad,
+    brokers: Collection[int] = (),
+    directories: Collection[tuple[int, str]] = (),
+    options: PlanOptions | None = None,
+) -> Plan:
+    """Everything off these brokers and directories; what has no place to go is in `unplaced`."""
+    chosen = options or PlanOptions()
+    _require_known(load, brokers, directories)
+    names = [load.directory_name(index) for index in range(load.directories.total.size)]
+    gone = np.array([name in set(directories) or name[0] in set(brokers) for name in names], dtype=np.bool_)
+    broker_gone = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))
+    leaving = broker_gone[load.replicas.broker] | np.append(gone, False)[load.replicas.directory]
+    movable = leaving & _has_a_source(load)
+    levels = find_levels(load.with_cordons(brokers), chosen.band, chosen.high_water, movable, gone)
+    bench = Workbench(load, levels, movable)
+    evacuation.evacuate(bench, np.flatnonzero(movable), chosen)
+    stayed = leaving & (bench.directory == load.replicas.directory) & (bench.broker == load.replicas.broker)
+    reason = "no directory may take it: brokers of its other replicas, racks and room leave none"
+    unplaced = [_unplaced(load, int(replica), reason) for replica in np.flatnonzero(stayed & movable)]
+    no_source = "no live replica to copy it from"
+    unplaced += [_unplaced(load, int(replica), no_source) for replica in np.flatnonzero(leaving & ~movable)]
+    ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
+    return finish(load, levels, movable, ordered, chosen, unplaced=unplaced)
+
+
+def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanOptions | None = None) -> Plan:
+    """Give new brokers their share; replicas move only to them, never between the others."""
+    chosen = options or PlanOptions()
+    _require_known(load, brokers, ())
+    others = [int(broker) for broker in load.brokers.ids if int(broker) not in set(brokers)]
+    movable = movable_replicas(load, chosen)
+    levels = find_levels(load, chosen.band, chosen.high_water, movable)
+    new = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))[load.directories.broker]
+    closed = replace(levels, open=levels.open & new, lower=np.where(new, levels.lower, levels.lower))
+    bench = Workbench(load.with_cordons(others), closed, movable)
+    pursue_goals(bench, replace(chosen, level_leaders=False, level_traffic=False, repair_racks=False))
+    steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), chosen.max_moves)
+    return finish(load, levels, movable, steps, chosen, must_not_worsen=True)
+
+
+def movable_replicas(load: ClusterLoad, options: PlanOptions) -> Bools:
+    """Replicas that balancing may touch: readable, not excluded, not smaller than asked."""
+    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    excluded = np.array([topic in options.excluded_topics for topic in load.topics] + [False], dtype=np.bool_)
+    topic = load.partitions.topic[load.replicas.partition]
+    movable: Bools = readable & ~excluded[topic] & (load.replicas.size >= options.min_size_bytes)
+    return movable
+
+
+def finish(
+    load: ClusterLoad,
+    levels: Levels,
+    movable: Bools,
+    steps: Sequence[Step],
+    options: PlanOptions,
+    unplaced: Sequence[Unplaced] = (),
+    must_not_worsen: bool = False,
+    waves: Mapping[tuple[str, int], int] | None = None,
+) -> Plan:
+    """Waves, quality and bounds; raises if the independent checker finds the plan at fault."""
+    if waves is None:
+        placed, stuck, transient = order_in_waves(load, steps, options.high_water)
+    else:
+        placed, stuck, transient = follow_waves(load, steps, options.high_water, waves)
+    if must_not_worsen:
+        placed, transient = _retract(load, placed, options)
+    moves = tuple(step.as_move(wave) for step, wave in placed)
+    copies = [(c.source, c.target, c.size) for step, _ in placed for c in (*step.copies, *step.removed)]
+    before = fill_of(load, load.directories.used, levels)
+    after = fill_of(load, used_after(load, copies), levels)
+    no_room = "no room for the copy while both exist"
+    left = () if must_not_worsen else [Unplaced(s.topic, s.partition, s.before.replicas[0], no_room) for s in stuck]
+    plan = Plan(
+        moves=moves,
+        quality=quality_of(before, after, moves, transient, options),
+        bounds=bounds_of(load, levels, movable),
+        unplaced=(*unplaced, *left),
+    )
+    faults = check_plan(load, plan, options.high_water, must_not_worsen=must_not_worsen)
+    if faults:
+        raise AssertionError(f"the planner made a plan that breaks a rule: {faults[0]}")
+    return plan
+
+
+def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[ModuleType] = ORDER) -> bool:
+    """These goals in their order; says whether racks had to be repaired."""
+    repaired = False
+    for goal in goals:
+        before = len(bench.moved)
+        goal.improve(bench, options)
+        repaired |= goal is racks and len(bench.moved) > before
+    return repaired
+
+
+def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTasks) -> None:
+    """The goals of space, the one inside brokers being somebody else's work."""
+    for goal in SPACE:
+        if goal is not directories_goal:
+            goal.improve(bench, options)
+            continue
+        for replica, target in sorted(solve_tasks(broker_tasks(bench), options)):
+            bench.move(replica, target)
+
+
+def _exact(bench: Workbench, movable: Bools, options: PlanOptions) -> Workbench | None:
+    """The exact solution where it is better than what the goals found."""
+    found = score_of(bench)
+    start = Workbench(bench.load, bench.levels, movable)
+    moves = solve_exactly(start, found, options)
+    for replica, target in moves or ():
+        start.move(replica, target)
+    return start if moves and score_of(start).better_than(found) else None
+
+
+def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:
+    """The first `limit` steps that keep every directory in its band or below where it stood, whatever is left out."""
+    if limit is None or len(ordered) <= limit:
+        return list(ordered)
+    used = load.directories.used.copy()
+    mark = np.maximum(levels.upper, used)
+    kept: list[Step] = []
+    waiting = list(ordered)
+    while waiting and len(kept) < limit:
+        held: list[Step] = []
+        for index, step in enumerate(waiting):
+            if len(kept) == limit:
+                break
+            if not _accept(used, mark, step):
+                held.append(step)
+                continue
+            kept.append(waiting[index])
+        if len(held) == len(waiting):
+            break
+        waiting = held
+    return kept
+
+
+def _accept(used: Ints, mark: Ints, step: Step) -> bool:
+    if any(used[copy.target] + copy.size > mark[copy.target] for copy in step.copies):
+        return False
+    for copy in step.copies:
+        used[copy.target] += copy.size
+        if copy.source >= 0:
+            used[copy.source] -= copy.size
+    return True
+
+
+def _retract(
+    load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions
+) -> tuple[list[tuple[Step, int]], float]:
+    """Take back what arrives in a directory that would end above the highest before: moves left out caused it."""
+    worst = float((load.directories.used / load.directories.total).max(initial=0.0))
+    steps = [step for step, _ in placed]
+    while True:
+        used = used_after(load, [(c.source, c.target, c.size) for s in steps for c in s.copies])
+        over = np.flatnonzero((used / load.directories.total > worst + 1e-12) & (used > load.directories.used))
+        if not over.size:
+            break
+        guilty = next(i for i in reversed(range(len(steps))) if any(c.target == over[0] for c in steps[i].copies))
+        del steps[guilty]
+    ordered, stuck, transient = order_in_waves(load, steps, options.high_water)
+    if stuck and len(ordered) < len(placed):
+        return _retract(load, ordered, options)
+    return ordered, transient
+
+
+def _has_a_source(load: ClusterLoad) -> Bools:
+    """Replicas whose data can be read: from their own directory, or from another live replica."""
+    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    copies = np.bincount(load.replicas.partition[readable], minlength=load.partitions.topic.size)
+    source: Bools = copies[load.replicas.partition] > 0
+    return source
+
+
+def _unplaced(load: ClusterLoad, replica: int, reason: str) -> Unplaced:
+    topic, number = load.partition_name(int(load.replicas.partition[replica]))
+    return Unplaced(topic, number, int(load.brokers.ids[load.replicas.broker[replica]]), reason)
+
+
+def _require_known(load: ClusterLoad, brokers: Collection[int], directories: Collection[tuple[int, str]]) -> None:
+    known = {int(broker) for broker in load.brokers.ids}
+    unknown = sorted(set(brokers) - known)
+    if unknown:
+        raise PlanError(f"broker {unknown[0]} is not known to the cluster")
+    named = load.directory_index()
+    for broker, path in directories:
+        if (broker, path) not in named:
+            raise PlanError(f"broker {broker} has no directory {path}")

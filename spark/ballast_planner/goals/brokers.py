@@ -1,0 +1,89 @@
+"""Goal: every broker's bytes inside the sum of its directories' bands, by as few bytes over the network as possible.
+
+What leaves comes from the directory that stands highest over its band, what arrives goes to the lowest, so that a move
+between brokers also levels both ends' disks. PURE.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ballast_planner.model import Bools, Ints
+from ballast_planner.options import PlanOptions
+from ballast_planner.transfers import transfer
+from ballast_planner.workbench import Workbench
+
+NAME = "brokers"
+TRIED_DIRECTORIES = 24
+
+
+def improve(bench: Workbench, options: PlanOptions) -> None:
+    if not options.across_brokers or bench.load.brokers.ids.size < 2:
+        return
+    upper, lower = bench.per_broker(bench.levels.upper), bench.per_broker(bench.levels.lower)
+    capacity = np.maximum(bench.per_broker(np.where(bench.levels.counts, bench.total, 0)), 1)
+    _lower_the_full(bench, upper, capacity)
+    _fill_the_empty(bench, lower, capacity)
+
+
+def _lower_the_full(bench: Workbench, upper: Ints, capacity: Ints) -> None:
+    stuck = np.zeros(upper.size, dtype=np.bool_)
+    while True:
+        used = bench.per_broker(bench.used)
+        over = np.where(stuck, 0, used - upper)
+        broker = int(np.argmax(over / capacity))
+        if over[broker] <= 0:
+            return
+        stuck[broker] = not _shed(bench, broker, int(over[broker]), used, upper, capacity)
+
+
+def _shed(bench: Workbench, broker: int, over: int, used: Ints, upper: Ints, capacity: Ints) -> bool:
+    targets = _lowest_targets(bench, broker, used < upper, used, capacity)
+    sources = bench.directories_of[broker]
+    for source in sources[np.argsort((bench.levels.upper - bench.used)[sources], kind="stable")]:
+        excess = bench.excess(int(source))
+        need = min(over, excess) if excess > 0 else over
+        for target in targets:
+            room = min(bench.room(int(target)), int((upper - used)[bench.owner[target]]))
+            if transfer(bench, int(source), int(target), need, bench.spare(int(source)), room):
+                return True
+    return False
+
+
+def _lowest_targets(bench: Workbench, broker: int, roomy: Bools, used: Ints, capacity: Ints) -> Ints:
+    open_ = bench.levels.open & (bench.used < bench.levels.upper) & roomy[bench.owner] & (bench.owner != broker)
+    targets = np.flatnonzero(open_)
+    order = np.lexsort((bench.fill()[targets], (used / capacity)[bench.owner[targets]]))
+    return targets[order[:TRIED_DIRECTORIES]]
+
+
+def _fill_the_empty(bench: Workbench, lower: Ints, capacity: Ints) -> None:
+    stuck = np.zeros(lower.size, dtype=np.bool_)
+    while True:
+        used = bench.per_broker(bench.used)
+        under = np.where(stuck, 0, lower - used)
+        broker = int(np.argmax(under / capacity))
+        if under[broker] <= 0:
+            return
+        stuck[broker] = not _receive(bench, broker, used, lower, capacity)
+
+
+def _receive(bench: Workbench, broker: int, used: Ints, lower: Ints, capacity: Ints) -> bool:
+    sources = _highest_sources(bench, broker, used > lower, used, capacity)
+    targets = bench.directories_of[broker]
+    for target in targets[np.argsort((bench.used - bench.levels.lower)[targets], kind="stable")]:
+        need = int(bench.levels.lower[target] - bench.used[target])
+        if need <= 0:
+            return False
+        for source in sources:
+            spare = min(bench.spare(int(source)), int((used - lower)[bench.owner[source]]))
+            if transfer(bench, int(source), int(target), need, spare, bench.room(int(target))):
+                return True
+    return False
+
+
+def _highest_sources(bench: Workbench, broker: int, rich: Bools, used: Ints, capacity: Ints) -> Ints:
+    giving = bench.levels.counts & (bench.used > bench.levels.lower) & rich[bench.owner] & (bench.owner != broker)
+    sources = np.flatnonzero(giving)
+    order = np.lexsort((-bench.fill()[sources], -(used / capacity)[bench.owner[sources]]))
+    return sources[order[:TRIED_DIRECTORIES]]

@@ -1,0 +1,50 @@
+"""Goal: nothing movable left where nothing shall be: drained brokers and directories.
+
+The largest go first, each to the directory that stands lowest once it is there; inside the same broker where that is
+allowed and fits, because the network costs more than a disk. PURE.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ballast_planner.model import Bools, Ints
+from ballast_planner.options import PlanOptions
+from ballast_planner.workbench import Workbench
+
+NAME = "evacuation"
+
+
+def improve(bench: Workbench, options: PlanOptions) -> None:
+    """Where `levels` neither counts nor opens a directory, its movable replicas leave."""
+    leaving = np.append(~bench.levels.counts & ~bench.levels.open, True)[bench.directory] & bench.movable
+    evacuate(bench, np.flatnonzero(leaving), options)
+
+
+def evacuate(bench: Workbench, replicas: Ints, options: PlanOptions) -> None:
+    """Place these replicas elsewhere; those for which there is no place stay and are reported by the caller."""
+    mark = np.floor(bench.total * options.high_water).astype(np.int64)
+    for replica in replicas[np.argsort(-bench.size[replicas], kind="stable")]:
+        own = bench.levels.open & (bench.owner == bench.broker[replica])
+        if own.any() and place(bench, int(replica), own, mark):
+            continue
+        if options.across_brokers:
+            place(bench, int(replica), bench.levels.open, mark)
+
+
+def place(bench: Workbench, replica: int, targets: Bools, mark: Ints | None = None) -> bool:
+    """Put a replica into the one of these directories that stands lowest with it, if there is one with room."""
+    candidates = np.flatnonzero(targets)
+    after = bench.used[candidates] + bench.size[replica]
+    limit = bench.total[candidates] if mark is None else mark[candidates]
+    candidates, after = candidates[after <= limit], after[after <= limit]
+    order = np.argsort(after / bench.total[candidates], kind="stable")
+    here, one = int(bench.broker[replica]), np.array([replica])
+    for target in candidates[order]:
+        broker = int(bench.owner[target])
+        if target == bench.directory[replica]:
+            continue
+        if broker == here or bench.may_go(one, broker)[0]:
+            bench.move(replica, int(target))
+            return True
+    return False

@@ -1,0 +1,99 @@
+"""The level that the disks can be brought to, and the band around it.
+
+The level is where water would stand if replicas were water: directories whose unmovable content lies higher stand
+out of it and the rest shares what is left. A directory's band is level * (1 ± band), cut at its high-water mark; one
+that takes nothing new has no lower end. PURE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballast_planner.model import Bools, ClusterLoad, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """In bytes per directory: `upper` and `lower` end of the band; `counts` says which directories are levelled."""
+
+    level: float
+    band: float
+    counts: Bools
+    open: Bools
+    upper: Ints
+    lower: Ints
+
+
+def receiving_directories(load: ClusterLoad) -> Bools:
+    """Directories that may take replicas: online, not cordoned, on a live broker that is not cordoned."""
+    brokers, directories = load.brokers, load.directories
+    broker_open = brokers.alive & ~brokers.cordoned
+    open_: Bools = directories.online & ~directories.cordoned & broker_open[directories.broker]
+    return open_
+
+
+def readable_directories(load: ClusterLoad) -> Bools:
+    """Directories whose replicas can be copied from where they are."""
+    readable: Bools = load.directories.online & load.brokers.alive[load.directories.broker]
+    return readable
+
+
+def find_levels(
+    load: ClusterLoad, band: float, high_water: float, movable: Bools, evacuated: Bools | None = None
+) -> Levels:
+    """Levels over all readable directories; `evacuated` ones shall end empty of movable replicas."""
+    total = load.directories.total.astype(np.float64)
+    gone = np.zeros(total.size, np.bool_) if evacuated is None else evacuated
+    readable, receiving = readable_directories(load), receiving_directories(load) & ~gone
+    counts = readable & ~gone
+    fixed, largest = _fixed_bytes(load, movable)
+    moving_in = float((load.directories.used - fixed)[gone].sum()) + _unplaced_bytes(load, movable)
+    # What takes nothing new can sink but not rise; what cannot be moved can rise but not sink.
+    ceiling = np.where(receiving, np.inf, load.directories.used.astype(np.float64))
+    amount = float(load.directories.used[counts].sum()) + moving_in
+    level = _water_level(total, fixed, ceiling, amount, counts)
+    # A replica that is larger than every band allows makes its directory stand out of the water, wherever it is.
+    giant = counts & (largest > 0) & (fixed + largest > (1 + band) * level * np.max(total[counts], initial=0.0))
+    floor = np.where(giant, fixed + largest, fixed)
+    if giant.any():
+        level = _water_level(total, floor, ceiling, amount, counts)
+    upper = np.minimum((1 + band) * level, high_water) * total
+    upper = np.where(counts, np.maximum(upper, floor), 0.0)
+    lower = np.where(receiving, np.minimum((1 - band) * level, high_water) * total, 0.0)
+    return Levels(
+        level=level,
+        band=band,
+        counts=counts,
+        open=receiving,
+        upper=np.floor(upper).astype(np.int64),
+        lower=np.ceil(np.minimum(lower, upper)).astype(np.int64),
+    )
+
+
+def _fixed_bytes(load: ClusterLoad, movable: Bools) -> tuple[Floats, Floats]:
+    """Per directory: bytes that no plan moves, and the largest replica that one could."""
+    size = load.directories.total.size
+    can_go = movable & (load.replicas.directory >= 0)
+    where, sizes = load.replicas.directory[can_go], load.replicas.size[can_go]
+    moving = np.bincount(where, weights=sizes, minlength=size)
+    largest = np.zeros(size)
+    np.maximum.at(largest, where, sizes.astype(np.float64))
+    return np.maximum(load.directories.used - moving, 0.0), largest
+
+
+def _unplaced_bytes(load: ClusterLoad, movable: Bools) -> float:
+    return float(load.replicas.size[movable & (load.replicas.directory < 0)].sum())
+
+
+def _water_level(total: Floats, floor: Floats, ceiling: Floats, amount: float, counts: Bools) -> float:
+    """The fraction at which `amount` stands when no directory sinks below its floor or rises above its ceiling."""
+    if not counts.any():
+        return 0.0
+    low, high = 0.0, max(1.0, amount / float(total[counts].sum())) * 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        held = np.maximum(np.minimum(middle * total, ceiling), floor)[counts].sum()
+        low, high = (middle, high) if held < amount else (low, middle)
+    return high

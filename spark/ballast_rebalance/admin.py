@@ -1,0 +1,113 @@
+"""The load as the brokers themselves tell it, for clusters without Prometheus: Metadata and DescribeLogDirs.
+
+Blocking; knows the cluster through Kafka's protocol alone, so Apache Kafka answers as well (from 3.3, KIP-827, for
+capacities). Driver only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ballast_planner import Broker, Directory
+from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
+
+UNKNOWN_BYTES = -1
+STORAGE_ERROR = 56
+Place = tuple[str, int]
+
+
+def measure_by_admin(
+    bootstrap: str, client_options: Mapping[str, Any] | None = None, capacity_bytes: int | None = None
+) -> Measured:
+    """Everything of now. `capacity_bytes` stands in where brokers are too old to say how large a disk is."""
+    from kafka.admin import KafkaAdminClient
+    from kafka.errors import KafkaError
+
+    at_s = time.time()
+    try:
+        client = KafkaAdminClient(bootstrap_servers=bootstrap, **dict(client_options or {}))
+        try:
+            topics, cluster = client.describe_topics(), client.describe_cluster()
+            moving = client.list_partition_reassignments()
+            answers = client.describe_log_dirs(brokers=[broker["broker_id"] for broker in cluster["brokers"]])
+        finally:
+            client.close()
+    except KafkaError as error:
+        raise Refusal("ClusterUnavailable", f"{bootstrap}: {error}") from error
+    if moving:
+        raise Refusal("ReassignmentInProgress", f"{len(moving)} partitions are being reassigned; ask again after that")
+    return measured_of(topics, cluster["brokers"], answers, at_s, capacity_bytes)
+
+
+def measured_of(
+    topics: list[dict[str, Any]],
+    brokers: list[dict[str, Any]],
+    answers: list[dict[str, Any]],
+    at_s: float,
+    capacity_bytes: int | None = None,
+) -> Measured:
+    """From the answers of Metadata and DescribeLogDirs to one frame; raises Refusal where they do not fit."""
+    places: dict[tuple[str, int, int], Place] = {}
+    directories = [
+        _directory(answer["broker"], log_dir, places, capacity_bytes)
+        for answer in answers
+        for log_dir in answer["log_dirs"]
+    ]
+    rows = []
+    for topic in topics:
+        for partition in topic["partitions"]:
+            rows += _rows(topic["name"], partition, places)
+    live = {broker["broker_id"] for broker in brokers}
+    named = live | {row[2] for row in rows}
+    racks = {broker["broker_id"]: broker.get("rack") or None for broker in brokers}
+    return Measured(
+        at_s=at_s,
+        brokers=[Broker(broker, racks.get(broker), alive=broker in live) for broker in sorted(named)],
+        directories=directories,
+        replicas=pd.DataFrame(rows, columns=list(REPLICA_COLUMNS)),
+        order_known=True,
+        lacks=("sizes come from the brokers themselves: there is no history to forecast from, and no traffic",),
+    )
+
+
+def _directory(
+    broker: int, log_dir: Mapping[str, Any], places: dict[tuple[str, int, int], Place], capacity: int | None
+) -> Directory:
+    path, code = log_dir["log_dir"], log_dir["error_code"]
+    if code not in (0, STORAGE_ERROR):
+        raise Refusal("ClusterUnavailable", f"broker {broker} answers error {code} for {path}")
+    held = 0
+    for topic in log_dir["topics"]:
+        for partition in topic["partitions"]:
+            held += partition["partition_size"]
+            name = f"{topic['name']}-{partition['partition_index']}"
+            if partition["is_future_key"]:
+                raise Refusal("ReassignmentInProgress", f"{name} is moving to {path} on broker {broker}")
+            places[topic["name"], partition["partition_index"], broker] = (path, partition["partition_size"])
+    total, usable = log_dir.get("total_bytes", UNKNOWN_BYTES), log_dir.get("usable_bytes", UNKNOWN_BYTES)
+    if code == STORAGE_ERROR:
+        return Directory(broker, path, max(total, 0), 0, online=False)
+    if total == UNKNOWN_BYTES and capacity is None:
+        raise Refusal(
+            "CapacityUnknown", f"broker {broker} does not say how large {path} is; give it with --capacity BYTES"
+        )
+    if total == UNKNOWN_BYTES:
+        return Directory(broker, path, int(capacity or 0), held)
+    return Directory(broker, path, total, max(total - usable, held))
+
+
+def _rows(topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, int, int], Place]) -> list[Any]:
+    number, rows = partition["partition_index"], []
+    leader_place = places.get((topic, number, partition["leader_id"]))
+    nothing = float("nan")
+    for position, broker in enumerate(partition["replica_nodes"]):
+        place = places.get((topic, number, broker))
+        size = place[1] if place else (leader_place[1] if leader_place else 0)
+        leads = broker == partition["leader_id"]
+        path = place[0] if place else None
+        rows.append((topic, number, broker, path, size, leads, position, nothing, nothing, nothing, nothing))
+    return rows

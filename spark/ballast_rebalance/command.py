@@ -1,0 +1,208 @@
+"""The job's command line, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ballast_planner import PlanOptions, to_kafka_json
+from ballast_planner.plan import plan_as_dict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.proposal import ProposalStore
+
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+# Reasons that mean all is well; every other one but Proposed is an exit code.
+QUIET = frozenset(
+    {"Proposed", "Balanced", "TooLittleToGain", "AlreadyProposed", "ReassignmentInProgress", "Confirming"}
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
+    source.add_argument("--prometheus", metavar="URL")
+    source.add_argument("--bootstrap", metavar="HOST:PORT")
+    source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
+    source.add_argument(
+        "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
+    )
+    source.add_argument("--capacity", type=quantity, help="size of a disk where brokers are too old to say it")
+    source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
+    target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
+    target.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")
+    target.add_argument("--namespace", default="default")
+    target.add_argument("--kubeconfig")
+    target.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
+    target.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
+    target.add_argument("--json", action="store_true", help="print one object as the last line")
+    plan = parser.add_argument_group("planning")
+    plan.add_argument("--band", type=float, default=0.10)
+    plan.add_argument("--high-water", type=float, default=0.95)
+    plan.add_argument("--max-moves", type=int, default=500)
+    plan.add_argument("--min-improvement", type=float, default=0.02)
+    plan.add_argument("--min-spread", type=float, default=0.05)
+    plan.add_argument("--min-size", type=quantity, default=1)
+    plan.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC")
+    plan.add_argument("--only-disks", action="store_true", help="move nothing between brokers")
+    plan.add_argument("--horizon", type=duration, default=86_400.0, help="forecast this far (default 24h; 0: not)")
+    plan.add_argument("--throttle-network", metavar="QUANTITY", help="bytes per second between brokers, e.g. 50Mi")
+    plan.add_argument("--throttle-disk", metavar="QUANTITY", help="bytes per second between a broker's disks")
+    plan.add_argument("--expires-after", type=duration, default=86_400.0)
+    running = parser.add_argument_group("running")
+    running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
+    running.add_argument("--interval", type=duration, default=300.0, help="between looks with --stream (default 5m)")
+    running.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
+    running.add_argument("--checkpoint", type=Path, metavar="DIR")
+    running.add_argument("--metrics-port", type=int, help="serve the job's own metrics, with --stream")
+    running.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
+    running.add_argument("--memory", help="the driver's memory, e.g. 2g")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
+    if not args.prometheus and not args.bootstrap:
+        print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
+        return 2
+    if args.stream and not args.prometheus:
+        print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
+        return 2
+    from ballast_rebalance.job import run_once
+    from ballast_rebalance.session import open_session
+
+    options = job_options(args)
+    store = _store(args)
+    spark = open_session(args.master, args.memory)
+    try:
+        if args.stream:
+            return _watch(spark, args, options, store)
+        outcome = run_once(spark, options, store)
+    finally:
+        spark.stop()
+    show(outcome, args.json)
+    return 0 if outcome.reason in QUIET else 3
+
+
+def job_options(args: argparse.Namespace) -> JobOptions:
+    from ballast_rebalance.job import JobOptions
+    from ballast_rebalance.metrics_source import MetricsOptions
+    from ballast_rebalance.proposal import ProposalOptions
+    from ballast_rebalance.worth import Threshold
+
+    metrics = None
+    if args.prometheus:
+        metrics = MetricsOptions(args.prometheus, cluster_label=args.cluster_label, max_age_s=args.max_age)
+    return JobOptions(
+        proposal=ProposalOptions(
+            cluster=args.cluster,
+            namespace=args.namespace,
+            inter_broker_throttle=args.throttle_network,
+            intra_broker_throttle=args.throttle_disk,
+            expires_after=timedelta(seconds=args.expires_after),
+        ),
+        planning=PlanOptions(
+            band=args.band,
+            high_water=args.high_water,
+            max_moves=args.max_moves,
+            min_size_bytes=args.min_size,
+            excluded_topics=frozenset(args.exclude_topic),
+            across_brokers=not args.only_disks,
+            inter_broker_bytes_per_second=quantity(args.throttle_network) if args.throttle_network else None,
+            intra_broker_bytes_per_second=quantity(args.throttle_disk) if args.throttle_disk else None,
+        ),
+        threshold=Threshold(args.min_improvement, args.min_spread),
+        metrics=metrics,
+        bootstrap=args.bootstrap,
+        capacity_bytes=args.capacity,
+        horizon_s=args.horizon,
+        out=args.out,
+        report=args.report,
+        confirmations=max(1, args.confirmations),
+        interval_s=args.interval,
+        checkpoint=args.checkpoint,
+    )
+
+
+def show(outcome: Outcome, as_json: bool) -> None:
+    """What came of it, for a person and, as the last line, for a program."""
+    print(f"{outcome.reason}: {outcome.message}")
+    for text in outcome.lacks:
+        print(f"  note: {text}")
+    for path in outcome.written:
+        print(f"  wrote {path}")
+    if outcome.submitted:
+        print(f"  created reassignment/{outcome.submitted}")
+    if outcome.resources:
+        from ballast_rebalance.proposal import approve_command
+
+        print(f"  approve: {approve_command(outcome.resources[-1])}")
+    elif outcome.plan is not None and not as_json:
+        print(to_kafka_json(outcome.plan.moves))
+    if as_json:
+        document = {"reason": outcome.reason, "message": outcome.message, "lacks": list(outcome.lacks)}
+        if outcome.plan is not None:
+            document |= plan_as_dict(outcome.plan)
+        print(json.dumps(document))
+
+
+def quantity(text: str) -> int:
+    """Bytes from a Kubernetes quantity such as 50Mi."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
+    return int(float(found.group(1)) * UNITS[found.group(2) or ""])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
+    return name, value
+
+
+def duration(text: str) -> float:
+    """Seconds from a duration such as 5m."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 5m")
+    return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
+
+
+def _store(args: argparse.Namespace) -> ProposalStore | None:
+    if not args.apply:
+        return None
+    from ballast_rebalance.kubernetes_store import KubernetesStore
+
+    return KubernetesStore(args.namespace, args.kubeconfig)
+
+
+def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: ProposalStore | None) -> int:
+    from ballast_rebalance.job import Watch, watch
+    from ballast_rebalance.outcomes import OutcomeMetrics
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    metrics = OutcomeMetrics()
+    if args.metrics_port:
+        metrics.serve(args.metrics_port)
+
+    def listener(outcome: Outcome) -> None:
+        show(outcome, args.json)
+        sys.stdout.flush()
+
+    watcher = Watch(spark, options, store, metrics, listener)
+    query = watch(spark, options, watcher.on_batch)
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return 0

@@ -1,0 +1,188 @@
+"""The job: measure, forecast, plan, propose; once, or at every trigger of a stream (REB-01).
+
+The only module that wires the others. `run_once` is the batch function; `watch` calls it from Structured Streaming.
+Runs in Spark's driver, which alone talks to Kubernetes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance
+from ballast_rebalance import admin, metrics_source, proposal, report, worth
+from ballast_rebalance.measured import Measured, Refusal, check
+from ballast_rebalance.metrics_source import MetricsOptions
+from ballast_rebalance.outcomes import OutcomeMetrics
+from ballast_rebalance.proposal import ProposalOptions, ProposalStore
+from ballast_rebalance.solve import spark_solver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """One of `metrics` and `bootstrap` must be given; both together take the order of assignments from the brokers."""
+
+    proposal: ProposalOptions
+    planning: PlanOptions = field(default_factory=lambda: PlanOptions(max_moves=500))
+    threshold: worth.Threshold = field(default_factory=worth.Threshold)
+    metrics: MetricsOptions | None = None
+    bootstrap: str | None = None
+    client_options: Mapping[str, Any] = field(default_factory=dict)
+    capacity_bytes: int | None = None
+    horizon_s: float = 24 * 3_600.0
+    out: Path | None = None
+    report: Path | None = None
+    confirmations: int = 2
+    interval_s: float = 300.0
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to; `reason` is Proposed or why not."""
+
+    reason: str
+    message: str
+    plan: Plan | None = None
+    load: ClusterLoad | None = None
+    resources: tuple[dict[str, Any], ...] = ()
+    lacks: tuple[str, ...] = ()
+    written: tuple[Path, ...] = ()
+    submitted: str | None = None
+
+
+def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | None = None) -> Outcome:
+    """One cycle. Never raises for what a cluster or its metrics are like: that is an outcome with a reason."""
+    measured = None
+    try:
+        measured = measure(spark, options)
+        check(measured)
+        load = measured.load(options.horizon_s)
+        plan = plan_balance(load, options.planning, spark_solver(spark))
+        worth.require_worth(plan, options.threshold)
+        return _propose(options, measured, load, plan, store)
+    except Refusal as refusal:
+        return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
+
+
+def measure(spark: SparkSession, options: JobOptions) -> Measured:
+    """From Prometheus, from the brokers, or from both."""
+    if options.metrics is None:
+        assert options.bootstrap is not None
+        return admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
+    measured = metrics_source.measure(spark, options.metrics)
+    if options.bootstrap is None:
+        return measured
+    asked = admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
+    return _with_order(measured, asked)
+
+
+def _with_order(measured: Measured, asked: Measured) -> Measured:
+    """Sizes and history from Prometheus, placement and order from the brokers."""
+    keys = ["topic", "partition", "broker", "log_dir"]
+    joined = measured.replicas.drop(columns=["position", "leader"]).merge(
+        asked.replicas[[*keys, "position", "leader"]], on=keys, how="outer", indicator=True
+    )
+    strange = joined[joined["_merge"] != "both"]
+    if not strange.empty:
+        row = strange.iloc[0]
+        raise Refusal(
+            "MetricsStale",
+            f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}",
+        )
+    frame = joined.drop(columns=["_merge"])[list(measured.replicas.columns)]
+    lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
+    return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks)
+
+
+def _propose(
+    options: JobOptions, measured: Measured, load: ClusterLoad, plan: Plan, store: ProposalStore | None
+) -> Outcome:
+    handing_over = store is not None or options.out is not None
+    resources: tuple[dict[str, Any], ...] = ()
+    if measured.order_known or handing_over:
+        resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
+    submitted = proposal.submit(resources, store) if store is not None else None
+    written = [proposal.write_yaml(resources, options.out)] if options.out is not None else []
+    if options.report is not None:
+        command = proposal.approve_command(resources[-1]) if resources else None
+        page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks)
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text(page, encoding="utf-8")
+        written.append(options.report)
+    return Outcome("Proposed", _sentence(plan), plan, load, resources, tuple(measured.lacks), tuple(written), submitted)
+
+
+def _sentence(plan: Plan) -> str:
+    quality, bounds = plan.quality, plan.bounds
+    assert quality is not None
+    assert bounds is not None
+    return (
+        f"{quality.partitions} partitions in {quality.waves} waves: highest fill {quality.before.highest:.1%} -> "
+        f"{quality.after.highest:.1%}, spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
+        f"{quality.bytes_network + quality.bytes_disk:,} bytes (no plan needs fewer than {bounds.bytes_total:,})"
+    )
+
+
+class Watch:
+    """State between triggers: a plan is handed over only when it was found worth it several times running."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: JobOptions,
+        store: ProposalStore | None,
+        metrics: OutcomeMetrics,
+        listener: Callable[[Outcome], None] | None = None,
+    ) -> None:
+        self._spark, self._options, self._store = spark, options, store
+        self._metrics, self._listener = metrics, listener
+        self._worth_running = 0
+
+    def on_batch(self, _frame: DataFrame, batch: int) -> None:
+        started = time.monotonic()
+        outcome = self.cycle()
+        self._metrics.record(outcome.reason, outcome.plan, time.monotonic() - started)
+        log.info("batch %d: %s: %s", batch, outcome.reason, outcome.message)
+        if self._listener is not None:
+            self._listener(outcome)
+
+    def cycle(self) -> Outcome:
+        rehearsal = replace(self._options, out=None, report=None)
+        if self._worth_running + 1 < self._options.confirmations:
+            outcome = run_once(self._spark, rehearsal)
+            if outcome.reason == "Proposed":
+                self._worth_running += 1
+                return replace(outcome, reason="Confirming", resources=())
+        else:
+            outcome = run_once(self._spark, self._options, self._store)
+        if outcome.reason != "AlreadyProposed":
+            self._worth_running = 0
+        return outcome
+
+
+def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    """A stream over the directories' fill levels whose trigger runs the batch function."""
+    if options.metrics is None:
+        raise ValueError("watching needs Prometheus: the stream is made of its steps")
+    reader = (
+        spark.readStream.format("prometheus")
+        .option("url", options.metrics.url)
+        .option("query", f"max({metrics_source.USED}{{{options.metrics.match}}})")
+        .option("step", f"{max(1.0, options.interval_s):g}")
+        .option("delay", "0")
+    )
+    writer = reader.load().writeStream.foreachBatch(on_batch).trigger(processingTime=f"{options.interval_s:g} seconds")
+    if options.checkpoint is not None:
+        writer = writer.option("checkpointLocation", str(options.checkpoint))
+    return writer.start()

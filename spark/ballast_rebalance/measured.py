@@ -1,0 +1,125 @@
+"""What was measured of a cluster, from whichever source, and whether it is enough to plan from.
+
+`check` refuses with a reason rather than let a hole look like free space (REB-08). Driver only; no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns
+from ballast_rebalance.forecast import predict_sizes
+
+REPLICA_COLUMNS = (
+    "topic", "partition", "broker", "log_dir", "size", "leader", "position",
+    "bytes_in", "bytes_out", "growth", "peak",
+)  # fmt: skip
+
+
+class Refusal(Exception):
+    """No plan is made; `reason` is a CamelCase word for conditions and metrics, the text is for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`replicas` has REPLICA_COLUMNS; `lacks` says in sentences what could not be known."""
+
+    at_s: float
+    brokers: Sequence[Broker]
+    directories: Sequence[Directory]
+    replicas: pd.DataFrame
+    order_known: bool
+    lacks: Sequence[str] = field(default_factory=tuple)
+
+    def load(self, horizon_s: float = 0.0) -> ClusterLoad:
+        """The load model, with sizes as they will be after the horizon."""
+        frame = self.replicas
+        now = frame["size"].to_numpy(np.float64)
+        sizes = predict_sizes(now, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
+        whole: NDArray[np.int64] = np.rint(sizes if horizon_s > 0 else now).astype(np.int64)
+        names = {(row.broker, row.path): index for index, row in enumerate(self.directories)}
+        keys = zip(frame["broker"].tolist(), frame["log_dir"].tolist(), strict=True)
+        directory = np.array([-1 if path is None else names[broker, path] for broker, path in keys], dtype=np.int64)
+        topics, topic = np.unique(frame["topic"].to_numpy(str), return_inverse=True)
+        growth = np.zeros(len(self.directories), dtype=np.int64)
+        np.add.at(growth, directory[directory >= 0], (whole - now.astype(np.int64))[directory >= 0])
+        columns = ReplicaColumns(
+            topic=topic.astype(np.int64),
+            partition=frame["partition"].to_numpy(np.int64),
+            broker=frame["broker"].to_numpy(np.int64),
+            directory=directory,
+            size=whole,
+            leader=frame["leader"].to_numpy(np.bool_),
+            position=frame["position"].to_numpy(np.int64),
+            bytes_in=np.nan_to_num(_floats(frame, "bytes_in")),
+            bytes_out=np.nan_to_num(_floats(frame, "bytes_out")),
+        )
+        grown = [
+            row._replace(used_bytes=max(0, row.used_bytes + int(more)))
+            for row, more in zip(self.directories, growth, strict=True)
+        ]
+        try:
+            return ClusterLoad.from_columns(self.brokers, grown, [str(name) for name in topics], columns)
+        except LoadError as error:
+            raise Refusal("MetricsInconsistent", str(error)) from error
+
+
+def check(measured: Measured) -> None:
+    """Raises Refusal where something is missing that a cluster must have."""
+    frame = measured.replicas
+    if not measured.directories:
+        raise Refusal("MetricsMissing", "there are no log directories in the metrics")
+    if frame.empty:
+        raise Refusal("MetricsMissing", "there are no replicas in the metrics")
+    known = {(row.broker, row.path) for row in measured.directories}
+    placed = frame[frame["log_dir"].notna()]
+    for broker, path in placed[["broker", "log_dir"]].drop_duplicates().itertuples(index=False):
+        if (broker, path) not in known:
+            raise Refusal("MetricsPartial", f"capacity of {path} on broker {broker} is missing")
+    _check_partitions(frame)
+
+
+def _check_partitions(frame: pd.DataFrame) -> None:
+    counts = frame.groupby(["topic", "partition"], sort=True).agg(
+        replicas=("broker", "size"), leaders=("leader", "sum"), different=("broker", "nunique")
+    )
+    twice = counts[counts["different"] != counts["replicas"]]
+    if not twice.empty:
+        raise Refusal("MetricsPartial", f"{_name(twice.index[0])} is in two directories of one broker: it is moving")
+    several = counts[counts["leaders"] > 1]
+    if not several.empty:
+        raise Refusal("MetricsPartial", f"{_name(several.index[0])} has two leaders in the metrics: they lag")
+    usual = counts.groupby(level="topic")["replicas"].transform("max")
+    fewer = counts[counts["replicas"] < usual]
+    if not fewer.empty:
+        raise Refusal(
+            "MetricsPartial",
+            f"{len(fewer)} partitions have fewer replicas in the metrics than others of their topic, first "
+            f"{_name(fewer.index[0])}: a broker is not scraped, or they are being reassigned",
+        )
+    numbers = counts.reset_index().groupby("topic")["partition"].agg(["max", "size"])
+    gaps = numbers[numbers["max"] + 1 != numbers["size"]]
+    if not gaps.empty:
+        topic = gaps.index[0]
+        missing = int(gaps.iloc[0]["max"] + 1 - gaps.iloc[0]["size"])
+        raise Refusal("MetricsPartial", f"{missing} partitions of {topic} are missing in the metrics")
+
+
+def _name(index: Any) -> str:
+    topic, partition = index
+    return f"{topic}-{partition}"
+
+
+def _floats(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = frame[column].to_numpy(np.float64)
+    return values

@@ -1,0 +1,209 @@
+"""The load as Prometheus knows it, read through Spark. Metric names are those of docs/metrics.md. Driver only."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ballast_planner import Broker, Directory
+from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
+from ballast_rebalance.prometheus import MATCH, SELECTOR
+from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REPLICA_KEYS = ("topic", "partition", "broker")
+SIZE = "ballast_replica_size_bytes"
+TOTAL = "ballast_log_dir_total_bytes"
+USED = "ballast_log_dir_used_bytes"
+LEADER = "ballast_partition_leader"
+POSITION = "ballast_replica_position"
+RACK = "ballast_broker_info"
+OFFLINE = "ballast_log_dir_offline"
+CORDONED = "ballast_log_dir_cordoned"
+BYTES_IN = "ballast_partition_bytes_in_total"
+BYTES_OUT = "ballast_partition_bytes_out_total"
+
+
+@dataclass(frozen=True)
+class MetricsOptions:
+    """`cluster` becomes a matcher where given; a broker seen within `memory_s` must still be there."""
+
+    url: str
+    cluster_label: tuple[str, str] | None = None
+    max_age_s: float = 180.0
+    memory_s: float = 3_600.0
+    window_s: float = 6 * 3_600.0
+    rate_s: float = 300.0
+    token: str | None = None
+
+    @property
+    def match(self) -> str:
+        return f'{self.cluster_label[0]}="{self.cluster_label[1]}"' if self.cluster_label else ""
+
+
+def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
+    """Everything of one moment. Raises Refusal for stale, partial or missing metrics."""
+    source = _Source(spark, options, time.time() if at_s is None else at_s)
+    try:
+        source.check_fresh()
+        return source.measure()
+    except PartialAnswerError as error:
+        raise Refusal("MetricsPartial", str(error)) from error
+    except PrometheusError as error:
+        raise Refusal("PrometheusUnavailable", str(error)) from error
+    except Exception as error:
+        if "PartialAnswerError" in str(error):
+            raise Refusal("MetricsPartial", _last_line(str(error))) from error
+        if "PrometheusError" in str(error):
+            raise Refusal("PrometheusUnavailable", _last_line(str(error))) from error
+        raise
+
+
+class _Source:
+    def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float) -> None:
+        self.spark, self.options, self.at_s = spark, options, at_s
+        self.endpoint = Endpoint(options.url, bearer_token=options.token)
+
+    def check_fresh(self) -> None:
+        """Refuses before anything large is read."""
+        age = f"max({self.at_s:.3f} - timestamp({TOTAL}{{{self.options.match}}}))"
+        oldest = self.endpoint.scalar(age, self.at_s)
+        if oldest is None:
+            raise Refusal("MetricsMissing", f"Prometheus has no {TOTAL}: are the brokers scraped?")
+        if oldest > self.options.max_age_s:
+            raise Refusal(
+                "MetricsStale", f"the oldest sample is {oldest:.0f} s old, more than {self.options.max_age_s:.0f} s"
+            )
+        memory = f"max_over_time({TOTAL}{{{self.options.match}}}[{self.options.memory_s:.0f}s])"
+        gone = self.endpoint.query(
+            f"count by (broker) ({memory}) unless count by (broker) ({TOTAL}{{{self.options.match}}})", self.at_s
+        )
+        if gone:
+            names = ", ".join(sorted(row["metric"].get("broker", "?") for row in gone))
+            raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
+
+    def measure(self) -> Measured:
+        small = self._small()
+        directories = _directories(small)
+        replicas = self._replicas()
+        lacks = self._complete(replicas)
+        order_known = bool(replicas["position"].notna().all())
+        if not order_known:
+            lacks.append("the order of assignments is not known: plans can be read but not handed over")
+            replicas = replicas.sort_values(["topic", "partition", "leader", "broker"], ascending=[1, 1, 0, 1])
+            replicas["position"] = replicas.groupby(["topic", "partition"]).cumcount()
+        replicas["position"] = replicas["position"].astype(np.int64)
+        return Measured(self.at_s, _brokers(small, directories), directories, replicas, order_known, tuple(lacks))
+
+    def _frame(self, queries: Mapping[str, str], labels: Sequence[str]) -> DataFrame:
+        """All queries in one read, each row with its query's name."""
+        settings = {
+            "url": self.options.url,
+            "queries": json.dumps(queries),
+            "labels": ",".join(labels),
+            "time": f"{self.at_s:.3f}",
+            "match": self.options.match,
+            "splitBy": "broker",
+            "token": self.options.token or "",
+        }
+        reader = self.spark.read.format("prometheus")
+        for key, value in settings.items():
+            if value:
+                reader = reader.option(key, value)
+        return reader.load()
+
+    def _small(self) -> pd.DataFrame:
+        """Directories and brokers: a row per metric and directory."""
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK)
+        queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
+        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack")).toPandas())
+
+    def _replicas(self) -> pd.DataFrame:
+        """Sizes joined in Spark with all that is known of the same replica or partition."""
+        from pyspark.sql import functions as f
+
+        keys, partition = list(REPLICA_KEYS), ["topic", "partition"]
+        read = self._frame(self._replica_queries(), [*keys, "log_dir"]).persist()
+        try:
+
+            def column(name: str, labels: Sequence[str]) -> DataFrame:
+                return read.filter(f.col("name") == name).select(*labels, f.col("value").alias(name))
+
+            frame = column("size", [*keys, "log_dir"])
+            for name in ("growth", "peak"):
+                frame = frame.join(column(name, [*keys, "log_dir"]), [*keys, "log_dir"], "left")
+            for name in ("leader", "position"):
+                frame = frame.join(column(name, keys), keys, "left")
+            for name in ("bytes_in", "bytes_out"):
+                frame = frame.join(column(name, partition), partition, "left")
+            numbers = ("partition", "broker")
+            typed = frame.select(*[f.col(c).cast("long") if c in numbers else f.col(c) for c in REPLICA_COLUMNS])
+            return pd.DataFrame(typed.toPandas(), columns=list(REPLICA_COLUMNS))
+        finally:
+            read.unpersist()
+
+    def _replica_queries(self) -> dict[str, str]:
+        window, rate = f"{self.options.window_s:.0f}s", f"{self.options.rate_s:.0f}s"
+        size = f"{SIZE}{{{SELECTOR}}}"
+        return {
+            "size": size,
+            "growth": f"({size} - {size} offset {window}) / {self.options.window_s:.0f}",
+            "peak": f"max_over_time({size}[{window}])",
+            "leader": f"{LEADER}{{{SELECTOR}}}",
+            "position": f"{POSITION}{{{SELECTOR}}}",
+            # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
+            "bytes_in": f"sum by (topic, partition) (rate({BYTES_IN}{{{MATCH}}}[{rate}]))",
+            "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
+        }
+
+    def _complete(self, replicas: pd.DataFrame) -> list[str]:
+        lacks = []
+        if replicas.empty:
+            raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
+        if replicas["leader"].isna().all():
+            lacks.append("leaders are not known: the first replica is taken for the leader")
+        if replicas["bytes_in"].isna().all():
+            lacks.append("traffic is not known: it is not levelled")
+        if replicas["growth"].isna().all():
+            lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
+        replicas["leader"] = replicas["leader"].fillna(0.0) > 0
+        return lacks
+
+
+def _directories(small: pd.DataFrame) -> list[Directory]:
+    def flagged(metric: str) -> set[tuple[str, str]]:
+        rows = small[(small["name"] == metric) & (small["value"] > 0)]
+        return set(zip(rows["broker"], rows["log_dir"], strict=True))
+
+    used_rows = small[small["name"] == USED]
+    used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
+    offline, cordoned = flagged(OFFLINE), flagged(CORDONED)
+    directories = []
+    for row in small[small["name"] == TOTAL].itertuples(index=False):
+        key = (row.broker, row.log_dir)
+        if key not in used:
+            raise Refusal("MetricsPartial", f"{USED} of {row.log_dir} on broker {row.broker} is missing")
+        directories.append(
+            Directory(int(row.broker), row.log_dir, int(row.value), int(used[key]), key in cordoned, key not in offline)
+        )
+    return directories
+
+
+def _brokers(small: pd.DataFrame, directories: Sequence[Directory]) -> list[Broker]:
+    rows = small[small["name"] == RACK]
+    racks: Mapping[str, str | None] = dict(zip(rows["broker"], rows["rack"], strict=True))
+    ids = sorted({directory.broker for directory in directories})
+    return [Broker(broker, racks.get(str(broker)) or None) for broker in ids]
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if "Error" in line]
+    return (lines or [text])[-1][:500]

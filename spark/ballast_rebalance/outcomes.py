@@ -1,0 +1,52 @@
+"""Metrics of the job itself: what the last run came to, and why nothing was proposed (REB-08)."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from ballast_planner import Plan
+
+
+class OutcomeMetrics:
+    """One registry per job; `serve` exposes it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._runs = Counter(
+            "ballast_rebalance_runs", "Runs of the rebalance job by outcome", ["reason"], registry=self.registry
+        )
+        self._last = Gauge(
+            "ballast_rebalance_last_outcome", "1 for the outcome of the last run", ["reason"], registry=self.registry
+        )
+        self._time = Gauge(
+            "ballast_rebalance_last_run_timestamp_seconds", "When the last run ended", registry=self.registry
+        )
+        self._seconds = Gauge(
+            "ballast_rebalance_last_run_duration_seconds", "How long the last run took", registry=self.registry
+        )
+        self._spread = Gauge(
+            "ballast_rebalance_fill_spread_ratio",
+            "Highest minus lowest fill of a directory, now and as proposed",
+            ["state"],
+            registry=self.registry,
+        )
+        self._bytes = Gauge(
+            "ballast_rebalance_proposed_bytes", "Bytes that the last proposal moves", ["way"], registry=self.registry
+        )
+
+    def record(self, reason: str, plan: Plan | None, seconds: float) -> None:
+        self._runs.labels(reason).inc()
+        self._last.clear()
+        self._last.labels(reason).set(1)
+        self._time.set(time.time())
+        self._seconds.set(seconds)
+        if plan is not None and plan.quality is not None:
+            self._spread.labels("before").set(plan.quality.before.spread)
+            self._spread.labels("after").set(plan.quality.after.spread)
+            self._bytes.labels("network").set(plan.quality.bytes_network)
+            self._bytes.labels("disk").set(plan.quality.bytes_disk)
+
+    def serve(self, port: int, address: str = "0.0.0.0") -> None:
+        start_http_server(port, addr=address, registry=self.registry)

@@ -1,0 +1,286 @@
+"""Prometheus as a Spark data source: `spark.read.format("prometheus")`, batch and stream, Arrow batches.
+
+Options
+  url            the server
+  query          PromQL; `$selector` in it is where a split's matchers go, `$match` where only those of `match` go
+  queries        instead: a JSON object of several, name to query, in one read; rows then have a column `name`
+  labels         comma-separated labels that become string columns; all others are dropped
+  time           instant query at this time (seconds since the epoch; default: now), or
+  start end step range query (seconds)
+  splitBy        a label; each of its values becomes queries of their own (needs `$selector`)
+  match          matchers that every query carries, for instance cluster="a"
+  maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
+
+Rows: time timestamp, value double, name if there are several queries, then the labels. A query's number of series is
+counted when the read is planned and again when it is read; a difference is an error, so there is never a silent hole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampType
+
+from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+SELECTOR, MATCH = "$selector", "$match"
+DEFAULT_MAX_POINTS = 10_000
+DEFAULT_MAX_SAMPLES = 10_000_000
+DEFAULT_MAX_QUERIES = 16
+ROWS_PER_BATCH = 50_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options, parsed once."""
+
+    endpoint: Endpoint
+    queries: tuple[tuple[str, str], ...]
+    named: bool
+    labels: tuple[str, ...]
+    split_by: str | None
+    match: str
+    max_points: int
+    max_samples: int
+    max_queries: int
+    at_s: float | None
+    start_s: float | None
+    end_s: float | None
+    step_s: float
+
+    @staticmethod
+    def from_options(options: Mapping[str, str]) -> Settings:
+        lowered = {key.lower(): value for key, value in options.items()}
+        if not lowered.get("url"):
+            raise ValueError("the prometheus source needs the option 'url'")
+        if bool(lowered.get("query")) == bool(lowered.get("queries")):
+            raise ValueError("the prometheus source needs the option 'query' or 'queries'")
+        named = bool(lowered.get("queries"))
+        queries = json.loads(lowered["queries"]) if named else {"": lowered["query"]}
+        split_by = lowered.get("splitby") or None
+        match = lowered.get("match", "")
+        for query in queries.values():
+            if (split_by or match) and SELECTOR not in query and MATCH not in query:
+                raise ValueError(f"splitBy and match need {SELECTOR} or {MATCH} in the query {query}")
+
+        def number(name: str) -> float | None:
+            return float(lowered[name]) if lowered.get(name) else None
+
+        return Settings(
+            endpoint=Endpoint(lowered["url"], number("timeout") or 60.0, bearer_token=lowered.get("token")),
+            queries=tuple(sorted(queries.items())),
+            named=named,
+            labels=tuple(filter(None, (label.strip() for label in lowered.get("labels", "").split(",")))),
+            split_by=split_by,
+            match=match,
+            max_points=int(lowered.get("maxpoints", DEFAULT_MAX_POINTS)),
+            max_samples=int(lowered.get("maxsamples", DEFAULT_MAX_SAMPLES)),
+            max_queries=int(lowered.get("maxqueries", DEFAULT_MAX_QUERIES)),
+            at_s=number("time"),
+            start_s=number("start"),
+            end_s=number("end"),
+            step_s=number("step") or 60.0,
+        )
+
+    def expression(self, query: str, matchers: str = "") -> str:
+        joined = ",".join(filter(None, (self.match, matchers)))
+        return query.replace(SELECTOR, joined).replace(MATCH, self.match)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One query to Prometheus; `series` is how many answers it must give (None: not known)."""
+
+    expression: str
+    series: int | None
+    start_s: float
+    end_s: float | None = None
+    step_s: float = 0.0
+    name: str = ""
+
+
+class Split(InputPartition):
+    """What one Spark task asks, one query after another."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        super().__init__(tuple(asks))
+        self.asks = tuple(asks)
+
+
+class PrometheusDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "prometheus"
+
+    def schema(self) -> StructType:
+        fields = [StructField("time", TimestampType()), StructField("value", DoubleType())]
+        settings = self._settings()
+        names = (("name",) if settings.named else ()) + settings.labels
+        return StructType(fields + [StructField(name, StringType()) for name in names])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PrometheusReader(self._settings())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return PrometheusStreamReader(self._settings(), dict(self.options))
+
+    def _settings(self) -> Settings:
+        return Settings.from_options(dict(self.options))
+
+
+class PrometheusReader(DataSourceReader):
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def partitions(self) -> Sequence[InputPartition]:
+        settings = self.settings
+        if settings.start_s is not None:
+            end_s = settings.end_s if settings.end_s is not None else time.time()
+            return _grouped(plan_range(settings, settings.start_s, end_s), settings.max_queries)
+        at_s = settings.at_s if settings.at_s is not None else time.time()
+        return _grouped(plan_instant(settings, at_s), settings.max_queries)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self.settings, partition)
+
+
+class PrometheusStreamReader(DataSourceStreamReader):
+    """Each trigger reads the steps that have become complete since the last one."""
+
+    def __init__(self, settings: Settings, options: Mapping[str, str]) -> None:
+        self.settings = settings
+        lowered = {key.lower(): value for key, value in options.items()}
+        # Samples arrive a scrape late; a step is read only when none can arrive any more.
+        self.delay_s = float(lowered.get("delay", "30"))
+
+    def initialOffset(self) -> dict[str, int]:
+        start = self.settings.start_s
+        return {"step": self._step(start if start is not None else time.time()) - 1}
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
+        newest = self._step(time.time() - self.delay_s)
+        return {"step": max(newest, start["step"] if start else newest)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if start["step"] >= end["step"]:
+            return []
+        step_s = self.settings.step_s
+        asks = plan_range(self.settings, (start["step"] + 1) * step_s, end["step"] * step_s)
+        return _grouped(asks, self.settings.max_queries)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self.settings, partition)
+
+    def _step(self, at_s: float) -> int:
+        return int(at_s // self.settings.step_s)
+
+
+def plan_instant(settings: Settings, at_s: float) -> list[Ask]:
+    """One query per value of the split label, each with the number of series it must answer with."""
+    return [
+        Ask(expression, _count(settings, expression, at_s), at_s, name=name)
+        for name, expression in _expressions(settings, at_s, at_s)
+    ]
+
+
+def plan_range(settings: Settings, start_s: float, end_s: float) -> list[Ask]:
+    """Queries cut by split label and by time so that each stays under the limits on points and samples."""
+    asks = []
+    for name, expression in _expressions(settings, start_s, end_s):
+        series = _count(settings, expression, end_s)
+        points = max(1, min(settings.max_points, settings.max_samples // max(series, 1)))
+        begin = start_s
+        while begin <= end_s + 1e-9:
+            last = min(begin + (points - 1) * settings.step_s, end_s)
+            asks.append(Ask(expression, None, begin, last, settings.step_s, name))
+            begin = begin + points * settings.step_s
+    return asks
+
+
+def _expressions(settings: Settings, start_s: float, end_s: float) -> list[tuple[str, str]]:
+    """(name, expression) of every query, those with a `$selector` once for each value of the split label."""
+    matchers = _split_matchers(settings, start_s, end_s)
+    return [
+        (name, settings.expression(query, matcher))
+        for name, query in settings.queries
+        for matcher in (matchers if SELECTOR in query else [""])
+    ]
+
+
+def _split_matchers(settings: Settings, start_s: float, end_s: float) -> list[str]:
+    if settings.split_by is None:
+        return [""]
+    match = "{" + ",".join(filter(None, (settings.match, f'{settings.split_by}!=""'))) + "}"
+    values = settings.endpoint.label_values(settings.split_by, match, start_s - 300, end_s)
+    return [f'{settings.split_by}="{_quote(value)}"' for value in values]
+
+
+def _count(settings: Settings, expression: str, at_s: float) -> int:
+    return int(settings.endpoint.scalar(f"count({expression})", at_s) or 0)
+
+
+def _quote(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
+    """At most `limit` splits, because each is one query at a time against a server that limits them."""
+    wanted = [ask for ask in asks if ask.series != 0]
+    # Spark reads an empty list as one split that it does not name; one that asks nothing says what is meant.
+    return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
+
+
+def read_split(settings: Settings, split: Split) -> Iterator[pa.RecordBatch]:
+    """The answers as Arrow batches of bounded size."""
+    for ask in split.asks:
+        if ask.end_s is None:
+            series = settings.endpoint.query(ask.expression, ask.start_s)
+            if ask.series is not None and len(series) != ask.series:
+                raise PartialAnswerError(
+                    f"{ask.expression}: {ask.series} series were counted, {len(series)} were answered"
+                )
+        else:
+            series = settings.endpoint.query_range(ask.expression, ask.start_s, ask.end_s, ask.step_s)
+        yield from _batches(settings, ask.name, series)
+
+
+def _batches(settings: Settings, name: str, series: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    labels = settings.labels
+    texts = (("name",) if settings.named else ()) + labels
+    schema = pa.schema(
+        [("time", pa.timestamp("us", tz="UTC")), ("value", pa.float64())] + [(text, pa.string()) for text in texts]
+    )
+    names: list[str | None] = [name] if settings.named else []
+    times: list[int] = []
+    values: list[float] = []
+    columns: list[list[str | None]] = [[] for _ in labels]
+    for one in series:
+        points = one["values"] if "values" in one else [one["value"]]
+        times.extend(round(float(at) * 1e6) for at, _ in points)
+        values.extend(float(value) for _, value in points)
+        for column, label in zip(columns, labels, strict=True):
+            column.extend([one["metric"].get(label)] * len(points))
+        if len(times) >= ROWS_PER_BATCH:
+            yield _batch(schema, times, values, [[one] * len(times) for one in names] + columns)
+            times, values, columns = [], [], [[] for _ in labels]
+    if times:
+        yield _batch(schema, times, values, [[one] * len(times) for one in names] + columns)
+
+
+def _batch(
+    schema: pa.Schema, times: Sequence[int], values: Sequence[float], columns: Sequence[Sequence[str | None]]
+) -> pa.RecordBatch:
+    arrays = [pa.array(times, pa.timestamp("us", tz="UTC")), pa.array(values, pa.float64())]
+    arrays += [pa.array(column, pa.string()) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

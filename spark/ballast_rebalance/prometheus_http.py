@@ -1,0 +1,129 @@
+"""Prometheus's query API over HTTP: asks, tries again, and takes no partial answer for a whole one.
+
+Blocking; used by the driver and by Spark's Python workers, so it must be importable without Spark. A server that says
+`warnings` has left something out: that is an error here, never a silent hole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
+MAX_ANSWER_BYTES = 1 << 30
+
+
+class PrometheusError(RuntimeError):
+    """The query could not be answered wholly; the message says what the server said."""
+
+
+class PartialAnswerError(PrometheusError):
+    """The server answered and left something out."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where Prometheus is, and how long and how often it is asked."""
+
+    url: str
+    timeout_s: float = 60.0
+    attempts: int = 4
+    first_pause_s: float = 0.2
+    bearer_token: str | None = None
+
+    def query(self, expression: str, at_s: float | None = None) -> list[dict[str, Any]]:
+        """An instant vector: dictionaries with `metric` and `value`."""
+        parameters = {"query": expression} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
+        data = self.ask("/api/v1/query", parameters)
+        if data.get("resultType") not in ("vector", "scalar"):
+            raise PrometheusError(f"{expression}: an instant vector was expected, not {data.get('resultType')}")
+        if data["resultType"] == "scalar":
+            return [{"metric": {}, "value": data["result"]}]
+        result: list[dict[str, Any]] = data["result"]
+        return result
+
+    def query_range(self, expression: str, start_s: float, end_s: float, step_s: float) -> list[dict[str, Any]]:
+        """A matrix: dictionaries with `metric` and `values`."""
+        data = self.ask(
+            "/api/v1/query_range",
+            {"query": expression, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"},
+        )
+        result: list[dict[str, Any]] = data["result"]
+        return result
+
+    def label_values(self, label: str, match: str, start_s: float, end_s: float) -> list[str]:
+        """The values of a label among the series that match, sorted."""
+        parameters = {"match[]": match, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}"}
+        return sorted(self.ask(f"/api/v1/label/{urllib.parse.quote(label)}/values", parameters))
+
+    def scalar(self, expression: str, at_s: float | None = None) -> float | None:
+        """The one value of an expression, None where there is no series."""
+        result = self.query(expression, at_s)
+        if len(result) > 1:
+            raise PrometheusError(f"{expression}: one value was expected, not {len(result)}")
+        return float(result[0]["value"][1]) if result else None
+
+    def ask(self, path: str, parameters: Mapping[str, str]) -> Any:
+        """The `data` of an answer; faults that may pass are tried again with growing pauses."""
+        pause_s = self.first_pause_s
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return self._ask_once(path, parameters)
+            except _PassingFaultError as fault:
+                if attempt == self.attempts:
+                    raise PrometheusError(f"{self.url}{path}: {fault} ({attempt} attempts)") from fault
+                time.sleep(pause_s)
+                pause_s *= 2
+        raise AssertionError("attempts must be at least 1")
+
+    def _ask_once(self, path: str, parameters: Mapping[str, str]) -> Any:
+        url = f"{self.url.rstrip('/')}{path}"
+        body = urllib.parse.urlencode(parameters).encode()
+        headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
+        if self.bearer_token:
+            headers["Authorization"] = f"Bearer {self.bearer_token}"
+        # Long queries need POST; the label API takes GET alone in older versions.
+        if "/label/" in path:
+            request = urllib.request.Request(f"{url}?{body.decode()}", headers=headers)
+        else:
+            request = urllib.request.Request(url, data=body, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+                text = answer.read(MAX_ANSWER_BYTES)
+        except urllib.error.HTTPError as error:
+            detail = _error_of(error.read(4096))
+            if error.code in RETRIED_STATUS:
+                raise _PassingFaultError(f"HTTP {error.code} {detail}") from error
+            raise PrometheusError(f"{url}: HTTP {error.code} {detail}") from error
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise _PassingFaultError(str(error)) from error
+        return _data_of(text, url)
+
+
+class _PassingFaultError(Exception):
+    """Worth another attempt."""
+
+
+def _data_of(text: bytes, url: str) -> Any:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise _PassingFaultError("the answer is cut off or not JSON") from error
+    if not isinstance(document, dict) or document.get("status") != "success" or "data" not in document:
+        raise PrometheusError(f"{url}: {document.get('error', 'no data') if isinstance(document, dict) else 'no data'}")
+    if document.get("warnings"):
+        raise PartialAnswerError(f"{url}: the answer is partial: {'; '.join(document['warnings'])}")
+    return document["data"]
+
+
+def _error_of(body: bytes) -> str:
+    try:
+        return str(json.loads(body).get("error", ""))
+    except (ValueError, AttributeError):
+        return body[:200].decode(errors="replace")

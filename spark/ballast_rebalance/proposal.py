@@ -1,0 +1,161 @@
+"""A plan becomes a proposal: a Reassignment that waits for approval, in Kubernetes or as YAML in a Git working tree.
+
+At most one proposal of this job is open per cluster. An older one that nobody approved is superseded; one that is
+approved or runs stays, and nothing new is proposed beside it (REB-08). Driver only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from ballast_planner import Plan, PlanOptions, ResourceOptions, plan_hash, reassignment_resources
+from ballast_rebalance.measured import Measured, Refusal
+
+CREATED_BY = {"app.kubernetes.io/created-by": "ballast-rebalance"}
+CLUSTER_LABEL = "ballast.dev/cluster"
+ENDED = frozenset({"Succeeded", "Failed", "Cancelled", "RolledBack", "Stale"})
+UNDECIDED = frozenset({"", "Planning", "AwaitingApproval"})
+
+
+@dataclass(frozen=True)
+class ProposalOptions:
+    """What a proposal says besides its moves."""
+
+    cluster: str
+    namespace: str = "default"
+    inter_broker_throttle: str | None = None
+    intra_broker_throttle: str | None = None
+    expires_after: timedelta = timedelta(hours=24)
+
+
+class ProposalStore(Protocol):
+    """Reassignments of one namespace, as the Kubernetes API keeps them."""
+
+    def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]: ...
+    def create(self, resource: Mapping[str, Any]) -> dict[str, Any]: ...
+    def own(self, config_map: str, owner: Mapping[str, Any]) -> None: ...
+    def delete_unchanged(self, resource: Mapping[str, Any]) -> bool: ...
+
+
+def build(plan: Plan, measured: Measured, options: ProposalOptions, planning: PlanOptions) -> list[dict[str, Any]]:
+    """The resources of a proposal, the Reassignment last."""
+    if not measured.order_known:
+        raise Refusal(
+            "OrderUnknown",
+            "the order of the assignments is not in the metrics, so exact moves cannot be named; "
+            "export ballast_replica_position or give --bootstrap as well",
+        )
+    quality, bounds = plan.quality, plan.bounds
+    assert quality is not None
+    assert bounds is not None
+    input_time = datetime.fromtimestamp(int(measured.at_s), UTC)
+    annotations = {
+        "ballast.dev/fill-highest": f"{quality.before.highest:.4f} -> {quality.after.highest:.4f}",
+        "ballast.dev/fill-spread": f"{quality.before.spread:.4f} -> {quality.after.spread:.4f}",
+        "ballast.dev/out-of-band": f"{quality.before.out_of_band} -> {quality.after.out_of_band}",
+        "ballast.dev/bytes": f"{quality.bytes_network} network, {quality.bytes_disk} disk, bound {bounds.bytes_total}",
+        "ballast.dev/band": f"{planning.band:g}",
+    }
+    return reassignment_resources(
+        plan,
+        ResourceOptions(
+            name=proposal_name(options.cluster, plan),
+            namespace=options.namespace,
+            cluster=options.cluster,
+            inter_broker_throttle=options.inter_broker_throttle,
+            intra_broker_throttle=options.intra_broker_throttle,
+            expires_at=_timestamp(input_time + options.expires_after),
+            input_time=_timestamp(input_time),
+            labels=CREATED_BY,
+            annotations=annotations,
+        ),
+    )
+
+
+def proposal_name(cluster: str, plan: Plan) -> str:
+    """Follows from the plan, so that the same plan is the same object."""
+    return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
+
+
+def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
+    """One file in the working tree; older files of this job for the cluster that nobody approved are removed."""
+    resource = resources[-1]
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{resource['metadata']['name']}.yaml"
+    for old in sorted(directory.glob("*-rebalance-*.yaml")):
+        if old != path and _superseded(old, resource):
+            old.unlink()
+    if path.exists():
+        return path
+    text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
+    temporary = path.with_suffix(".yaml.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.rename(path)
+    return path
+
+
+def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
+    """Create the proposal; returns its name. Raises Refusal where another one has to end first."""
+    resource = resources[-1]
+    cluster = resource["metadata"]["labels"][CLUSTER_LABEL]
+    undecided = []
+    for other in store.list_reassignments(f"{CLUSTER_LABEL}={cluster}"):
+        phase = other.get("status", {}).get("phase", "")
+        name = other["metadata"]["name"]
+        if phase in ENDED:
+            continue
+        if name == resource["metadata"]["name"]:
+            raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
+        if not _is_ours(other) or other["spec"].get("approvedPlan") or phase not in UNDECIDED:
+            raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
+        undecided.append(other)
+    for other in undecided:
+        if not store.delete_unchanged(other):
+            raise Refusal(
+                "ReassignmentInProgress", f"{other['metadata']['name']} was changed just now, perhaps approved"
+            )
+    for item in resources[:-1]:
+        store.create(item)
+    created = store.create(resource)
+    for item in resources[:-1]:
+        store.own(item["metadata"]["name"], created)
+    return str(resource["metadata"]["name"])
+
+
+def approve_command(resource: Mapping[str, Any]) -> str:
+    """What a person types to approve exactly this plan."""
+    metadata, digest = resource["metadata"], resource["spec"]["planHash"]
+    return (
+        f"kubectl -n {metadata['namespace']} patch reassignment {metadata['name']} --type merge "
+        f'-p \'{{"spec":{{"approvedPlan":"{digest}"}}}}\''
+    )
+
+
+def _is_ours(resource: Mapping[str, Any]) -> bool:
+    labels = resource["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, value in CREATED_BY.items())
+
+
+def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
+    try:
+        documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    found = [item for item in documents if item.get("kind") == "Reassignment"]
+    return bool(found) and all(
+        _is_ours(item)
+        and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]
+        and item["metadata"].get("namespace") == by["metadata"]["namespace"]
+        and not item["spec"].get("approvedPlan")
+        for item in found
+    )
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,57 @@
+"""The Spark session of the job: which Java, which Python, and where workers find this package. Driver only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ballast_rebalance.java_home import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME = "ballast-rebalance"
+DEFAULT_MASTER = "local[*]"
+
+
+def open_session(
+    master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
+) -> SparkSession:
+    """A session; under spark-submit the master that was submitted to, else this machine."""
+    _prepare_environment()
+    from pyspark.sql import SparkSession
+
+    from ballast_rebalance.prometheus import PrometheusDataSource
+
+    builder = SparkSession.builder.appName(APP_NAME)
+    if master or "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(master or DEFAULT_MASTER)
+    defaults = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.ui.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master and master.startswith("local"):
+        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if memory:
+        defaults["spark.driver.memory"] = memory
+    for key, value in (defaults | (settings or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(PrometheusDataSource)
+    return session
+
+
+def _prepare_environment() -> None:
+    os.environ["JAVA_HOME"] = str(find_java_home(os.environ))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])

@@ -1,0 +1,39 @@
+"""Whether a plan is worth proposing, and how pressing it is. PURE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ballast_planner import Plan
+from ballast_rebalance.measured import Refusal
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A proposal must lower the spread or the highest fill by `min_improvement` (fractions of capacity)."""
+
+    min_improvement: float = 0.02
+    min_spread: float = 0.05
+
+
+def require_worth(plan: Plan, threshold: Threshold) -> None:
+    """Raises Refusal for plans that move nothing, make things worse, or gain too little."""
+    quality = plan.quality
+    assert quality is not None
+    if not plan.moves:
+        if quality.before.out_of_band:
+            raise Refusal(
+                "NoBetterPlacement", f"{quality.before.out_of_band} directories are out of band, and no move helps"
+            )
+        raise Refusal("Balanced", f"all directories are within the band; the spread is {quality.before.spread:.1%}")
+    if quality.after.highest > quality.before.highest + 1e-9:
+        raise Refusal("WouldMakeWorse", "the fullest directory would become fuller")
+    lowered = quality.before.highest - quality.after.highest
+    narrowed = quality.before.spread - quality.after.spread
+    if max(lowered, narrowed) < threshold.min_improvement:
+        raise Refusal(
+            "TooLittleToGain",
+            f"highest fill {lowered:+.2%} and spread {narrowed:+.2%} better, less than {threshold.min_improvement:.2%}",
+        )
+    if quality.before.spread < threshold.min_spread:
+        raise Refusal("Balanced", f"the spread of {quality.before.spread:.1%} is below {threshold.min_spread:.1%}")

@@ -1,0 +1,162 @@
+"""Clients written by others, unchanged: the Kubernetes client for Python, Kopf, and our own commands."""
+
+import asyncio
+import contextlib
+import io
+import threading
+
+import kopf
+import kubernetes
+import pytest
+import yaml
+from tests.local.conftest import DEFINITIONS, definition, eventually
+
+from ballast_cli import CommandError
+from ballast_cli.__main__ import load
+from ballast_cli.kube_api import Refused as CommandRefused
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture
+def client(running):
+    made = kubernetes.config.new_client_from_config(str(running.kubeconfig))
+    yield made
+    made.close()
+
+
+def test_the_python_client(client, namespace):
+    core = kubernetes.client.CoreV1Api(client)
+    body = kubernetes.client.V1ConfigMap(metadata=kubernetes.client.V1ObjectMeta(name="c"), data={"a": "1"})
+    core.create_namespaced_config_map(namespace, body)
+    core.patch_namespaced_config_map("c", namespace, {"data": {"b": "2"}})
+    assert core.read_namespaced_config_map("c", namespace).data == {"a": "1", "b": "2"}
+    watch = kubernetes.watch.Watch()
+    events = watch.stream(core.list_namespaced_config_map, namespace, timeout_seconds=1)
+    assert [(event["type"], event["object"].metadata.name) for event in events] == [("ADDED", "c")]
+    with pytest.raises(kubernetes.client.ApiException) as refused:
+        core.read_namespaced_config_map("none", namespace)
+    assert refused.value.status == 404
+    core.delete_namespaced_config_map("c", namespace)
+    assert core.list_namespaced_config_map(namespace).items == []
+    assert core.list_node().items[0].metadata.name == "local"
+
+
+def test_the_python_clients_leases(client, namespace):
+    api = kubernetes.client.CoordinationV1Api(client)
+    meta = kubernetes.client.V1ObjectMeta(name="l")
+    spec = kubernetes.client.V1LeaseSpec(holder_identity="me", lease_duration_seconds=10)
+    lease = api.create_namespaced_lease(namespace, kubernetes.client.V1Lease(metadata=meta, spec=spec))
+    lease.spec.holder_identity = "you"
+    api.replace_namespaced_lease("l", namespace, lease)
+    with pytest.raises(kubernetes.client.ApiException) as refused:
+        api.replace_namespaced_lease("l", namespace, lease)
+    assert refused.value.status == 409
+
+
+@pytest.fixture
+def operator(running, api, monkeypatch):
+    """A small Kopf operator on a thread: handlers, a finalizer, a timer, status and events."""
+    if not api.exists(f"{DEFINITIONS}/robots.test.dev"):
+        api.post(DEFINITIONS, definition("robots"))
+    monkeypatch.setenv("KUBECONFIG", str(running.kubeconfig))
+    registry = kopf.OperatorRegistry()
+    deleted: list[str] = []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings: kopf.OperatorSettings, **_):
+        settings.posting.enabled = True
+        settings.networking.error_backoffs = [0.1]
+
+    @kopf.on.login(registry=registry)
+    def login(**given):
+        return kopf.login_with_kubeconfig(**given)
+
+    @kopf.on.create("robots.test.dev", registry=registry)
+    @kopf.on.update("robots.test.dev", registry=registry, field="spec")
+    def changed(spec, patch, body, **_):
+        patch.status["seen"] = spec["size"]
+        kopf.event(body, type="Normal", reason="Seen", message=f"size {spec['size']}")
+
+    @kopf.on.delete("robots.test.dev", registry=registry)
+    def removed(name, **_):
+        deleted.append(name)
+
+    @kopf.timer("robots.test.dev", registry=registry, interval=0.2)
+    def tick(patch, status, **_):
+        patch.status["ticks"] = status.get("ticks", 0) + 1
+
+    ready, stop = threading.Event(), threading.Event()
+
+    def run() -> None:
+        loop = asyncio.new_event_loop()
+        kopf.run(registry=registry, loop=loop, clusterwide=True, ready_flag=ready, stop_flag=stop, standalone=True)
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(20)
+    yield deleted
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_kopf(operator, api, namespace):
+    robots = f"/apis/test.dev/v1/namespaces/{namespace}/robots"
+    api.post(robots, {"metadata": {"name": "r"}, "spec": {"size": 1}})
+    eventually(lambda: api.get(f"{robots}/r").get("status", {}).get("seen") == 1)
+    assert "kopf.zalando.org/KopfFinalizerMarker" in api.get(f"{robots}/r")["metadata"]["finalizers"]
+    api.patch(f"{robots}/r", {"spec": {"size": 2}})
+    eventually(lambda: api.get(f"{robots}/r")["status"].get("seen") == 2)
+    eventually(lambda: api.get(f"{robots}/r")["status"].get("ticks", 0) >= 2)
+    events = f"/api/v1/namespaces/{namespace}/events"
+    eventually(lambda: "size 2" in {event["message"] for event in api.get(events)["items"]})
+    api.delete(f"{robots}/r")
+    eventually(lambda: not api.exists(f"{robots}/r"))
+    assert operator == ["r"]
+
+
+@pytest.fixture
+def ballast(running, namespace):
+    """`./ballast WORDS` against the running API, in this process: what it printed."""
+
+    def call(*words: str) -> str:
+        command = load(words[0])
+        arguments = [*words[1:], "--kubeconfig", str(running.kubeconfig), "-n", namespace]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            call.code = command.module.run(command.parse(arguments))
+        return printed.getvalue()
+
+    return call
+
+
+def test_our_own_commands(ballast, tmp_path, namespace):
+    path = tmp_path / "all.yaml"
+    robot = {"apiVersion": "test.dev/v1", "kind": "Gizmo", "metadata": {"name": "g"}, "spec": {"size": 1}}
+    path.write_text(yaml.safe_dump_all([definition("gizmos"), robot]))
+    assert ballast("apply", "-f", str(path)).splitlines()[1:] == ["gizmo.test.dev/g created"]
+    assert "gizmo.test.dev/g unchanged" in ballast("apply", "-f", str(path))
+    robot["spec"]["size"] = 3
+    path.write_text(yaml.safe_dump(robot))
+    assert ballast("apply", "-f", str(path)) == "gizmo.test.dev/g configured\n"
+    head, row = ballast("get", "gizmos").splitlines()
+    assert head.split() == ["NAME", "SIZE", "READY", "AGE"]
+    assert row.split()[:3] == ["g", "3", "<none>"]
+    assert yaml.safe_load(ballast("get", "gi/g", "-o", "yaml"))["spec"]["size"] == 3
+    assert "Events:  <none>" in ballast("describe", "gizmo", "g")
+    with pytest.raises(CommandError, match="timed out waiting for the condition Ready"):
+        ballast("wait", "gizmo/g", "--for", "condition=Ready", "--timeout", "0.3s")
+    robot["spec"]["size"] = 1
+    path.write_text(yaml.safe_dump(robot))
+    assert "size cannot shrink" in ballast("apply", "-f", str(path))
+    assert ballast.code == 1
+    assert ballast("delete", "-f", str(path)) == "gizmo.test.dev g deleted\n"
+    with pytest.raises(CommandRefused, match=r'gizmos\.test\.dev "g" not found'):
+        ballast("get", "gizmo", "g")
+    assert ballast("wait", "gizmo/g", "--for", "delete") == ""
+    with pytest.raises(CommandError, match="resource type"):
+        ballast("get", "nonsense")
+    assert "default" in ballast("get", "namespaces")
+    assert namespace in ballast("get", "sa", "-A")

@@ -1,0 +1,158 @@
+"""State that survives, processes that do not, and one owner per directory."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.local.conftest import DEFINITIONS, Api, definition, eventually
+
+from ballast_local.cluster import LocalCluster
+from ballast_local.storage import RESTART_GAP
+from ballast_local.store import Store
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def sleeper(name):
+    container = {"name": "c", "image": "none", "command": ["sh", "-c", "echo $$$$; exec sleep 600"]}
+    return {"metadata": {"name": name}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 2}}
+
+
+def pid_of(api, name):
+    return int(eventually(lambda: api.raw("GET", f"{PODS}/{name}/log")[1].decode().strip().isdecimal()
+                          and api.raw("GET", f"{PODS}/{name}/log")[1]))  # fmt: skip
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_everything_is_there_after_a_restart(own):
+    api = own.api()
+    api.post(DEFINITIONS, definition())
+    made = api.post("/apis/test.dev/v1/namespaces/default/widgets", {"metadata": {"name": "w"}, "spec": {"size": 2}})
+    api.post(CONFIGMAPS, {"metadata": {"name": "gone"}})
+    api.delete(f"{CONFIGMAPS}/gone")
+    before, url, token = api.get(CONFIGMAPS)["metadata"]["resourceVersion"], own.cluster.url, api.token
+    own.stop()
+    own.start()
+    api = own.api()
+    assert api.get("/apis/test.dev/v1/namespaces/default/widgets/w") == made
+    assert not api.exists(f"{CONFIGMAPS}/gone")
+    assert (own.cluster.url, api.token) == (url, token), "a kubeconfig stays good"
+    assert int(api.get(CONFIGMAPS)["metadata"]["resourceVersion"]) > int(before)
+    (event,) = api.watch(f"{CONFIGMAPS}?watch=1&resourceVersion={before}", 1)
+    assert event["object"]["code"] == 410, "what happened before the restart cannot be replayed, and it says so"
+
+
+def test_pods_run_again_after_a_restart(own):
+    api = own.api()
+    api.post(PODS, sleeper("p"))
+    first = pid_of(api, "p")
+    own.stop()
+    eventually(lambda: not alive(first))
+    own.start()
+    api = own.api()
+    eventually(lambda: pid_of(api, "p") != first)
+
+    def running():
+        (status,) = api.get(f"{PODS}/p")["status"]["containerStatuses"]
+        return status if "running" in status["state"] else None
+
+    status = eventually(running)
+    assert status["restartCount"] == 1
+
+
+def serve(data):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "ballast_local", "--data", str(data)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    kubeconfig = process.stdout.readline().strip().partition("=")[2]
+    process.stdout.readline()
+    return process, Api(Path(kubeconfig))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help against strays is Linux's")
+def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
+    process, api = serve(tmp_path)
+    try:
+        for index in range(50):
+            api.post(CONFIGMAPS, {"metadata": {"name": f"c{index}"}})
+        api.post(PODS, sleeper("p"))
+        once = sleeper("once")
+        once["spec"]["restartPolicy"] = "Never"
+        api.post(PODS, once)
+        pid_of(api, "once")
+        pid = pid_of(api, "p")
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        api.close()
+        eventually(lambda: not alive(pid))
+        process.stdout.close()
+        process, api = serve(tmp_path)
+        assert len(api.get(CONFIGMAPS)["items"]) == 50
+        eventually(lambda: pid_of(api, "p") != pid)
+        assert api.get(f"{PODS}/once")["status"]["phase"] == "Failed", "what must not run twice does not"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        process.stdout.close()
+        api.close()
+
+
+def test_one_process_per_directory(own):
+    async def second() -> None:
+        await LocalCluster().start(own.data)
+
+    with pytest.raises(RuntimeError, match="another embedded Kubernetes API uses"):
+        asyncio.run(second())
+
+
+def obj(name):
+    return {"metadata": {"name": name, "uid": name, "namespace": "n"}}
+
+
+def test_revisions_never_repeat(tmp_path):
+    async def run() -> list[int]:
+        found = []
+        for _ in range(2):
+            store = Store(tmp_path / "db")
+            await store.open()
+            entry = store.write("things.", obj("a"))
+            await store.flush()
+            found.append(entry.revision)
+            await store.close()
+        return found
+
+    first, second = asyncio.run(run())
+    assert second > first + RESTART_GAP - 1
+
+
+def test_watchers_see_only_what_is_durable(tmp_path):
+    async def run() -> tuple[int, int]:
+        store = Store(tmp_path / "db")
+        await store.open()
+        start = store.revision
+        store.write("things.", obj("a"))
+        before = len(store.changes_after("things.", start))
+        await store.flush()
+        after = len(store.changes_after("things.", start))
+        await store.close()
+        return before, after
+
+    assert asyncio.run(run()) == (0, 1)
+
+
+def test_the_kubeconfig_is_private(own):
+    assert own.kubeconfig.stat().st_mode & 0o077 == 0
+    assert json.loads(own.kubeconfig.read_text())["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")

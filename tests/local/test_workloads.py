@@ -1,0 +1,393 @@
+"""Pods as processes, and the controllers that make them."""
+
+import os
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.local.conftest import STRATEGIC, Refused, eventually
+
+SERVE = (
+    "import os,http.server,sys\n"
+    "class H(http.server.BaseHTTPRequestHandler):\n"
+    "  def do_GET(self):\n"
+    "    ok = not os.path.exists('/scratch/sick')\n"
+    "    self.send_response(200 if ok else 500); self.end_headers()\n"
+    "    self.wfile.write(os.environ['POD_NAME'].encode())\n"
+    "  def log_message(self, *a): pass\n"
+    "print('serving', flush=True)\n"
+    "http.server.ThreadingHTTPServer((os.environ['POD_IP'], 8080), H).serve_forever()\n"
+)
+
+
+def env(name, path):
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def server_spec(**more):
+    container = {
+        "name": "main",
+        "image": "none",
+        "command": ["python3", "-c", SERVE],
+        "env": [env("POD_IP", "status.podIP"), env("POD_NAME", "metadata.name")],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"port": "http"}, "periodSeconds": 1, "failureThreshold": 1},
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    } | more
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    return {"terminationGracePeriodSeconds": 5, "containers": [container], "volumes": volumes}
+
+
+def script(text, **more):
+    return {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
+
+
+def pod(name, container, **spec):
+    return {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container], **spec}}
+
+
+def condition(obj, kind):
+    held = obj.get("status", {}).get("conditions") or []
+    return next((one["status"] for one in held if one["type"] == kind), "")
+
+
+def phase(api, path, wanted):
+    def check():
+        found = api.get(path)
+        return found if found["status"].get("phase") == wanted else None
+
+    return eventually(check)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def pods(namespace):
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def log(api, pods, name, query=""):
+    return api.raw("GET", f"{pods}/{name}/log?{query}")[1].decode()
+
+
+def test_a_pod_sees_its_environment_volumes_and_names(api, namespace, pods):
+    base = f"/api/v1/namespaces/{namespace}"
+    api.post(f"{base}/configmaps", {"metadata": {"name": "c"}, "data": {"f.conf": "dir=/data/x\n", "key": "from-map"}})
+    api.post(f"{base}/secrets", {"metadata": {"name": "s"}, "stringData": {"password": "hush"}})
+    api.post(f"{base}/services", {"metadata": {"name": "web"}, "spec": {"clusterIP": "None", "ports": []}})
+    container = script(
+        'cat /etc/c/f.conf /run/s/password; echo; echo "$A|$B|$C|$D|$E|$0|$1"; echo kept > /data/x/file; ls /data/x',
+        args=["/data/x", "me.web.$(NS).svc"],
+        env=[
+            env("NS", "metadata.namespace"),
+            env("IP", "status.podIP"),
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "key"}}},
+            {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "password"}}},
+            {"name": "C", "value": "$(A)-$(UNKNOWN)-$$(A)"},
+            {"name": "D", "value": "$(IP)"},
+            {"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['l']"}}},
+        ],
+        volumeMounts=[
+            {"name": "c", "mountPath": "/etc/c"},
+            {"name": "s", "mountPath": "/run/s"},
+            {"name": "d", "mountPath": "/data/x"},
+        ],
+    )
+    volumes = [{"name": "c", "configMap": {"name": "c"}}, {"name": "s", "secret": {"secretName": "s"}},
+               {"name": "d", "emptyDir": {}}]  # fmt: skip
+    body = pod("me", container, volumes=volumes)
+    body["metadata"]["labels"] = {"l": "label"}
+    api.post(pods, body)
+    done = phase(api, f"{pods}/me", "Succeeded")
+    address = done["status"]["podIP"]
+    config, secret, words, listing = log(api, pods, "me").splitlines()
+    directory = config.removeprefix("dir=")
+    assert directory.endswith("/volumes/d")
+    assert secret == "hush"
+    assert words == f"from-map|hush|from-map-$(UNKNOWN)-$(A)|{address}|label|{directory}|{address}"
+    assert listing == "file"
+
+
+def test_a_missing_source_is_waited_for(api, namespace, pods):
+    reference = {"configMapKeyRef": {"name": "late", "key": "k"}}
+    api.post(pods, pod("p", script('echo "got $V"', env=[{"name": "V", "valueFrom": reference}])))
+
+    def waiting():
+        (status,) = api.get(f"{pods}/p")["status"].get("containerStatuses") or [{}]
+        return (status.get("state") or {}).get("waiting", {}).get("message") == 'configmap "late" not found'
+
+    eventually(waiting)
+    api.post(f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "late"}, "data": {"k": "it"}})
+    phase(api, f"{pods}/p", "Succeeded")
+    assert log(api, pods, "p") == "got it\n"
+
+
+def test_a_failing_container_restarts_with_back_off(api, pods):
+    body = pod("p", script("echo run; exit 3"))
+    body["spec"]["restartPolicy"] = "OnFailure"
+    api.post(pods, body)
+
+    def restarted():
+        (status,) = api.get(f"{pods}/p")["status"].get("containerStatuses") or [{}]
+        return status if status.get("restartCount", 0) >= 2 else None
+
+    status = eventually(restarted)
+    assert status["lastState"]["terminated"]["exitCode"] == 3
+    eventually(lambda: log(api, pods, "p", "previous=true") == "run\n")
+    events = api.get(f"{pods.removesuffix('pods')}events")["items"]
+    assert "BackOff" in {event["reason"] for event in events}
+
+
+def test_readiness_follows_the_probe_and_liveness_restarts(running, api, pods):
+    spec = server_spec(livenessProbe={"exec": {"command": ["sh", "-c", "test ! -e /scratch/dead"]}, "periodSeconds": 1,
+                                      "failureThreshold": 1})  # fmt: skip
+    api.post(pods, {"metadata": {"name": "p"}, "spec": spec})
+    ready = eventually(lambda: condition(found := api.get(f"{pods}/p"), "Ready") == "True" and found)
+    assert ready["status"]["containerStatuses"][0]["restartCount"] == 0
+    scratch = running.data / "pods" / ready["metadata"]["uid"] / "volumes" / "scratch"
+    (scratch / "sick").touch()
+    eventually(lambda: condition(api.get(f"{pods}/p"), "Ready") == "False")
+    (scratch / "sick").unlink()
+    eventually(lambda: condition(api.get(f"{pods}/p"), "Ready") == "True")
+    (scratch / "dead").touch()
+    eventually(lambda: api.get(f"{pods}/p")["status"]["containerStatuses"][0]["restartCount"] >= 1)
+
+
+def test_a_terminating_pod_gets_its_grace_then_the_kill(api, pods):
+    api.post(pods, pod("kind", script("trap 'echo bye; exit 0' TERM; echo $$$$; while :; do sleep 0.05; done")))
+    api.post(pods, pod("stubborn", script("trap '' TERM; echo $$$$; while :; do sleep 0.05; done")))
+    pids = {name: int(eventually(lambda name=name: log(api, pods, name).strip().isdecimal() and log(api, pods, name)))
+            for name in ("kind", "stubborn")}  # fmt: skip
+    held = api.delete(f"{pods}/kind")
+    assert held["metadata"]["deletionGracePeriodSeconds"] == 30
+    api.delete(f"{pods}/stubborn", {"gracePeriodSeconds": 1})
+    eventually(lambda: not api.exists(f"{pods}/kind") and not api.exists(f"{pods}/stubborn"))
+    assert not any(alive(pid) for pid in pids.values())
+
+
+def stateful_set(replicas=2, **spec):
+    template = {"metadata": {"labels": {"app": "s"}}, "spec": server_spec()}
+    template["spec"]["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": "/data"})
+    claim = {"metadata": {"name": "data"},
+             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}  # fmt: skip
+    return {
+        "metadata": {"name": "s"},
+        "spec": {"replicas": replicas, "serviceName": "s", "selector": {"matchLabels": {"app": "s"}},
+                 "template": template, "volumeClaimTemplates": [claim], **spec},
+    }  # fmt: skip
+
+
+def ready_names(api, pods):
+    return sorted(one["metadata"]["name"] for one in api.get(pods)["items"] if condition(one, "Ready") == "True")
+
+
+@pytest.mark.spec("OPR-41")
+def test_a_stateful_set_scales_rolls_and_keeps_its_claims(api, namespace, pods):
+    sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    api.post(sets, stateful_set(updateStrategy={"type": "OnDelete"}, podManagementPolicy="Parallel"))
+    eventually(lambda: ready_names(api, pods) == ["s-0", "s-1"])
+    assert api.get(sets + "/s")["status"]["readyReplicas"] == 2 or eventually(
+        lambda: api.get(sets + "/s")["status"]["readyReplicas"] == 2
+    )
+    before = api.get(f"{pods}/s-1")
+    assert [claim["status"]["phase"] for claim in api.get(claims)["items"]] == ["Bound", "Bound"]
+    template = {"spec": {"template": {"metadata": {"annotations": {"new": "1"}}}}}
+    api.patch(f"{sets}/s", template, STRATEGIC)
+    status = eventually(lambda: (found := api.get(f"{sets}/s")["status"])["updatedReplicas"] == 0 and found)
+    assert status["updateRevision"] != status["currentRevision"]
+    assert api.get(f"{pods}/s-1")["metadata"]["uid"] == before["metadata"]["uid"], "OnDelete touches nothing"
+    api.delete(f"{pods}/s-1")
+
+    def renewed():
+        found = api.raw("GET", f"{pods}/s-1")
+        return (
+            found[0] == 200
+            and before["metadata"]["uid"] not in found[1].decode()
+            and ready_names(api, pods)[-1:] == ["s-1"]
+        )
+
+    eventually(renewed)
+    after = api.get(f"{pods}/s-1")
+    assert after["metadata"]["annotations"] == {"new": "1"}
+    assert after["status"]["podIP"] == before["status"]["podIP"], "an address belongs to a name"
+    api.patch(f"{sets}/s/scale", {"spec": {"replicas": 1}})
+    eventually(lambda: [one["metadata"]["name"] for one in api.get(pods)["items"]] == ["s-0"])
+    assert len(api.get(claims)["items"]) == 2, "claims stay"
+
+
+@pytest.mark.spec("OPR-43")
+def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api, namespace, pods):
+    sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    api.post(sets, stateful_set(1))
+    eventually(lambda: ready_names(api, pods) == ["s-0"])
+    before = api.get(f"{pods}/s-0")
+    api.delete(f"{sets}/s", {"propagationPolicy": "Orphan"})
+    assert "ownerReferences" not in api.get(f"{pods}/s-0")["metadata"]
+    made = api.post(sets, stateful_set(1, updateStrategy={"type": "OnDelete"}))
+    owners = eventually(lambda: api.get(f"{pods}/s-0")["metadata"].get("ownerReferences"))
+    assert owners[0]["uid"] == made["metadata"]["uid"]
+    assert api.get(f"{pods}/s-0")["metadata"]["uid"] == before["metadata"]["uid"]
+    api.delete(f"{sets}/s")
+    eventually(lambda: api.get(pods)["items"] == [])
+
+
+def test_ordered_pods_start_one_after_another(api, namespace, pods):
+    sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    api.post(sets, stateful_set(3))
+    eventually(lambda: ready_names(api, pods) == ["s-0", "s-1", "s-2"])
+    starts = [one["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for one in api.get(pods)["items"]]
+    assert starts == sorted(starts)
+    with pytest.raises(Exception, match="are forbidden"):
+        api.patch(f"{sets}/s", {"spec": {"serviceName": "other"}})
+
+
+def test_services_have_endpoints_and_answer(api, namespace, pods):
+    services = f"/api/v1/namespaces/{namespace}/services"
+    spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 8080, "targetPort": "http"}]}
+    api.post(services, {"metadata": {"name": "s"}, "spec": spec})
+    body = {"metadata": {"name": "p", "labels": {"app": "s"}}, "spec": server_spec()}
+    made = api.post(pods, body)
+
+    def endpoints():
+        subsets = api.raw("GET", f"/api/v1/namespaces/{namespace}/endpoints/s")
+        return subsets[0] == 200 and b'"addresses"' in subsets[1]
+
+    eventually(endpoints)
+    service = api.get(f"{services}/s")
+    node_port = service["spec"]["ports"][0]["nodePort"]
+    targets = [("127.0.0.1", node_port)]
+    if made and service["spec"]["clusterIP"] != "127.0.0.1":
+        targets.append((service["spec"]["clusterIP"], 8080))
+    for host, port in targets:
+        with urllib.request.urlopen(f"http://{host}:{port}/", timeout=5) as answer:
+            assert answer.read() == b"p"
+    slices = api.get(f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")["items"]
+    assert slices[0]["endpoints"][0]["conditions"]["ready"] is True
+    api.delete(f"{services}/s")
+
+    def closed():
+        try:
+            socket.create_connection(("127.0.0.1", node_port), 1).close()
+        except OSError:
+            return True
+        return False
+
+    eventually(closed)
+
+
+def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    pod_spec = {"terminationGracePeriodSeconds": 1, "containers": [script("sleep 600")]}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pod_spec}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    api.post(path, {"metadata": {"name": "d"}, "spec": spec})
+    eventually(lambda: api.get(f"{path}/d").get("status", {}).get("availableReplicas") == 2)
+    first = {one["metadata"]["uid"] for one in api.get(pods)["items"]}
+    api.patch(f"{path}/d", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
+
+    def rolled():
+        found = api.get(f"{path}/d")
+        status = found["status"]
+        return status.get("updatedReplicas") == status.get("replicas") == status.get("readyReplicas") == 2 and (
+            status["observedGeneration"] == found["metadata"]["generation"]
+        )
+
+    eventually(rolled)
+    eventually(lambda: len(api.get(pods)["items"]) == 2)
+    assert not first & {one["metadata"]["uid"] for one in api.get(pods)["items"]}
+    api.delete(f"{path}/d")
+    eventually(lambda: api.get(pods)["items"] == [])
+
+
+def job(name, text, **spec):
+    template = {"spec": {"restartPolicy": "Never", "containers": [script(text)]}}
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+def test_jobs_complete_fail_and_expire(api, namespace, pods):
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    api.post(path, job("good", "echo done", completions=3, parallelism=2))
+    api.post(path, job("bad", "exit 1", backoffLimit=0))
+    api.post(path, job("slow", "sleep 600", activeDeadlineSeconds=1))
+    api.post(path, job("gone", "true", ttlSecondsAfterFinished=1))
+    good = eventually(lambda: condition(found := api.get(f"{path}/good"), "Complete") == "True" and found)
+    assert good["status"]["succeeded"] == 3
+    bad = eventually(lambda: condition(found := api.get(f"{path}/bad"), "Failed") == "True" and found)
+    assert bad["status"]["conditions"][0]["reason"] == "BackoffLimitExceeded"
+    slow = eventually(lambda: condition(found := api.get(f"{path}/slow"), "Failed") == "True" and found)
+    assert slow["status"]["conditions"][0]["reason"] == "DeadlineExceeded"
+    eventually(lambda: not api.exists(f"{path}/gone"))
+
+
+def test_claims_grow_are_protected_and_take_their_data_along(running, api, namespace, pods):
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    api.post(claims, {"metadata": {"name": "c"}, "spec": spec})
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    api.post(pods, pod("p", script("echo x > /v/f; sleep 600", volumeMounts=mounts), volumes=[volume],
+                       terminationGracePeriodSeconds=1))  # fmt: skip
+    directory = running.data / "volumes" / namespace / "c"
+    eventually((directory / "f").exists)
+    api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
+    eventually(lambda: api.get(f"{claims}/c")["status"].get("capacity") == {"storage": "2Gi"})
+    with pytest.raises(Exception, match="can not be less than previous value"):
+        api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "1Gi"}}}})
+    api.delete(f"{claims}/c")
+    assert api.get(f"{claims}/c")["metadata"]["deletionTimestamp"], "held while a pod uses it"
+    api.delete(f"{pods}/p")
+    eventually(lambda: not api.exists(f"{claims}/c"))
+    eventually(lambda: not directory.exists())
+
+
+def test_a_mounted_config_map_follows_its_changes(api, namespace, pods):
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    api.post(maps, {"metadata": {"name": "c"}, "data": {"f": "one"}})
+    mounts = [{"name": "c", "mountPath": "/c"}]
+    text = "while ! grep -q two /c/f; do sleep 0.05; done; echo seen"
+    api.post(pods, pod("p", script(text, volumeMounts=mounts), volumes=[{"name": "c", "configMap": {"name": "c"}}]))
+    phase(api, f"{pods}/p", "Running")
+    api.patch(f"{maps}/c", {"data": {"f": "two"}})
+    phase(api, f"{pods}/p", "Succeeded")
+    assert log(api, pods, "p") == "seen\n"
+
+
+def test_init_containers_come_first(api, pods):
+    volume = {"name": "v", "emptyDir": {}}
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    first = script("echo first > /v/f", volumeMounts=mounts) | {"name": "init"}
+    api.post(pods, pod("p", script("cat /v/f", volumeMounts=mounts), volumes=[volume], initContainers=[first]))
+    phase(api, f"{pods}/p", "Succeeded")
+    assert log(api, pods, "p", "container=main&tailLines=1") == "first\n"
+
+
+def test_a_disruption_budget_counts(api, namespace, pods):
+    budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+    api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
+    api.post(
+        budgets, {"metadata": {"name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "b"}}}}
+    )
+    eventually(lambda: api.get(f"{budgets}/b").get("status", {}).get("disruptionsAllowed") == 1)
+
+
+def test_an_eviction_asks_the_budget(api, namespace, pods):
+    budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+    api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "b"}}}
+    api.post(budgets, {"metadata": {"name": "b"}, "spec": spec})
+    eventually(lambda: api.get(f"{budgets}/b").get("status", {}).get("currentHealthy") == 1)
+    with pytest.raises(Refused, match="disruption budget") as refused:
+        api.post(f"{pods}/p/eviction", {"metadata": {"name": "p"}})
+    assert refused.value.code == 429
+    api.patch(f"{budgets}/b", {"spec": {"minAvailable": 0}})
+    eventually(lambda: api.get(f"{budgets}/b")["status"]["disruptionsAllowed"] == 1)
+    api.post(f"{pods}/p/eviction", {"metadata": {"name": "p"}})
+    eventually(lambda: not api.exists(f"{pods}/p"))

@@ -1,0 +1,114 @@
+"""A cluster of Apache Kafka in processes of its own, for the tests that prove that the operator serves any cluster.
+
+The jars come from the directory that BALLAST_KAFKA_JARS names; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+START_SECONDS = 50.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago; all are held until the last is found, so they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass
+class ApacheKafka:
+    """Brokers 0..n-1, each with several log directories; the first one is the controller."""
+
+    directory: Path
+    brokers: int = 3
+    log_dirs: int = 3
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    controller_port: int = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def log_dir(self, broker: int, index: int) -> str:
+        return str(self.directory / f"broker-{broker}" / f"disk-{index}")
+
+    def start(self) -> None:
+        *self.ports, self.controller_port = free_ports(self.brokers + 1)
+        for broker in range(self.brokers):
+            self._write_properties(broker)
+            self._run("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties(broker)))
+        for broker in range(self.brokers):
+            self.start_broker(broker)
+        deadline = time.monotonic() + START_SECONDS
+        for port in self.ports:
+            self._await_port(port, deadline)
+
+    def start_broker(self, broker: int) -> None:
+        log = (self.directory / f"broker-{broker}.log").open("ab")
+        self.processes[broker] = subprocess.Popen(
+            self._java("kafka.Kafka", str(self._properties(broker))), stdout=log, stderr=log, cwd=self.directory
+        )
+
+    def kill_broker(self, broker: int) -> None:
+        process = self.processes.pop(broker)
+        process.kill()
+        process.wait(10)
+
+    def stop(self) -> None:
+        for broker in list(self.processes):
+            self.kill_broker(broker)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _properties(self, broker: int) -> Path:
+        return self.directory / f"broker-{broker}.properties"
+
+    def _write_properties(self, broker: int) -> None:
+        roles = "broker,controller" if broker == 0 else "broker"
+        listeners = f"PLAINTEXT://127.0.0.1:{self.ports[broker]}"
+        if broker == 0:
+            listeners += f",CONTROLLER://127.0.0.1:{self.controller_port}"
+        settings = {
+            "node.id": broker,
+            "process.roles": roles,
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"0@127.0.0.1:{self.controller_port}",
+            "log.dirs": ",".join(self.log_dir(broker, index) for index in range(self.log_dirs)),
+            "offsets.topic.replication.factor": 1,
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": min(2, self.brokers),
+            "replica.lag.time.max.ms": 3000,
+            "broker.session.timeout.ms": 6000,
+            "log.index.size.max.bytes": 65536,
+        }
+        self._properties(broker).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def _java(self, *arguments: str) -> list[str]:
+        jars = os.environ["BALLAST_KAFKA_JARS"]
+        return ["java", "-Xmx384m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *arguments]
+
+    def _run(self, *arguments: str) -> None:
+        subprocess.run(self._java(*arguments), check=True, capture_output=True, timeout=60, cwd=self.directory)
+
+    def _await_port(self, port: int, deadline: float) -> None:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+            if time.monotonic() > deadline:
+                logs = "\n".join(path.read_text()[-2000:] for path in self.directory.glob("*.log"))
+                raise TimeoutError(f"Apache Kafka did not listen on port {port}:\n{logs}")
+            time.sleep(0.1)

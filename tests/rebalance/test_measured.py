@@ -1,0 +1,145 @@
+"""Forecasts, and refusing to plan from holes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
+
+from ballast_planner import Directory, plan_balance
+from ballast_rebalance.admin import measured_of
+from ballast_rebalance.forecast import predict_sizes
+from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal, check
+from ballast_rebalance.worth import Threshold, require_worth
+
+NAN = float("nan")
+
+
+def measured() -> Measured:
+    replicas = skewed_cluster()
+    rows = [
+        (r.topic, r.partition, r.broker, r.log_dir, r.size, r.position == 0, r.position, NAN, NAN, NAN, NAN)
+        for r in replicas
+    ]
+    frame = pd.DataFrame(rows, columns=list(REPLICA_COLUMNS))
+    return Measured(1_700_000_000.0, brokers_of(replicas), directories_of(replicas), frame, True)
+
+
+@pytest.mark.spec("REB-04")
+def test_growth_is_capped_by_what_retention_left_before() -> None:
+    size, growth = np.array([100.0, 100.0, 100.0, 100.0]), np.array([1.0, 1.0, -1.0, NAN])
+    peak = np.array([100.0, 130.0, 190.0, NAN])
+    assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0]
+    assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0]
+
+
+@pytest.mark.spec("REB-04")
+def test_the_forecast_enters_the_load_and_its_directory() -> None:
+    now = measured()
+    grown = replace(now, replicas=now.replicas.assign(growth=1_000.0, peak=now.replicas["size"]))
+    before, after = grown.load(0.0), grown.load(3_600.0)
+    assert (after.replicas.size - before.replicas.size).tolist() == [3_600_000] * before.replicas.size.size
+    assert after.directories.used.sum() - before.directories.used.sum() == 3_600_000 * before.replicas.size.size
+
+
+def test_a_whole_measurement_passes() -> None:
+    check(measured())
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize(
+    ("spoil", "reason", "says"),
+    [
+        (lambda m: replace(m, directories=[]), "MetricsMissing", "no log directories"),
+        (lambda m: replace(m, replicas=m.replicas.iloc[:0]), "MetricsMissing", "no replicas"),
+        (lambda m: replace(m, directories=m.directories[1:]), "MetricsPartial", "capacity of /disk0 on broker 1"),
+        (lambda m: replace(m, replicas=m.replicas[m.replicas["broker"] != 3]), "MetricsPartial", "fewer replicas"),
+        (lambda m: replace(m, replicas=m.replicas[m.replicas["partition"] != 7]), "MetricsPartial", "1 partitions of"),
+        (
+            lambda m: replace(m, replicas=pd.concat([m.replicas, m.replicas.iloc[:1].assign(log_dir="/disk1")])),
+            "MetricsPartial",
+            "it is moving",
+        ),
+        (lambda m: replace(m, replicas=m.replicas.assign(leader=True)), "MetricsPartial", "two leaders"),
+    ],
+)
+def test_holes_are_refused_with_their_reason(spoil: object, reason: str, says: str) -> None:
+    assert callable(spoil)
+    with pytest.raises(Refusal, match=says) as caught:
+        check(spoil(measured()))
+    assert caught.value.reason == reason
+
+
+@pytest.mark.spec("REB-08")
+def test_only_what_is_worth_it_is_proposed() -> None:
+    load = measured().load()
+    plan = plan_balance(load)
+    require_worth(plan, Threshold())
+    with pytest.raises(Refusal, match="better, less than") as caught:
+        require_worth(plan, Threshold(min_improvement=0.9))
+    assert caught.value.reason == "TooLittleToGain"
+    level = replace(measured(), directories=[Directory(d.broker, d.path, 100 * d.used_bytes, d.used_bytes)
+                                             for d in measured().directories])  # fmt: skip
+    with pytest.raises(Refusal) as balanced:
+        require_worth(plan_balance(level.load()), Threshold())
+    assert balanced.value.reason == "Balanced"
+
+
+def admin_answers() -> tuple[list[dict[str, object]], list[dict[str, object]], list[dict[str, object]]]:
+    partition = {"error_code": 0, "partition_index": 0, "leader_id": 2, "replica_nodes": [2, 1], "isr_nodes": [2]}
+    topics: list[dict[str, object]] = [{"error_code": 0, "name": "t", "partitions": [partition]}]
+    brokers: list[dict[str, object]] = [{"broker_id": 1, "rack": "a"}, {"broker_id": 2, "rack": "b"}]
+    held = {"partition_index": 0, "partition_size": 40, "offset_lag": 0, "is_future_key": False}
+    log_dirs = [
+        {
+            "broker": broker,
+            "log_dirs": [
+                {
+                    "error_code": 0,
+                    "log_dir": "/d",
+                    "total_bytes": 100,
+                    "usable_bytes": 50,
+                    "topics": [{"name": "t", "partitions": [dict(held)]}],
+                }
+            ],
+        }
+        for broker in (1, 2)
+    ]
+    return topics, brokers, log_dirs  # type: ignore[return-value]
+
+
+@pytest.mark.spec("REB-03")
+def test_brokers_answers_become_a_load() -> None:
+    topics, brokers, log_dirs = admin_answers()
+    found = measured_of(topics, brokers, log_dirs, 0.0)
+    check(found)
+    load = found.load()
+    assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
+    assert load.directories.used.tolist() == [50, 50]
+    assert load.replicas.leader.tolist() == [True, False]
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("total_bytes", -1, "CapacityUnknown"), ("error_code", 29, "ClusterUnavailable")],
+)
+def test_brokers_answers_that_do_not_say_enough(field: str, value: int, reason: str) -> None:
+    topics, brokers, log_dirs = admin_answers()
+    log_dirs[0]["log_dirs"][0][field] = value  # type: ignore[index]
+    with pytest.raises(Refusal) as caught:
+        measured_of(topics, brokers, log_dirs, 0.0)
+    assert caught.value.reason == reason
+
+
+def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -> None:
+    topics, brokers, log_dirs = admin_answers()
+    log_dirs[0]["log_dirs"][0]["total_bytes"] = -1  # type: ignore[index]
+    assert measured_of(topics, brokers, log_dirs, 0.0, 70).directories[0] == Directory(1, "/d", 70, 40)
+    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"][0]["is_future_key"] = True  # type: ignore[index]
+    with pytest.raises(Refusal) as caught:
+        measured_of(topics, brokers, log_dirs, 0.0, 70)
+    assert caught.value.reason == "ReassignmentInProgress"

@@ -1,0 +1,156 @@
+"""Asking Prometheus: retries, refusals, partial answers, splits under its limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ballast_rebalance.prometheus import Ask, Settings, Split, plan_instant, plan_range, read_split
+from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
+
+Answer = tuple[int, Any]
+
+
+class FakePrometheus:
+    """The query API over real HTTP; what it answers is a function of path and parameters."""
+
+    def __init__(self, answer: Callable[[str, dict[str, str]], Answer]) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self._reply(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+            def do_GET(self) -> None:
+                self._reply(urllib.parse.urlparse(self.path).query)
+
+            def _reply(self, text: str) -> None:
+                path, parameters = urllib.parse.urlparse(self.path).path, dict(urllib.parse.parse_qsl(text))
+                outer.asked.append((path, parameters))
+                status, document = answer(path, parameters)
+                body = document if isinstance(document, bytes) else json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[str, dict[str, str]], Answer]], FakePrometheus]]:
+    servers: list[FakePrometheus] = []
+
+    def start(answer: Callable[[str, dict[str, str]], Answer]) -> FakePrometheus:
+        servers.append(FakePrometheus(answer))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+Serve = Callable[[Callable[[str, dict[str, str]], Answer]], FakePrometheus]
+
+
+def vector(*rows: tuple[dict[str, str], float]) -> Any:
+    result = [{"metric": metric, "value": [1000.0, str(value)]} for metric, value in rows]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+@pytest.mark.spec("REB-02")
+def test_passing_faults_are_tried_again(serve: Serve) -> None:
+    answers = iter([(503, {}), (200, b'{"status":"succ'), (200, vector(({"a": "b"}, 1.5)))])
+    server = serve(lambda *_: next(answers))
+    endpoint = Endpoint(server.url, first_pause_s=0.001)
+    assert endpoint.query("up")[0]["metric"] == {"a": "b"}
+    assert len(server.asked) == 3
+
+
+@pytest.mark.spec("REB-02")
+def test_attempts_are_bounded_and_the_fault_is_told(serve: Serve) -> None:
+    server = serve(lambda *_: (503, {"error": "overloaded"}))
+    with pytest.raises(PrometheusError, match=r"overloaded.*3 attempts"):
+        Endpoint(server.url, attempts=3, first_pause_s=0.001).query("up")
+    assert len(server.asked) == 3
+
+
+@pytest.mark.spec("REB-02")
+def test_a_bad_query_is_not_tried_again(serve: Serve) -> None:
+    server = serve(lambda *_: (400, {"status": "error", "error": "parse error"}))
+    with pytest.raises(PrometheusError, match="parse error"):
+        Endpoint(server.url).query("up{")
+    assert len(server.asked) == 1
+
+
+@pytest.mark.spec("REB-02")
+def test_a_partial_answer_is_an_error(serve: Serve) -> None:
+    server = serve(lambda *_: (200, vector() | {"warnings": ["a store did not answer"]}))
+    with pytest.raises(PartialAnswerError, match="a store did not answer"):
+        Endpoint(server.url).query("up")
+
+
+@pytest.mark.spec("REB-02")
+def test_fewer_series_than_counted_is_an_error(serve: Serve) -> None:
+    def answer(_: str, parameters: dict[str, str]) -> Answer:
+        if parameters["query"].startswith("count("):
+            return 200, vector(({}, 3))
+        return 200, vector(({"topic": "a"}, 1), ({"topic": "b"}, 2))
+
+    settings = Settings.from_options({"url": serve(answer).url, "query": "m", "labels": "topic"})
+    with pytest.raises(PartialAnswerError, match="3 series were counted, 2"):
+        list(read_split(settings, Split(plan_instant(settings, 1000.0))))
+
+
+@pytest.mark.spec("REB-02")
+def test_splits_by_label_and_time_stay_under_the_limits(serve: Serve) -> None:
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        if path.endswith("/values"):
+            return 200, {"status": "success", "data": ["2", "1"]}
+        return 200, vector(({}, 100))
+
+    server = serve(answer)
+    settings = Settings.from_options(
+        {"url": server.url, "query": "m{$selector}", "splitBy": "broker", "match": 'env="x"', "step": "1",
+         "maxPoints": "1000", "maxSamples": "50000"}
+    )  # fmt: skip
+    asks = plan_range(settings, 0.0, 1999.0)
+    assert {ask.expression for ask in asks} == {'m{env="x",broker="1"}', 'm{env="x",broker="2"}'}
+    times = sorted((ask.start_s, ask.end_s) for ask in asks if 'broker="1"' in ask.expression)
+    assert times == [(0.0, 499.0), (500.0, 999.0), (1000.0, 1499.0), (1500.0, 1999.0)]
+    assert all(ask.end_s is not None and (ask.end_s - ask.start_s + 1) * 100 <= 50_000 for ask in asks)
+
+
+@pytest.mark.spec("REB-02")
+def test_arrow_batches_carry_labels_and_times(serve: Serve) -> None:
+    rows = vector(({"topic": "a"}, 1.0), ({"other": "b"}, 2.0))
+    settings = Settings.from_options({"url": serve(lambda *_: (200, rows)).url, "query": "m", "labels": "topic"})
+    (batch,) = read_split(settings, Split([Ask("m", None, 1000.0)]))
+    assert batch.to_pydict()["topic"] == ["a", None]
+    assert batch.to_pydict()["value"] == [1.0, 2.0]
+    assert [moment.timestamp() for moment in batch.to_pydict()["time"]] == [1000.0, 1000.0]
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="url"):
+        Settings.from_options({"query": "m"})
+    with pytest.raises(ValueError, match="selector"):
+        Settings.from_options({"url": "http://x", "query": "m", "splitBy": "broker"})

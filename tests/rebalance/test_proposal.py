@@ -1,0 +1,218 @@
+"""Proposals: one open per cluster, older ones superseded, approved ones left alone; YAML for Git; the report."""
+
+from __future__ import annotations
+
+import copy
+import html.parser
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.rebalance.test_measured import measured
+
+from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
+from ballast_rebalance import report
+from ballast_rebalance.measured import Measured, Refusal
+from ballast_rebalance.proposal import ProposalOptions, approve_command, build, submit, write_yaml
+
+
+class FakeStore:
+    """Keeps resources as the API would; `conflicts` makes the next deletion find a changed object."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.owned: dict[str, str] = {}
+        self.conflicts = False
+
+    def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
+        key, value = label_selector.split("=")
+        kept = [item for item in self.kept.values() if item["kind"] == "Reassignment"]
+        return [copy.deepcopy(item) for item in kept if item["metadata"]["labels"].get(key) == value]
+
+    def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
+        name = resource["metadata"]["name"]
+        assert name not in self.kept
+        self.kept[name] = copy.deepcopy(dict(resource))
+        return self.kept[name]
+
+    def own(self, config_map: str, owner: Mapping[str, Any]) -> None:
+        self.owned[config_map] = owner["metadata"]["name"]
+
+    def delete_unchanged(self, resource: Mapping[str, Any]) -> bool:
+        if self.conflicts:
+            return False
+        del self.kept[resource["metadata"]["name"]]
+        return True
+
+
+def a_proposal(band: float = 0.10) -> tuple[Plan, Measured, list[dict[str, Any]]]:
+    found, planning = measured(), PlanOptions(band=band)
+    plan = plan_balance(found.load(), planning)
+    return plan, found, build(plan, found, ProposalOptions("c", "ns", intra_broker_throttle="50Mi"), planning)
+
+
+@pytest.mark.spec("REB-08")
+def test_a_proposal_says_all_that_is_needed() -> None:
+    plan, _, (resource,) = a_proposal()
+    spec = resource["spec"]
+    assert spec["approval"] == "Required"
+    assert "approvedPlan" not in spec
+    assert spec["planHash"] == plan_hash(plan)
+    assert spec["inputTime"] == "2023-11-14T22:13:20Z"
+    assert spec["expiresAt"] == "2023-11-15T22:13:20Z"
+    assert spec["throttle"] == {"intraBroker": "50Mi"}
+    assert plan_hash(plan) in approve_command(resource)
+
+
+@pytest.mark.spec("REB-08")
+def test_without_the_order_of_replicas_there_is_no_proposal() -> None:
+    plan, found, _ = a_proposal()
+    with pytest.raises(Refusal) as caught:
+        build(plan, replace(found, order_known=False), ProposalOptions("c"), PlanOptions())
+    assert caught.value.reason == "OrderUnknown"
+
+
+@pytest.mark.spec("REB-08")
+def test_an_unapproved_proposal_is_superseded() -> None:
+    store = FakeStore()
+    _, _, first = a_proposal()
+    _, _, second = a_proposal(band=0.05)
+    assert first[-1]["metadata"]["name"] != second[-1]["metadata"]["name"]
+    submit(first, store)
+    with pytest.raises(Refusal) as same:
+        submit(first, store)
+    assert same.value.reason == "AlreadyProposed"
+    submit(second, store)
+    assert list(store.kept) == [second[-1]["metadata"]["name"]]
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("how", ["approved", "running", "foreign", "changed"])
+def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
+    store = FakeStore()
+    _, _, first = a_proposal()
+    _, _, second = a_proposal(band=0.05)
+    name = submit(first, store)
+    if how == "approved":
+        store.kept[name]["spec"]["approvedPlan"] = "x"
+    elif how == "running":
+        store.kept[name]["status"] = {"phase": "Running"}
+    elif how == "foreign":
+        del store.kept[name]["metadata"]["labels"]["app.kubernetes.io/created-by"]
+    else:
+        store.conflicts = True
+    with pytest.raises(Refusal) as caught:
+        submit(second, store)
+    assert caught.value.reason == "ReassignmentInProgress"
+    assert list(store.kept) == [name]
+    store.kept[name]["status"] = {"phase": "Succeeded"}
+    store.conflicts = False
+    submit(second, store)
+    assert len(store.kept) == 2
+
+
+@pytest.mark.spec("REB-08")
+def test_yaml_supersedes_only_what_nobody_approved(tmp_path: Path) -> None:
+    _, _, first = a_proposal()
+    _, _, second = a_proposal(band=0.05)
+    old = write_yaml(first, tmp_path)
+    (document,) = yaml.safe_load_all(old.read_text(encoding="utf-8"))
+    assert document == first[-1]
+    new = write_yaml(second, tmp_path)
+    assert sorted(tmp_path.iterdir()) == [new]
+    document = copy.deepcopy(second[-1])
+    document["spec"]["approvedPlan"] = "x"
+    new.write_text(yaml.safe_dump(document), encoding="utf-8")
+    write_yaml(second, tmp_path)
+    assert yaml.safe_load(new.read_text(encoding="utf-8"))["spec"]["approvedPlan"] == "x"
+    write_yaml(first, tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([old, new])
+
+
+class Outline(html.parser.HTMLParser):
+    """What a screen reader would hold on to, and every address that a page would load."""
+
+    VOID = frozenset({"meta", "rect", "path"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.language = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        named = dict(attrs)
+        self.language = named.get("lang") or self.language
+        self.addresses += [str(named[name]) for name in ("src", "href") if name in named]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def a_page() -> str:
+    plan, found, (resource,) = a_proposal()
+    return report.render(found.load(), plan, "c<luster", found.at_s, approve_command(resource), ["no <history>"])
+
+
+@pytest.mark.spec("REB-09")
+def test_the_report_stands_alone_and_can_be_read_aloud() -> None:
+    page, outline = a_page(), Outline()
+    outline.feed(page)
+    assert outline.open == []
+    assert outline.language == "en"
+    assert outline.addresses == []
+    assert "script" not in outline.tags
+    assert "http" not in re.sub(r"https?://www\.w3\.org\S*", "", page)
+    assert outline.tags.count("h1") == 1
+    assert outline.tags.count("caption") == outline.tags.count("table")
+    assert "c&lt;luster" in page
+    assert "no &lt;history&gt;" in page
+    assert "approvedPlan" in page
+
+
+@pytest.mark.spec("REB-09")
+def test_the_reports_bars_are_the_plans_fill_levels() -> None:
+    plan, found, _ = a_proposal()
+    before, after = report.directory_fills(found.load(), plan)
+    assert plan.quality is not None
+    assert max(before) == pytest.approx(plan.quality.before.highest)
+    assert max(after) == pytest.approx(plan.quality.after.highest)
+    assert min(after) == pytest.approx(plan.quality.after.lowest)
+
+
+@pytest.mark.chromium
+@pytest.mark.spec("REB-09")
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_report_in_a_browser(tmp_path: Path, width: int) -> None:
+    page, shot = tmp_path / "report.html", tmp_path / f"report-{width}.png"
+    # A script of the test's own reports what the browser made of the page; the page itself has none.
+    probe = (
+        "<script>document.title = document.documentElement.scrollWidth + '/' + "
+        "document.querySelectorAll('tr').length</script>"
+    )
+    page.write_text(a_page().replace("</body>", probe + "</body>"), encoding="utf-8")
+    browser = shutil.which("chromium")
+    assert browser is not None
+    common = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    size = f"--window-size={max(width, 500)},900"
+    found = subprocess.run([*common, size, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=50)
+    title = re.search(r"<title>(\d+)/(\d+)</title>", found.stdout)
+    assert title is not None
+    assert int(title.group(1)) <= max(width, 500)
+    assert int(title.group(2)) > 10
+    subprocess.run([*common, size, f"--screenshot={shot}", page.as_uri()], check=True, timeout=50, capture_output=True)
+    assert shot.stat().st_size > 10_000

@@ -1,0 +1,162 @@
+"""The whole chain before the operator: exporter → Prometheus → Spark → plan → proposal and report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, wait_for
+from tests.rebalance.skewed import Exporter, skewed_cluster
+
+from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
+from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
+from ballast_rebalance.metrics_source import MetricsOptions
+from ballast_rebalance.outcomes import OutcomeMetrics
+from ballast_rebalance.prometheus_http import Endpoint
+from ballast_rebalance.proposal import ProposalOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Exporter:
+    return Exporter(skewed_cluster())
+
+
+@pytest.fixture(scope="module")
+def endpoint(exporter: Exporter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with exporter.served() as port, prometheus(tmp_path_factory.mktemp("prometheus"), [port]) as found:
+        wait_for(lambda: found.scalar("count(ballast_replica_size_bytes)") == 120)
+        yield found
+
+
+@pytest.fixture
+def options(endpoint: Endpoint) -> JobOptions:
+    return JobOptions(
+        proposal=ProposalOptions("c", "ns"),
+        planning=PlanOptions(max_moves=500),
+        metrics=MetricsOptions(endpoint.url),
+    )
+
+
+@pytest.mark.spec("REB-02")
+def test_batch_reader_returns_every_series(spark: SparkSession, endpoint: Endpoint) -> None:
+    frame = (
+        spark.read.format("prometheus")
+        .option("url", endpoint.url)
+        .option("query", "ballast_replica_size_bytes{$selector}")
+        .option("labels", "topic,partition,broker,log_dir")
+        .option("splitBy", "broker")
+        .load()
+    )
+    assert frame.columns == ["time", "value", "topic", "partition", "broker", "log_dir"]
+    rows = frame.collect()
+    expected = {(r.topic, str(r.partition), str(r.broker), r.log_dir, float(r.size)) for r in skewed_cluster()}
+    assert {(row.topic, row.partition, row.broker, row.log_dir, row.value) for row in rows} == expected
+
+
+@pytest.mark.spec("REB-02")
+def test_range_reader_reads_each_step_once(spark: SparkSession, endpoint: Endpoint) -> None:
+    end = int(time.time())
+    frame = (
+        spark.read.format("prometheus")
+        .option("url", endpoint.url)
+        .option("query", "count(ballast_log_dir_total_bytes)")
+        .option("start", str(end - 9))
+        .option("end", str(end))
+        .option("step", "1")
+        .option("maxPoints", "3")
+        .load()
+    )
+    times = [row.time for row in frame.select("time").collect()]
+    assert len(times) == len(set(times))
+
+
+@pytest.mark.spec("REB-01", "REB-08", "REB-09")
+def test_a_skew_is_found_and_proposed(spark: SparkSession, options: JobOptions, tmp_path: Path) -> None:
+    out, page = tmp_path / "git", tmp_path / "report.html"
+    outcome = run_once(spark, replace(options, out=out, report=page))
+    assert outcome.reason == "Proposed", outcome.message
+    assert outcome.plan is not None
+    quality, bounds = outcome.plan.quality, outcome.plan.bounds
+    assert quality is not None
+    assert bounds is not None
+    assert quality.before.out_of_band > 0
+    assert quality.after.out_of_band == 0
+    assert quality.bytes_network + quality.bytes_disk <= 1.1 * bounds.bytes_total
+    (file,) = out.glob("*.yaml")
+    (resource,) = yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    assert resource["spec"]["planHash"] == plan_hash(outcome.plan)
+    assert len(rows_from_resource(resource, {})) == len(outcome.plan.moves)
+    assert plan_hash(outcome.plan) in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.spec("REB-06")
+def test_executors_find_what_the_driver_finds(spark: SparkSession, options: JobOptions) -> None:
+    from ballast_planner.parallel import solve_in_turn
+    from ballast_rebalance.job import measure
+    from ballast_rebalance.solve import spark_solver
+
+    load = measure(spark, options).load()
+    sent = plan_balance(load, PlanOptions(), spark_solver(spark, worth_sending=0))
+    assert sent.moves
+    assert plan_hash(sent) == plan_hash(plan_balance(load, PlanOptions(), solve_in_turn))
+
+
+@pytest.mark.spec("REB-01")
+def test_the_stream_proposes_when_looks_agree(spark: SparkSession, options: JobOptions, tmp_path: Path) -> None:
+    outcomes: list[Outcome] = []
+    streaming = replace(options, out=tmp_path / "git", interval_s=1.0, confirmations=2, checkpoint=tmp_path / "state")
+    metrics = OutcomeMetrics()
+    watcher = Watch(spark, streaming, None, metrics, outcomes.append)
+    query = watch(spark, streaming, watcher.on_batch)
+    try:
+        deadline = time.monotonic() + 3 * DEADLINE_S
+        while len(outcomes) < 2 and time.monotonic() < deadline and query.exception() is None:
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    assert [outcome.reason for outcome in outcomes[:2]] == ["Confirming", "Proposed"]
+    assert len(list((tmp_path / "git").glob("*.yaml"))) == 1
+    assert metrics.registry.get_sample_value("ballast_rebalance_runs_total", {"reason": "Confirming"}) == 1
+
+
+@pytest.mark.spec("REB-08")
+def test_stale_partial_and_missing_metrics_refuse(spark: SparkSession, tmp_path: Path) -> None:
+    exporter = Exporter(skewed_cluster(partitions=30))
+    with exporter.served() as port, prometheus(tmp_path, [port]) as endpoint:
+        wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 60)
+        metrics = MetricsOptions(endpoint.url, max_age_s=5.0)
+        options = JobOptions(proposal=ProposalOptions("c"), metrics=metrics)
+        exporter.size.remove("orders", "3", "1", "/disk0")
+        wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 59)
+        assert run_once(spark, options).reason == "MetricsPartial"
+        for disk in ("/disk0", "/disk1"):
+            exporter.total.remove("2", disk)
+        wait_for(lambda: endpoint.scalar("count(ballast_log_dir_total_bytes)") == 4)
+        missing = run_once(spark, options)
+        assert (missing.reason, "missing: 2" in missing.message) == ("MetricsPartial", True)
+        other = replace(options, metrics=replace(metrics, cluster_label=("env", "nowhere")))
+        assert run_once(spark, other).reason == "MetricsMissing"
+        stale = replace(options, metrics=replace(metrics, max_age_s=0.000001))
+        assert run_once(spark, stale).reason == "MetricsStale"
+    assert run_once(spark, options).reason == "PrometheusUnavailable"
+
+
+@pytest.mark.spec("REB-08")
+def test_without_the_order_of_replicas_nothing_is_handed_over(spark: SparkSession, tmp_path: Path) -> None:
+    with Exporter(skewed_cluster(), order=False).served() as port, prometheus(tmp_path, [port]) as endpoint:
+        wait_for(lambda: endpoint.scalar("count(ballast_replica_size_bytes)") == 120)
+        options = JobOptions(proposal=ProposalOptions("c"), metrics=MetricsOptions(endpoint.url))
+        printed = run_once(spark, options)
+        assert (printed.reason, printed.resources) == ("Proposed", ())
+        assert any("order" in text for text in printed.lacks)
+        assert run_once(spark, replace(options, out=tmp_path / "git")).reason == "OrderUnknown"
