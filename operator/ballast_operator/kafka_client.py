@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
+from kafka.protocol.admin import DescribeQuorumRequest
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ REQUEST_TIMEOUT_MS = 15_000
 BOOTSTRAP_TIMEOUT_MS = 6_000
 CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
+MAX_NODES_TRIED = 4
 
 
 class KafkaUnavailableError(Exception):
@@ -109,15 +111,19 @@ class KafkaConnection:
         return await self._call(lambda client: client._manager.run(_send_one, client._manager, request, node))
 
     async def send_to_controller(self, request: Any, errors: Callable[[Any], Sequence[int]]) -> Any:
-        """As `send`, but to the controller; asked again once where the answer says that it is another one."""
-        return await self._call(
-            lambda client: client._manager.run(
+        """As `send`, but for the controller: with KRaft any broker passes it on, before that it has to be found."""
+
+        def call(client: KafkaAdminClient) -> Any:
+            if DescribeQuorumRequest.API_KEY in client._manager.broker_version_data.api_versions:
+                return client._manager.run(_send_one, client._manager, request, None)
+            return client._manager.run(
                 client._send_request_to_controller,
                 request,
                 lambda response: [kafka_errors.for_code(code) for code in errors(response)],
                 False,
             )
-        )
+
+        return await self._call(call)
 
     async def send_each(self, requests: Mapping[int, Any]) -> dict[int, Any]:
         """A request to each of several brokers at the same time; the value of one that failed is its exception."""
@@ -174,7 +180,16 @@ def describe_error(error: BaseException) -> str:
 
 
 async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
-    return await manager.send(request, node_id=node)
+    """Runs on the library's loop. Where any broker will do, one that cannot be reached is passed over."""
+    if node is not None:
+        return await manager.send(request, node_id=node)
+    failure: Exception = kafka_errors.NodeNotReadyError("no broker")
+    for _ in range(MAX_NODES_TRIED):
+        try:
+            return await manager.send(request, node_id=manager.least_loaded_node())
+        except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError) as error:
+            failure = error
+    raise failure
 
 
 async def _send_each(manager: Any, requests: Mapping[int, Any]) -> dict[int, Any]:

@@ -18,6 +18,7 @@ from ballast_operator.model.cluster import ClusterStatus, KafkaCluster
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.observe import observe_brokers
+from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.status import CLUSTER, SHARED, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
 
 log = logging.getLogger(__name__)
-UNHEALTHY_LOOK_SECONDS = 5.0
+UNHEALTHY_LOOK_SECONDS = 1.0
+# Reasons that are no cause for concern.
+IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"})
 
 
 class WrongClusterError(KafkaUnavailableError):
@@ -54,7 +57,7 @@ class ClusterHandler:
         with self._shared.metrics.reconcile("KafkaCluster"):
             view = await observe_brokers(kafka)
             self._refuse_other_cluster(cluster, view)
-            view = await observe_whole(kafka, view)
+            view = as_claimed(cluster, await observe_whole(kafka, view))
             pods = self._managed.pods if cluster.spec.external is None else {}
             status = cluster_status(view, cluster.status, pods)
             if cluster.spec.external is not None:
@@ -104,5 +107,5 @@ class ClusterHandler:
         if not await self._shared.writer.write_status(current, wanted):
             again.cluster_within(0.0)
         elif before is None or before.reason != verdict.reason:
-            kind = NORMAL if verdict.ready == "True" else WARNING
+            kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)

@@ -151,8 +151,7 @@ class ManagedCluster:
             least = max(scene.identity.voters) + 1
             return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
         left = plan.replicas_on(scene.view, excess)
-        if left == 0:
-            await self._drop(name)
+        if left == 0 and self._drained(name):
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
@@ -165,7 +164,7 @@ class ManagedCluster:
         ]
         if left is None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
-        held = await self._drain(scene, name, {"drainBrokers": list(excess)})
+        held = await self._drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)
         return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=left)
@@ -197,15 +196,14 @@ class ManagedCluster:
         shown = ", ".join(leaving)
         if left is None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
-        if left == 0:
-            await self._drop(name)
+        if left == 0 and self._drained(name):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
             await self._objects.apply_layout(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
         drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
-        held = await self._drain(scene, name, {"drainDirectories": rows})
+        held = await self._drain(scene, name, {"drainDirectories": rows}) if rows else None
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=left)
@@ -229,6 +227,11 @@ class ManagedCluster:
             # What it was to empty has changed, or new replicas came meanwhile: another one takes its place.
             await self._shared.writer.delete_reassignment(current)
         return None
+
+    def _drained(self, prefix: str) -> bool:
+        """Whether nothing drains any more: its throttles have to be put back while what it drained still answers."""
+        current = self._own(prefix)
+        return current is None or current.status.phase in ENDS
 
     async def _drop(self, prefix: str) -> None:
         """What was being drained is wanted again, or is gone."""

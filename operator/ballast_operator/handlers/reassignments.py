@@ -41,6 +41,7 @@ from ballast_operator.observe import (
     observe_topic_configs,
     observe_topics,
 )
+from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
@@ -209,7 +210,7 @@ class ReassignmentHandler:
         lacking = [case for case in lacking if case.step is None]
         if not lacking:
             return
-        whole = await observe_whole(kafka, view)
+        whole = self._as_claimed(await observe_whole(kafka, view))
         for case in lacking:
             await self._make_plan(case, whole)
 
@@ -266,16 +267,24 @@ class ReassignmentHandler:
         ongoing = await observe_ongoing(kafka)
         online = [broker.id for broker in base.brokers.values() if broker.online]
         wanted = {name: view.partitions.keys() for name, view in views.items()}
-        directories, logs, described = await observe_directories(kafka, online, wanted)
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        managed = cluster is not None and cluster.spec.external is None
+        # Where claims count, a directory is as full as all its logs, not only those of the plans.
+        directories, logs, described = await observe_directories(kafka, online, None if managed else wanted)
         throttled = [case for case in cases if case.records or case.reassignment.spec.throttle]
         broker_configs = await observe_broker_configs(kafka, online) if throttled else {}
         topic_configs: Mapping[str, Mapping[str, str]] = {}
         if throttled:
             topic_configs = await observe_topic_configs(kafka, views)
-        return replace(
+        view = replace(
             base, topics=views, missing=missing, topic_errors=errors, ongoing=ongoing, directories=directories,
             logs=logs, described=described, broker_configs=broker_configs, topic_configs=topic_configs,
         )  # fmt: skip
+        return self._as_claimed(view)
+
+    def _as_claimed(self, view: KafkaView) -> KafkaView:
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        return as_claimed(cluster, view) if cluster is not None else view
 
     async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, again: Again) -> None:
         view = await self._observe_new(cases, view, kafka)

@@ -211,7 +211,7 @@ class TopicHandler:
         done = set()
         for key, plan in plans.items():
             outcome = outcomes.get(key, Outcome())
-            if outcome.ok or outcome.error in BENIGN:
+            if outcome.ok or outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS"):
                 done.add(key)
                 if plan.create or plan.expand:
                     batch.fresh.add(key)

@@ -109,6 +109,8 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
         return Step(Phase.PLANNING, REASSIGNMENT["Planning"].says(), states, replan=True)
     if stale or (settled and spec.explicit):
         return Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=_rows(stale or states)), states)
+    if not plan.moves:
+        return _nothing_to_move(scene)
     if not approved(scene):
         verdict = REASSIGNMENT["AwaitingApproval"].says(
             moves=len(plan.moves), bytes=bytes_text(plan.bytes), hash=plan.hash
@@ -119,8 +121,6 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
     if scene.conflicts:
         verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
         return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
-    if not plan.moves:
-        return _nothing_to_move(scene)
     return Step(Phase.RUNNING, _running("Running", states), states, starts=True, claims=True, holds_throttles=True)
 
 

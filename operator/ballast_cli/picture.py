@@ -1,0 +1,172 @@
+"""A cluster as text: brokers and volumes with their fill, leaders, what is under-replicated, what moves. PURE."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, ReplicaId
+from ballast_operator.model.quantity import bytes_text
+
+BAR = 24
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+SHOWN_MOVES = 12
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A bar of eighths of characters."""
+    share = min(1.0, max(0.0, share))
+    full, rest = divmod(round(share * width * 8), 8)
+    return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width, "·")
+
+
+def summary(view: KafkaView) -> dict[str, Any]:
+    """Everything that the picture shows, as one object for programs."""
+    partitions = [part for topic in view.topics.values() for part in topic.partitions.values()]
+    return {
+        "clusterId": view.cluster_id,
+        "controller": view.controller,
+        "partitions": len(partitions),
+        "underReplicated": sum(len(part.isr) < len(part.replicas) for part in partitions),
+        "offline": sum(part.leader < 0 for part in partitions),
+        "brokers": [_broker(view, broker) for broker in sorted(view.brokers)],
+        "moves": _moves(view),
+    }
+
+
+def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
+    known = view.brokers[broker]
+    replicas = leaders = 0
+    for topic in view.topics.values():
+        for part in topic.partitions.values():
+            replicas += broker in part.replicas
+            leaders += part.leader == broker
+    return {
+        "id": broker,
+        "address": f"{known.host}:{known.port}",
+        "rack": known.rack,
+        "online": known.online,
+        "replicas": replicas,
+        "leaders": leaders,
+        "directories": [
+            _directory(view, where, found)
+            for where, found in sorted(view.directories.items())
+            if where.broker == broker
+        ],
+    }
+
+
+def _directory(view: KafkaView, where: DirectoryId, found: DirectoryView) -> dict[str, Any]:
+    held = count = 0
+    for replica, log in view.logs.items():
+        if replica.broker != where.broker:
+            continue
+        held += log.size_bytes * (log.path == where.path) + log.future_size_bytes * (log.future_path == where.path)
+        count += log.path == where.path
+    known = found.total_bytes > 0
+    return {
+        "path": where.path,
+        "error": found.error,
+        "cordoned": found.cordoned,
+        "totalBytes": found.total_bytes if known else None,
+        "usedBytes": found.total_bytes - found.usable_bytes if known else None,
+        "logBytes": held,
+        "replicas": count,
+    }
+
+
+def _moves(view: KafkaView) -> list[dict[str, Any]]:
+    moves = []
+    for partition, ongoing in sorted(view.ongoing.items()):
+        logs = [view.logs.get(ReplicaId(*partition, broker)) for broker in ongoing.adding]
+        sizes = [view.logs.get(ReplicaId(*partition, broker)) for broker in ongoing.replicas]
+        total = max((log.size_bytes for log in sizes if log), default=0) * len(ongoing.adding)
+        done = sum(log.size_bytes for log in logs if log)
+        moves.append(
+            {
+                "partition": str(partition),
+                "to": f"brokers {list(ongoing.target)}",
+                "doneBytes": done,
+                "totalBytes": total,
+            }
+        )
+    for replica, log in sorted(view.logs.items()):
+        if log.future_path is not None:
+            moves.append(
+                {
+                    "partition": str(replica.topic_partition),
+                    "to": f"{log.future_path} on broker {replica.broker}",
+                    "doneBytes": log.future_size_bytes,
+                    "totalBytes": log.size_bytes,
+                }
+            )
+    return moves
+
+
+def draw(view: KafkaView) -> str:
+    """The picture."""
+    told = summary(view)
+    online = sum(broker["online"] for broker in told["brokers"])
+    lines = [
+        f"cluster {told['clusterId']}: {online} of {len(told['brokers'])} brokers online, "
+        f"controller {told['controller']}",
+        f"{told['partitions']} partitions, {told['underReplicated']} under-replicated, {told['offline']} offline",
+    ]
+    largest = max((d["logBytes"] for broker in told["brokers"] for d in broker["directories"]), default=0)
+    for broker in told["brokers"]:
+        state = "" if broker["online"] else "  OFFLINE"
+        rack = f"  rack {broker['rack']}" if broker["rack"] else ""
+        lines.append("")
+        lines.append(
+            f"broker {broker['id']}  {broker['address']}{rack}  {broker['replicas']} replicas, "
+            f"{broker['leaders']} leaders{state}"
+        )
+        lines += _directory_lines(broker["directories"], largest)
+    if told["moves"]:
+        lines += ["", f"moving: {len(told['moves'])}"]
+        lines += [_move_line(move) for move in told["moves"][:SHOWN_MOVES]]
+    return "\n".join(lines)
+
+
+def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[str]:
+    names = _short_names([d["path"] for d in directories])
+    disks = Counter((d["totalBytes"], d["usedBytes"]) for d in directories)
+    lines = []
+    for directory in directories:
+        name = names[directory["path"]].ljust(max(map(len, names.values())))
+        if directory["error"]:
+            lines.append(f"  {name}  {'FAILED'.center(BAR)}  {directory['error']}")
+            continue
+        cordoned = "  cordoned" if directory["cordoned"] else ""
+        count = f"{directory['replicas']} replicas{cordoned}"
+        total, used = directory["totalBytes"], directory["usedBytes"]
+        if total is None or (disks[total, used] > 1 and used != directory["logBytes"]):
+            # Directories of one disk are all as full as the disk; what differs is what they hold.
+            share = directory["logBytes"] / largest if largest else 0.0
+            lines.append(f"  {name}  {bar(share)}  {bytes_text(directory['logBytes'])} of logs  {count}")
+        else:
+            text = f"{100 * used / total:3.0f}%  {bytes_text(used)} of {bytes_text(total)}"
+            lines.append(f"  {name}  {bar(used / total)}  {text}  {count}")
+    return lines
+
+
+def _short_names(paths: list[str]) -> Mapping[str, str]:
+    """The part of each path that tells it from the others."""
+    parts = {path: [one for one in path.split("/") if one] for path in paths}
+    if len(paths) < 2:
+        return {path: path for path in paths}
+    columns = defaultdict(set)
+    for pieces in parts.values():
+        for index, piece in enumerate(pieces):
+            columns[index].add(piece)
+    telling = next((index for index, values in sorted(columns.items()) if len(values) > 1), None)
+    if telling is None or any(len(pieces) <= telling for pieces in parts.values()):
+        return {path: path for path in paths}
+    return {path: pieces[telling] for path, pieces in parts.items()}
+
+
+def _move_line(move: Mapping[str, Any]) -> str:
+    share = move["doneBytes"] / move["totalBytes"] if move["totalBytes"] else 0.0
+    amounts = f"{bytes_text(move['doneBytes'])} of {bytes_text(move['totalBytes'])}"
+    return f"  {move['partition']} -> {move['to']}  {bar(share, 12)} {amounts}"

@@ -1,0 +1,98 @@
+"""Brokers and volumes with their fill, leaders, under-replicated partitions, running moves.
+
+Works with any Kafka cluster by --bootstrap. Without it, the clusters of the current kubeconfig are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ballast_cli import CommandError
+from ballast_cli.picture import draw, summary
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, find_access
+from ballast_operator.model.cluster import read_cluster
+from ballast_operator.model.kafka import KafkaView
+from ballast_operator.observe import observe_brokers, observe_directories, observe_ongoing, observe_topics
+from ballast_operator.plan.claimed import as_claimed
+
+WATCH_SECONDS = 2.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a broker; several are separated by commas")
+    parser.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="one object per cluster and look, for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    while True:
+        began = time.monotonic()
+        targets = _targets(args.bootstrap)
+        pages = [asyncio.run(_look(bootstrap, body)) for bootstrap, body in targets]
+        if args.watch and not args.json:
+            sys.stdout.write("\x1b[2J\x1b[H")
+        for view in pages:
+            print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)
+        if not args.watch:
+            return 0
+        time.sleep(max(0.1, WATCH_SECONDS - (time.monotonic() - began)))
+
+
+async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+    kafka = KafkaConnection(ConnectionSettings(bootstrap))
+    try:
+        view = await observe_cluster(kafka)
+    except KafkaUnavailableError as error:
+        raise CommandError(f"{bootstrap} does not answer: {error}") from error
+    finally:
+        await kafka.close()
+    return as_claimed(read_cluster(body), view) if body is not None else view
+
+
+async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
+    """Everything that the picture shows."""
+    view = await observe_brokers(kafka)
+    topics, missing, errors = await observe_topics(kafka, None)
+    online = [broker.id for broker in view.brokers.values() if broker.online]
+    directories, logs, described = await observe_directories(kafka, online)
+    ongoing = await observe_ongoing(kafka)
+    return replace(
+        view, topics=topics, missing=missing, topic_errors=errors, directories=directories, logs=logs,
+        described=described, ongoing=ongoing,
+    )  # fmt: skip
+
+
+def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """(address, the KafkaCluster if it is known) of each cluster to show."""
+    if bootstrap is not None:
+        return [(bootstrap, None)]
+    try:
+        access = find_access()
+        bodies = _get(access, f"/apis/ballast.dev/v1alpha1/namespaces/{access.namespace}/kafkaclusters")["items"]
+    except (KubeconfigError, urllib.error.URLError, OSError) as error:
+        raise CommandError(f"{error}. Or name a broker with --bootstrap HOST:PORT.") from error
+    found = [
+        (body["status"]["bootstrapServers"], body) for body in bodies if "bootstrapServers" in body.get("status", {})
+    ]
+    if not found:
+        raise CommandError("there is no KafkaCluster with an address. Or name a broker with --bootstrap HOST:PORT.")
+    return list(found)
+
+
+def _get(access: ApiAccess, path: str) -> Any:
+    request = urllib.request.Request(access.server + path, headers={"Accept": "application/json"})
+    token = access.bearer_token()
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, context=access.ssl_context(), timeout=10) as answer:
+        return json.load(answer)

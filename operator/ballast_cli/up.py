@@ -1,0 +1,229 @@
+"""An embedded cluster with its operator, on this machine; Ctrl-C stops it, the next start has the same data.
+
+It starts the embedded Kubernetes API, the operator, and the example cluster of manifests/examples/cluster.yaml. Nothing
+but loopback is used, and nothing outside of the data directory is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = "demo"
+NAMESPACE = "default"
+READY_SECONDS = 120.0
+STOP_SECONDS = 20.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--brokers", type=int, metavar="N", help="brokers of the example cluster (3)")
+    parser.add_argument("--volumes", type=int, metavar="N", help="volumes of each broker (3)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
+    parser.add_argument("--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (any)")
+
+
+def run(args: argparse.Namespace) -> int:
+    data = args.data or Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / "up"
+    return asyncio.run(_run(Stack(data, args.port), args.brokers, args.volumes))
+
+
+class Stack:
+    """The embedded API in this process, the operator in one of its own, and a client."""
+
+    def __init__(self, data: Path, port: int = 0) -> None:
+        from ballast_local.cluster import LocalCluster
+
+        self.data = data
+        self._port = port
+        self._local = LocalCluster()
+        self._operator: asyncio.subprocess.Process | None = None
+        self.kubeconfig = data / "kubeconfig"
+        self.api: Any = None
+
+    async def start(self) -> None:
+        from ballast_operator.apply.kubernetes import KubernetesApi
+        from ballast_operator.kubeconfig import read_kubeconfig
+
+        self.kubeconfig = await self._local.start(self.data, self._port)
+        self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
+        await self._apply_crds()
+        await self._start_operator()
+
+    async def stop(self) -> None:
+        """The operator first, so that it does not see the brokers go."""
+        if self._operator is not None and self._operator.returncode is None:
+            self._operator.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._operator.wait(), STOP_SECONDS)
+            if self._operator.returncode is None:
+                self._operator.kill()
+                await self._operator.wait()
+        if self.api is not None:
+            await self.api.close()
+        await self._local.stop()
+
+    async def operator_ended(self) -> int:
+        assert self._operator is not None
+        return await self._operator.wait()
+
+    async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Server-side apply of one of our objects."""
+        from ballast_operator.apply.kubernetes import path_of
+
+        plural = body["kind"].lower() + "s"
+        namespace = None if body["kind"] == "CustomResourceDefinition" else NAMESPACE
+        path = path_of(body["apiVersion"], plural, namespace, body["metadata"]["name"])
+        applied: dict[str, Any] = await self.api.apply(path, body)
+        return applied
+
+    async def get(self, plural: str, name: str) -> dict[str, Any] | None:
+        from ballast_operator.apply.kubernetes import path_of
+
+        found: dict[str, Any] | None = await self.api.find(path_of("ballast.dev/v1alpha1", plural, NAMESPACE, name))
+        return found
+
+    async def _apply_crds(self) -> None:
+        import yaml
+
+        for plural in ("kafkaclusters", "kafkatopics", "reassignments"):
+            await self.apply(yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text()))
+            await self._served(plural)
+
+    async def _served(self, plural: str) -> None:
+        """A definition is served a moment after it was stored."""
+        from ballast_operator.apply.kubernetes import ApiError, path_of
+
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                await self.api.get(path_of("ballast.dev/v1alpha1", plural, NAMESPACE))
+                return
+            except ApiError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _start_operator(self) -> None:
+        log = (self.data / "operator.log").open("ab")
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+        # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order.
+        self._operator = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE,
+            stdout=log, stderr=log, env=environment, start_new_session=True,
+        )  # fmt: skip
+        log.close()
+
+
+def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
+    """The example of manifests/, with other numbers where they are asked for."""
+    import yaml
+
+    body: dict[str, Any] = yaml.safe_load((ROOT / "manifests" / "examples" / "cluster.yaml").read_text())
+    if brokers is not None:
+        body["spec"]["brokers"] = brokers
+    if volumes is not None:
+        size = body["spec"]["volumes"][0]["size"]
+        body["spec"]["volumes"] = [{"name": f"disk-{index}", "size": size} for index in range(volumes)]
+    return body
+
+
+def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
+    """With the note that `kubectl apply` looks for, so that people can go on with it."""
+    applied = json.dumps(body)
+    body["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    return body
+
+
+async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READY_SECONDS) -> dict[str, Any]:
+    """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last."""
+    deadline = time.monotonic() + seconds
+    said = "nothing yet"
+    while time.monotonic() < deadline:
+        found = await stack.get(plural, name)
+        status = (found or {}).get("status") or {}
+        ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+        if found and ready:
+            said = ready["message"]
+            current = status.get("observedGeneration") == found["metadata"]["generation"]
+            if ready["status"] == "True" and current and await _listening(status.get("bootstrapServers", "")):
+                return found
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"{name} is not ready after {seconds:.0f} s: {said}")
+
+
+async def _listening(addresses: str) -> bool:
+    """Whether all of these can be connected to: after a restart the status still tells of the time before."""
+    for address in filter(None, addresses.split(",")):
+        host, _, port = address.rpartition(":")
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return False
+        writer.close()
+    return True
+
+
+async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    began = time.monotonic()
+    try:
+        await stack.start()
+        print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
+        if brokers is not None or volumes is not None or await stack.get("kafkaclusters", CLUSTER) is None:
+            await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
+        if not await _until_up(stack, stop, began):
+            return 0 if stop.is_set() else 1
+        ended = asyncio.create_task(stack.operator_ended())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if ended.done():
+            print(f"the operator has ended; see {stack.data / 'operator.log'}", file=sys.stderr)
+            return 1
+        ended.cancel()
+        print("stopping; the data stays", flush=True)
+        return 0
+    finally:
+        await stack.stop()
+
+
+async def _until_up(stack: Stack, stop: asyncio.Event, began: float) -> bool:
+    waiting = asyncio.create_task(wait_ready(stack, "kafkaclusters", CLUSTER))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not waiting.done():
+        waiting.cancel()
+        return False
+    try:
+        cluster = waiting.result()
+    except TimeoutError as error:
+        print(f"{error}\nsee {stack.data / 'operator.log'}", file=sys.stderr)
+        return False
+    print(f"bootstrap address: {cluster['status']['bootstrapServers']}")
+    print(f"ready after {time.monotonic() - began:.1f} s. Ctrl-C stops; the next start has the same data.\n")
+    print(_next_steps(stack.kubeconfig), flush=True)
+    return True
+
+
+def _next_steps(kubeconfig: Path) -> str:
+    return f"""Next, in another terminal:
+  export KUBECONFIG={kubeconfig}
+  kubectl get kafkaclusters,kafkatopics,reassignments      (or ./ballast get ballast)
+  kubectl apply -f manifests/examples/topic.yaml && kubectl wait --for=condition=Ready kafkatopic/orders
+  ./ballast status --watch
+  ./ballast demo                                           (the whole story, in a cluster of its own)"""
