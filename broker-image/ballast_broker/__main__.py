@@ -9,10 +9,16 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ballast_broker.config import BrokerConfig, broker_config, parse_properties
 from ballast_broker.config_types import ConfigError
+
+if TYPE_CHECKING:
+    from ballast_broker.app import Node
+    from ballast_broker.metrics import Observed
+    from ballast_broker.metrics_server import MetricsServer
+    from ballast_broker.net.server import Server
 
 GC_THRESHOLDS = (50_000, 20, 100)
 
@@ -67,24 +73,20 @@ async def _run(config: BrokerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     threads = RealThreads()
-    world = World(
-        RealDisk(),
-        RealClock(),
-        RealRandom(),
-        threads,
-        SocketNetwork(f"broker-{config.node_id}"),
-        Server(connection_limits(config), threads),
-    )
-    node = Node(config, world)
-    starting: asyncio.Task[Any] = loop.create_task(node.start())
+    server = Server(connection_limits(config), threads)
+    network = SocketNetwork(f"broker-{config.node_id}")
+    node = Node(config, World(RealDisk(), RealClock(), RealRandom(), threads, network, server))
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
+    metrics = None
     try:
+        metrics = await _open_metrics(node, server)
+        starting: asyncio.Task[Any] = loop.create_task(node.start())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             return 0
         starting.result()
-        print(_ready_line(config), flush=True)
+        print(_ready_line(node, metrics), flush=True)
         await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
         if node.failed.done():
             node.failed.result()
@@ -94,17 +96,60 @@ async def _run(config: BrokerConfig) -> int:
         return 1
     finally:
         stopping.cancel()
+        if metrics is not None:
+            await metrics.stop()
         threads.close()
     return 0
 
 
-def _ready_line(config: BrokerConfig) -> str:
+async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
+    """Open before the node starts, so that probes hear "not ready" instead of nothing."""
+    if node.config.metrics_port is None:
+        return None
+    from ballast_broker.metrics import MetricsPage
+    from ballast_broker.metrics_server import MetricsServer
+
+    pages: list[MetricsPage] = []
+
+    def page() -> MetricsPage | None:
+        if not pages and node.ready:
+            pages.append(MetricsPage(_observed(node, server)))
+        return pages[0] if pages else None
+
+    metrics = MetricsServer(page, lambda: node.ready)
+    await metrics.start(node.config.listeners_all[0].host, node.config.metrics_port)
+    return metrics
+
+
+def _observed(node: Node, server: Server) -> Observed:
+    from ballast_broker.metrics import Observed
+
+    config, broker = node.config, node.broker
+    return Observed(
+        node_id=config.node_id,
+        cluster_id=node.cluster_id,
+        rack=config.broker_rack,
+        image=lambda: node.image,
+        logs=node.logs,
+        requests=node.request_metrics,
+        traffic=node.traffic,
+        quorum=node.driver,
+        server=server,
+        replicas=None if broker is None else broker.replicas,
+        groups=None if broker is None else broker.groups,
+        per_partition=config.metrics_partitions_enable,
+    )
+
+
+def _ready_line(node: Node, metrics: MetricsServer | None) -> str:
+    config = node.config
     roles = " and ".join(
         role for role, has in (("broker", config.is_broker), ("controller", config.is_controller)) if has
     )
-    where = ", ".join(str(e) for e in (*config.advertised, *config.controller_listeners) if e.port)
-    metrics = f", metrics on port {config.metrics_port}" if config.metrics_port is not None else ""
-    return f"Ballast {roles} {config.node_id} is ready on {where}{metrics}"
+    addresses = node.addresses()
+    where = ", ".join(map(str, addresses))
+    page = f", metrics on http://{addresses[0].host}:{metrics.port}/metrics" if metrics is not None else ""
+    return f"Ballast {roles} {config.node_id} is ready on {where}{page}"
 
 
 if __name__ == "__main__":

@@ -25,14 +25,15 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.config import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle
+from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
-from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
+from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, LocalRequests
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
 from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.metadata_gate import NO_EPOCH, MetadataGate
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
@@ -69,6 +70,7 @@ class Node:
         self.metadata: MetadataReplica
         self.controller: ControllerService | None = None
         self.broker: _Broker | None = None
+        self.ports: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatchers: list[Dispatcher] = []
         self._cluster_id = ""
@@ -76,6 +78,15 @@ class Node:
     @property
     def image(self) -> MetadataImage:
         return self.metadata.image
+
+    @property
+    def ready(self) -> bool:
+        """A broker: registered, caught up, unfenced. A controller alone: it knows who leads the quorum."""
+        if not hasattr(self, "driver") or self.failed.done():
+            return False
+        if self.broker is None:
+            return self.driver.leader_id >= 0
+        return self.broker.is_running
 
     # -- start ----------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -161,16 +172,25 @@ class Node:
             dispatcher = Dispatcher(None, CONTROLLER_APIS, self.request_metrics, handlers=handlers.of)
             self.listen(endpoint, dispatcher)
 
-    def listen(self, endpoint: Endpoint, dispatcher: Dispatcher) -> int:
+    def listen(self, endpoint: Endpoint, dispatcher: Dispatcher, *, accept: bool = True) -> int:
         self._dispatchers.append(dispatcher)
-        return self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher)
+        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher, accept=accept)
+        self.ports[endpoint.name] = port
+        return port
+
+    def addresses(self) -> list[Endpoint]:
+        """Where this node is to be found: what it advertises, and its controller's listeners, with the real ports."""
+        return [
+            e._replace(host=e.host or self.config.advertised_host, port=e.port or self.ports.get(e.name, 0))
+            for e in (*self.config.advertised, *self.config.controller_listeners)
+        ]
 
     def client(self, *, timeout_s: float) -> ControllerClient:
         """A way to the active controller with a connection of its own."""
         return ControllerClient(
             node_id=self.config.node_id,
             leader=self.driver,
-            local=self.controller,
+            local=None if self.controller is None else LocalRequests(self.driver, self.controller),
             endpoints=self._quorum_endpoints(),
             network=self.world.network,
             clock=self.world.clock,
@@ -237,13 +257,13 @@ class _Broker:
         config, world = node.config, node.world
         self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
         self._heartbeats = node.client(timeout_s=HEARTBEAT_CALL_TIMEOUT_S)
-        self.lifecycle: BrokerLifecycle
+        self.lifecycle: BrokerLifecycle | None = None
         self.replicas = Replicas(
             settings.replication_settings(config),
             logs=node.logs,
             clock=world.clock,
             controller=self._controller,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=self._epoch,
             log_config=lambda image, topic: settings.topic_log_config(config, image, topic),
             network=world.network,
             threads=world.threads,
@@ -258,13 +278,17 @@ class _Broker:
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
         self.services = self._services()
         self.ports: dict[str, int] = {}
-        node.metadata.add_publisher(self.replicas.publish)
-        node.metadata.add_publisher(GroupLeadership(config.node_id, self.groups).publish)
+        leadership = GroupLeadership(config.node_id, self.groups)
+        self._gate = MetadataGate(self._epoch, [self.replicas.publish, leadership.publish])
+        node.metadata.add_publisher(self._gate.publish)
+
+    def _epoch(self) -> int:
+        return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
     def _services(self) -> BrokerServices:
         node = self._node
         topics = AutomaticTopics(node.config, lambda: node.image, self._controller)
-        ids = ProducerIds(node.config.node_id, lambda: self.lifecycle.broker_epoch, self._controller)
+        ids = ProducerIds(node.config.node_id, self._epoch, self._controller)
         return BrokerServices(
             node_id=node.config.node_id,
             cluster_id=node.cluster_id,
@@ -281,6 +305,10 @@ class _Broker:
             create_topics_automatically=topics.create,
         )
 
+    @property
+    def is_running(self) -> bool:
+        return self.lifecycle is not None and self.lifecycle.state is LifecycleState.RUNNING
+
     def listen(self) -> None:
         node, services = self._node, self.services
         slots = node.config.max_incremental_fetch_session_cache_slots
@@ -293,14 +321,14 @@ class _Broker:
                 produce=Produce(services),
                 fetch=Fetch(services, sessions),
             )
-            self.ports[endpoint.name] = node.listen(endpoint, dispatcher)
+            self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 
     async def join(self) -> None:
-        """Register, catch up, be unfenced."""
+        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replicas.start()
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = lifecycle = BrokerLifecycle(
             identity=self._identity(),
             client=self._heartbeats,
             clock=node.world.clock,
@@ -308,18 +336,27 @@ class _Broker:
             metadata_offset=lambda: node.image.offset,
             heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,
         )
-        node.metadata.add_publisher(self.lifecycle.publish)
-        self.lifecycle.set_ready()
-        membership = node.spawn(self.lifecycle.run(), "membership")
+        node.metadata.add_publisher(lifecycle.publish)
+        membership = node.spawn(lifecycle.run(), "membership")
         node.spawn(self._expire_offsets(), "offset expiry")
-        running = asyncio.ensure_future(self.lifecycle.running.wait())
-        await asyncio.wait({running, membership, node.failed}, return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
+        await self._wait_for(lifecycle.registered.wait(), membership)
+        self._gate.look(node.image)
+        await self._wait_for(self._gate.opened.wait(), membership)
+        self.replicas.settle_strays(node.image)
+        for endpoint in node.config.client_listeners:
+            node.world.listening.accept(endpoint.name)
+        lifecycle.set_ready()
+        await self._wait_for(lifecycle.running.wait(), membership)
+
+    async def _wait_for(self, event: Coroutine[Any, Any, Any], membership: asyncio.Task[Any]) -> None:
+        """For the event, or for what makes it impossible."""
+        waiting = asyncio.ensure_future(event)
+        await asyncio.wait({waiting, membership, self._node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         if membership.done() and not membership.cancelled() and membership.exception() is not None:
             raise NodeFailed(str(membership.exception()))
-        if node.failed.done():
-            node.failed.result()
-        self.replicas.settle_strays(node.image)
+        if self._node.failed.done():
+            self._node.failed.result()
 
     def _identity(self) -> BrokerIdentity:
         node = self._node
@@ -350,14 +387,15 @@ class _Broker:
 
         async def report() -> None:
             async with asyncio.timeout(timeout_s):
-                await self.lifecycle.report_offline_directory(directory.id)
+                if self.lifecycle is not None:  # else its registration will not name the directory
+                    await self.lifecycle.report_offline_directory(directory.id)
 
         self._node.spawn(report(), f"report that {directory.path} is offline")
 
     async def leave(self) -> int:
         """Hand over what this broker leads, then stop; answers the epoch it had."""
-        epoch = self.lifecycle.broker_epoch if hasattr(self, "lifecycle") else -1
-        if epoch >= 0 and self._node.config.controlled_shutdown_enable:
+        epoch = self._epoch()
+        if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.lifecycle.leave()

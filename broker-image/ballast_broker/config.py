@@ -105,6 +105,7 @@ BROKER_PROPERTIES = {
         _P("metadata.log.segment.bytes", "int", 1_073_741_824, between(8_388_608)),
         _P("metadata.max.idle.interval.ms", "int", 500, between(0)),
         _P("metadata.max.retention.bytes", "long", 104_857_600),
+        _P("metrics.partitions.enable", "boolean", True),
         _P("metrics.port", "int", None, between(0, 65_535)),
         _P("min.insync.replicas", "int", 1, between(1)),
         _P("node.id", "int", -1),
@@ -324,6 +325,8 @@ def _check_whole(config: BrokerConfig) -> None:
     """What one property says about another."""
     if config.node_id < 0:
         raise ConfigError("node.id is missing: every broker and controller needs a number of its own, 0 or more")
+    if not config.values["process.roles"]:
+        raise ConfigError("process.roles is empty: a node is a broker, a controller or both")
     node, broker = config.values["node.id"], config.values["broker.id"]
     if node >= 0 and broker >= 0 and node != broker:
         raise ConfigError(

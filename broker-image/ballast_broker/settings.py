@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ballast_broker.config import BrokerConfig
-from ballast_broker.config_rules import dynamic_values
+from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.coordinator.rebalance import GroupLimits

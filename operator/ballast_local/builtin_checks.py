@@ -32,8 +32,36 @@ def _immutable(field: str, value: Any) -> Obj:
     return cause("FieldValueInvalid", f"Invalid value: {value!r}: field is immutable", field)
 
 
-def _containers(spec: Obj, path: str) -> list[Obj]:
+_VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
+_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
+DATA_LIMIT_BYTES = 1024 * 1024
+_NOT_HERE = "the embedded Kubernetes API does not have this"
+
+
+def _unsupported(spec: Obj, path: str) -> list[Obj]:
+    """What would be ignored if it were accepted is refused."""
     causes: list[Obj] = []
+    for index, volume in enumerate(spec.get("volumes") or []):
+        others = [kind for kind in volume if kind not in ("name", *_VOLUMES)]
+        causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
+    for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
+        where = f"{path}.containers[{index}]"
+        causes += [
+            _forbidden(f"{where}.{probe}.grpc", _NOT_HERE)
+            for probe in _PROBES
+            if "grpc" in (container.get(probe) or {})
+        ]
+        hooks = container.get("lifecycle") or {}
+        for hook, action in hooks.items():
+            if hook != "preStop" or "exec" not in (action or {}):
+                causes.append(_forbidden(f"{where}.lifecycle.{hook}", f"{_NOT_HERE}; preStop.exec is there"))
+        if container.get("restartPolicy"):
+            causes.append(_forbidden(f"{where}.restartPolicy", f"{_NOT_HERE}: no sidecar containers"))
+    return causes
+
+
+def _containers(spec: Obj, path: str) -> list[Obj]:
+    causes = _unsupported(spec, path)
     containers = spec.get("containers") or []
     if not containers:
         causes.append(_required(f"{path}.containers"))
@@ -180,7 +208,10 @@ def _claim(new: Obj, old: Obj | None) -> list[Obj]:
     return []
 
 
-def _immutable_data(new: Obj, old: Obj | None) -> list[Obj]:
+def _data(new: Obj, old: Obj | None) -> list[Obj]:
+    size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
+    if size > DATA_LIMIT_BYTES:
+        return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
     if old is not None and old.get("immutable"):
         return [
             _forbidden(field, "field is immutable when `immutable` is set")
@@ -198,6 +229,6 @@ _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
     "Job": _job,
     "Service": _service,
     "PersistentVolumeClaim": _claim,
-    "ConfigMap": _immutable_data,
-    "Secret": _immutable_data,
+    "ConfigMap": _data,
+    "Secret": _data,
 }

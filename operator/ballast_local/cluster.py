@@ -49,6 +49,13 @@ class LocalCluster:
         """Starts everything; returns the path of the kubeconfig. Port 0: that of the last time, or a free one."""
         data = await asyncio.to_thread(_directory, Path(data_dir))
         self._lock = _lock(data / "lock")
+        try:
+            return await self._start(data, port)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, data: Path, port: int) -> Path:
         facts = await asyncio.to_thread(_facts, data)
         store = self._store = Store(data / "objects.db", self._history_limit)
         await store.open()

@@ -3,8 +3,8 @@
 from ballast_local.errors import Obj
 from ballast_local.resources import VERBS, Registry, Resource
 
-_EXTRA: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
-    "pods.": (("log", "Pod", ("get",)),),
+_EXTRA: dict[str, tuple[tuple[str, str, str, tuple[str, ...]], ...]] = {
+    "pods.": (("log", "Pod", "v1", ("get",)), ("eviction", "Eviction", "policy/v1", ("create",))),
 }
 
 
@@ -15,7 +15,7 @@ def _subresources(row: Resource) -> list[tuple[str, str, str, tuple[str, ...]]]:
         found.append(("status", row.kind, row.api_version, ("get", "patch", "update")))
     if row.scale:
         found.append(("scale", "Scale", "autoscaling/v1", ("get", "patch", "update")))
-    found += [(name, kind, row.api_version, verbs) for name, kind, verbs in _EXTRA.get(row.key, ())]
+    found += list(_EXTRA.get(row.key, ()))
     return found
 
 
@@ -80,7 +80,7 @@ def resource_list(registry: Registry, group: str, version: str) -> Obj | None:
             kind_group, _, kind_version = api_version.rpartition("/")
             sub: Obj = {"name": f"{row.plural}/{name}", "singularName": "", "namespaced": row.namespaced, "kind": kind,
                         "verbs": list(verbs)}  # fmt: skip
-            if name == "scale":
+            if name in ("scale", "eviction"):
                 sub |= {"group": kind_group, "version": kind_version}
             resources.append(sub)
     group_version = f"{group}/{version}" if group else version

@@ -13,6 +13,8 @@ _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
 _QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
+ANNOTATIONS_LIMIT = 256 * 1024
+
 # Kinds whose names go by other rules than a DNS subdomain.
 _FREE_NAMES = frozenset({"roles", "rolebindings", "clusterroles", "clusterrolebindings"})
 _LABEL_NAMES = frozenset({"namespaces", "services"})
@@ -82,6 +84,12 @@ def label_causes(meta: Obj) -> list[Obj]:
                 causes.append(
                     cause("FieldValueInvalid", f'Invalid value: "{value}": not a label value', "metadata.labels")
                 )
+    annotations = meta.get("annotations")
+    if isinstance(annotations, dict):
+        size = sum(len(str(key)) + len(str(value)) for key, value in annotations.items())
+        if size > ANNOTATIONS_LIMIT:
+            text = f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
+            causes.append(cause("FieldValueTooLong", text, "metadata.annotations"))
     for owner in meta.get("ownerReferences") or []:
         missing = [name for name in ("apiVersion", "kind", "name", "uid") if not owner.get(name)]
         causes += [

@@ -22,6 +22,7 @@ from ballast_local.patch import json_patch, merge_patch, strategic_patch
 from ballast_local.requests import Target
 from ballast_local.resources import Resource
 from ballast_local.reviews import review
+from ballast_local.selectors import selector_matches
 from ballast_local.store import Entry, Store, encode
 from ballast_local.strategy import Strategy
 from ballast_local.watch import Watch
@@ -222,10 +223,30 @@ class Routes:
             return await self._scale(request, target)
         if name == "log" and row.key == "pods.":
             return await self._read_log(request, self._objects.get(row, target.namespace, target.name))
+        if name == "eviction" and row.key == "pods.":
+            return await self._evict(request, target)
         if not row.custom and name in ("exec", "attach", "portforward", "proxy", "eviction", "ephemeralcontainers",
                                        "finalize", "token", "resize", "binding"):  # fmt: skip
             raise not_implemented(f"the subresource {name!r} of {row.plural}")
         raise no_such_path()
+
+    async def _evict(self, request: web.Request, target: Target) -> web.Response:
+        """Deletes the pod if every disruption budget that covers it allows one more to go."""
+        if request.method != "POST":
+            raise method_not_allowed(request.method)
+        body = requests.parse_object(await request.read(), request.content_type)
+        options = self._options(request, body)
+        entry = self._objects.entry(target.resource, target.namespace, target.name)
+        for budget in self._store.entries("poddisruptionbudgets.policy", target.namespace):
+            held = budget.object()
+            covers = selector_matches(held["spec"].get("selector"), entry.labels)
+            if covers and not held.get("status", {}).get("disruptionsAllowed", 0):
+                message = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise ApiError(429, "TooManyRequests", message, {"name": budget.name, "kind": "PodDisruptionBudget"})
+        wanted = body.get("deleteOptions") or {}
+        self._objects.delete(target.resource, target.namespace, target.name, wanted, options)
+        await self._store.flush()
+        return json_response(encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}), 201)
 
     async def _scale(self, request: web.Request, target: Target) -> web.Response:
         row = target.resource

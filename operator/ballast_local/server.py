@@ -17,6 +17,7 @@ from ballast_local.store import Store, encode
 
 LOG = logging.getLogger("ballast.local")
 MAX_BODY_BYTES = 3 * 1024 * 1024
+KEEP_ALIVE_SECONDS = 600.0
 
 
 class Server:
@@ -33,7 +34,13 @@ class Server:
         context.load_cert_chain(certificate, key)
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         application.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=context)
         await site.start()

@@ -18,8 +18,11 @@ HISTORY_LIMIT = 20_000
 HISTORY_TRIM = 4_000
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
+
+
 def encode(obj: Obj) -> bytes:
-    return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(obj).encode()
 
 
 @dataclass(slots=True)

@@ -25,7 +25,8 @@ PROTECTED_NAMESPACES = ("default", "kube-system")
 class Strategy:
     def __init__(self, schemas: BuiltInSchemas) -> None:
         self._schemas = schemas
-        self._rules: dict[int, RuleSet] = {}
+        # by resource; the schema is kept beside, so that a changed definition is noticed
+        self._rules: dict[tuple[str, str], tuple[Obj, RuleSet]] = {}
 
     def prepare(
         self,
@@ -65,10 +66,10 @@ class Strategy:
         causes = validate(schema, new)
         if causes:
             return causes
-        rules = self._rules.get(id(schema))
-        if rules is None:
-            rules = self._rules[id(schema)] = RuleSet(schema)
-        return rules.check(new, old)
+        held = self._rules.get((resource.key, resource.version))
+        if held is None or held[0] is not schema:
+            held = self._rules[(resource.key, resource.version)] = (schema, RuleSet(schema))
+        return held[1].check(new, old)
 
     def _report_unknown(self, paths: list[str], field_validation: str, warn: Callable[[str], None]) -> None:
         if not paths or field_validation == "Ignore":

@@ -89,6 +89,10 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
         for index in range(50):
             api.post(CONFIGMAPS, {"metadata": {"name": f"c{index}"}})
         api.post(PODS, sleeper("p"))
+        once = sleeper("once")
+        once["spec"]["restartPolicy"] = "Never"
+        api.post(PODS, once)
+        pid_of(api, "once")
         pid = pid_of(api, "p")
         process.send_signal(signal.SIGKILL)
         process.wait(10)
@@ -98,6 +102,7 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
         process, api = serve(tmp_path)
         assert len(api.get(CONFIGMAPS)["items"]) == 50
         eventually(lambda: pid_of(api, "p") != pid)
+        assert api.get(f"{PODS}/once")["status"]["phase"] == "Failed", "what must not run twice does not"
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

@@ -6,7 +6,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.local.conftest import STRATEGIC, eventually
+from tests.local.conftest import STRATEGIC, Refused, eventually
 
 SERVE = (
     "import os,http.server,sys\n"
@@ -376,3 +376,18 @@ def test_a_disruption_budget_counts(api, namespace, pods):
         budgets, {"metadata": {"name": "b"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "b"}}}}
     )
     eventually(lambda: api.get(f"{budgets}/b").get("status", {}).get("disruptionsAllowed") == 1)
+
+
+def test_an_eviction_asks_the_budget(api, namespace, pods):
+    budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+    api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "b"}}}
+    api.post(budgets, {"metadata": {"name": "b"}, "spec": spec})
+    eventually(lambda: api.get(f"{budgets}/b").get("status", {}).get("currentHealthy") == 1)
+    with pytest.raises(Refused, match="disruption budget") as refused:
+        api.post(f"{pods}/p/eviction", {"metadata": {"name": "p"}})
+    assert refused.value.code == 429
+    api.patch(f"{budgets}/b", {"spec": {"minAvailable": 0}})
+    eventually(lambda: api.get(f"{budgets}/b")["status"]["disruptionsAllowed"] == 1)
+    api.post(f"{pods}/p/eviction", {"metadata": {"name": "p"}})
+    eventually(lambda: not api.exists(f"{pods}/p"))

@@ -6,6 +6,7 @@ from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
 from ballast_broker.api.context import RequestContext
+from ballast_broker.api.placement_view import absence
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -21,9 +22,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
     }
     if authorize(context.principal, Operation.ALTER, CLUSTER):
         errors = context.broker.replicas.alter_replica_log_dirs(wanted)
+        errors = {each: _known(error, each, context) for each, error in errors.items()}
     else:
         errors = dict.fromkeys(wanted, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return _response({each: errors[each] for each in wanted}, context.version)
+
+
+def _known(error: ErrorCode, topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:
+    """A replica that is not here may still come, unless the partition does not exist at all."""
+    if error is ErrorCode.REPLICA_NOT_AVAILABLE:
+        missing = absence(context.broker.image(), topic_partition)
+        return missing if missing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
+    return error
 
 
 def _response(errors: dict[TopicPartition, ErrorCode], version: int) -> Any:

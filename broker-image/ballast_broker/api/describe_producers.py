@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ballast_broker.api.authorizer import Operation, authorize, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.api.wording import WORDING
-from ballast_broker.storage.log import Log
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
+from ballast_wire.wording import WORDING
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

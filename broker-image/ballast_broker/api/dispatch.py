@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ballast_broker.api.context import ANONYMOUS, RequestContext
-from ballast_broker.api.failure import failure_response
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
@@ -21,6 +20,7 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.failures import failure_response
 from ballast_wire.fast import fetch as fast_fetch
 from ballast_wire.fast import produce as fast_produce
 from ballast_wire.fast.reader import MalformedRequest

@@ -9,10 +9,11 @@ from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 FIRST_VERSION_WITH_MANY_KEYS = 4
 GROUP = 0
-Found = tuple[ErrorCode, str | None, int, str, int]  # error, its sentence, node, host, port
+Found = tuple[ErrorCode, int, str, int]  # error, node, host, port
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -24,13 +25,26 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for key in (request.coordinator_keys if many else [request.key])
     }
     if not many:
-        error, text, node, host, port = found[request.key]
-        return kind(version=version, error_code=error, error_message=text, node_id=node, host=host, port=port)
+        error, node, host, port = found[request.key]
+        return kind(
+            version=version,
+            error_code=error,
+            error_message=_text(error, version),
+            node_id=node,
+            host=host,
+            port=port,
+        )
     coordinators = [
         kind.Coordinator(
-            version=version, key=key, node_id=node, host=host, port=port, error_code=error, error_message=text
+            version=version,
+            key=key,
+            node_id=node,
+            host=host,
+            port=port,
+            error_code=error,
+            error_message=_text(error, version),
         )
-        for key, (error, text, node, host, port) in found.items()
+        for key, (error, node, host, port) in found.items()
     ]
     return kind(version=version, coordinators=coordinators)
 
@@ -38,7 +52,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 async def _find(key: str, key_type: int, context: RequestContext) -> Found:
     if key_type != GROUP:
         # Transactions and share groups do not exist here yet: nobody coordinates them.
-        return _nobody(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not supported by this broker.")
+        return _nobody(ErrorCode.INVALID_REQUEST)
     image = context.broker.image()
     topic = image.topics.by_name(OFFSETS_TOPIC)
     if topic is None:
@@ -49,8 +63,14 @@ async def _find(key: str, key_type: int, context: RequestContext) -> Found:
     listener = broker.listeners.get(context.listener) if broker is not None and not broker.fenced else None
     if listener is None:
         return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return ErrorCode.NONE, None, leader, listener.host, listener.port
+    return ErrorCode.NONE, leader, listener.host, listener.port
 
 
-def _nobody(error: ErrorCode, text: str | None = None) -> Found:
-    return error, text, -1, "", -1
+def _nobody(error: ErrorCode) -> Found:
+    return error, -1, "", -1
+
+
+def _text(error: ErrorCode, version: int) -> str:
+    if error is ErrorCode.NONE:
+        return "" if version >= FIRST_VERSION_WITH_MANY_KEYS else "NONE"
+    return WORDING[error]

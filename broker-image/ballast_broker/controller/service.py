@@ -71,12 +71,14 @@ COMMANDS: dict[int, tuple[str, Command]] = {
     70: ("ControllerRegistration", register_controller),
     73: ("AssignReplicasToDirs", assign_replicas_to_directories),
 }
-LIST_PARTITION_REASSIGNMENTS, BROKER_REGISTRATION, BROKER_HEARTBEAT = 46, 62, 63
-API_KEYS = frozenset({*COMMANDS, LIST_PARTITION_REASSIGNMENTS, BROKER_REGISTRATION, BROKER_HEARTBEAT})
+OTHERS = {46: "ListPartitionReassignments", 55: "DescribeQuorum", 62: "BrokerRegistration", 63: "BrokerHeartbeat"}
+LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT = OTHERS
+API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
 PROBE_TIMEOUT_S = 1.0
 STALL_S = 0.1
+RECORDS_PER_SLICE = 1_000  # what need not be atomic travels in pieces that hold nobody's loop for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,10 @@ class ControllerService:
         self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
         if self._timing.leader_balance_enable:
             self._duties.append(self._spawn(self._balance_leaders()))
+        # Whoever died with the last controller had no connection to us that could end: ask at once.
+        for broker in image.cluster.unfenced():
+            if broker.id != self._config.node_id:
+                self._duties.append(self._spawn(self._probe(broker.id, broker.epoch)))
 
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
@@ -223,8 +229,9 @@ class ControllerService:
         for each in outcome.records:
             delta.replay(each)
         now_ms = self._clock.wall_ms()
-        for start in range(0, len(outcome.records), MAX_RECORDS_PER_BATCH):
-            piece = outcome.records[start : start + MAX_RECORDS_PER_BATCH]
+        size = MAX_RECORDS_PER_BATCH if outcome.atomic else RECORDS_PER_SLICE
+        for start in range(0, len(outcome.records), size):
+            piece = outcome.records[start : start + size]
             self._uncommitted += 1
             try:
                 _, committed = self._driver.append(data_batch(piece, now_ms))
@@ -255,6 +262,9 @@ class ControllerService:
                 return await self._register_broker(request, context)
             if api_key == BROKER_HEARTBEAT:
                 return await self._heartbeat(request, context)
+            if api_key == DESCRIBE_QUORUM:
+                self._context()  # only the active controller knows how far the others are
+                return await self._driver.handle(api_key, version, request)
             if api_key == LIST_PARTITION_REASSIGNMENTS:
                 listed = list_partition_reassignments(self._context(), request)
                 return await self._commit(Outcome([], listed))
@@ -352,13 +362,8 @@ class ControllerService:
 
 
 def _name_of(api_key: int) -> str:
-    names = {
-        LIST_PARTITION_REASSIGNMENTS: "ListPartitionReassignments",
-        BROKER_REGISTRATION: "BrokerRegistration",
-        BROKER_HEARTBEAT: "BrokerHeartbeat",
-    }
     if api_key in COMMANDS:
         return COMMANDS[api_key][0]
-    if api_key not in names:
+    if api_key not in OTHERS:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"no controller request has key {api_key}")
-    return names[api_key]
+    return OTHERS[api_key]

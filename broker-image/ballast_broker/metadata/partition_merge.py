@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ballast_broker.metadata.image import DIRECTORY_MIGRATING, PartitionRegistration
+from ballast_broker.metadata.partition_records import LEADER_UNCHANGED, RECOVERY_STATE_UNCHANGED
 from ballast_broker.metadata.records import MalformedRecord, known_id
-
-LEADER_UNCHANGED = -2
-RECOVERY_STATE_UNCHANGED = -1
 
 T = TypeVar("T")
 

@@ -6,10 +6,12 @@ or versions are errors: a node that cannot read a record must not go on as if it
 
 from __future__ import annotations
 
+import struct
 from functools import cache
 from typing import Any
 from uuid import UUID
 
+from ballast_broker.metadata.partition_records import BY_HAND
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
 
@@ -87,6 +89,8 @@ EMPTY_RECORDS: dict[str, type[EmptyRecord]] = {
 
 def record(kind: str, /, **fields: Any) -> Any:
     """A metadata record of Kafka's name, in the version that is written; fields not given have their defaults."""
+    if kind in BY_HAND:
+        return BY_HAND[kind](**fields)
     if kind in EMPTY_RECORDS:
         return EMPTY_RECORDS[kind]()
     return message(kind)(version=WRITTEN_VERSIONS.get(kind, 0), **fields)
@@ -117,13 +121,15 @@ def _decoder(name: str, version: int) -> Any:
 
 def encode_record(metadata_record: Any) -> bytes:
     name = name_of(metadata_record)
+    if name in BY_HAND:
+        head = bytes((FRAME_VERSION, API_KEYS[name], WRITTEN_VERSIONS[name]))
+        by_hand: bytes = head + metadata_record.encode()
+        return by_hand
     if name in EMPTY_RECORDS:
         return _varint(FRAME_VERSION) + _varint(API_KEYS[name]) + b"\x00\x00"
     version = WRITTEN_VERSIONS.get(name, 0) if metadata_record.version is None else metadata_record.version
     if name == "BrokerRegistrationChangeRecord":
         version = _registration_change_version(metadata_record)
-    elif name == "PartitionChangeRecord":
-        version = 2
     body: bytes = _encoder(name, version).encode(metadata_record, version=version, compact=True, tagged=True)
     return _varint(FRAME_VERSION) + _varint(API_KEYS[name]) + _varint(version) + body
 
@@ -136,7 +142,7 @@ def _registration_change_version(change: Any) -> int:
 
 
 def decode_record(value: bytes | memoryview) -> Any:
-    data = memoryview(value)
+    data = bytes(value)
     try:
         frame, position = _read_varint(data, 0)
         key, position = _read_varint(data, position)
@@ -146,14 +152,22 @@ def decode_record(value: bytes | memoryview) -> Any:
         name = RECORD_NAMES.get(key)
         if name is None:
             raise MalformedRecord(f"unknown metadata record {key}")
+        if name in BY_HAND:
+            return _decode_by_hand(name, data, position, version)
         if name in EMPTY_RECORDS:
             return EMPTY_RECORDS[name]()
-        decoded, _ = _decoder(name, version)(data[position:], 0)
+        decoded, _ = _decoder(name, version)(memoryview(data)[position:], 0)
         return decoded
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, struct.error) as error:
         if isinstance(error, MalformedRecord):
             raise
         raise MalformedRecord(f"cannot read metadata record: {error}") from error
+
+
+def _decode_by_hand(name: str, data: bytes, position: int, version: int) -> Any:
+    if version > WRITTEN_VERSIONS[name]:
+        raise MalformedRecord(f"{name} has no version {version}")
+    return BY_HAND[name].decode(data, position, version)
 
 
 def _varint(value: int) -> bytes:
@@ -165,7 +179,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[position]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
@@ -13,6 +14,7 @@ from ballast_broker.metadata.image import (
     PartitionRegistration,
     TopicImage,
 )
+from ballast_broker.metadata.partition_records import PartitionRecord
 from ballast_broker.metadata.records import record
 
 
@@ -85,22 +87,21 @@ def topic_records(topic: TopicImage) -> Iterator[Any]:
         yield partition_record(topic.id, partition, registration)
 
 
-def partition_record(topic_id: Any, partition: int, registration: PartitionRegistration) -> Any:
-    return record(
-        "PartitionRecord",
+def partition_record(topic_id: UUID, partition: int, registration: PartitionRegistration) -> PartitionRecord:
+    return PartitionRecord(
         partition_id=partition,
         topic_id=topic_id,
-        replicas=list(registration.replicas),
-        isr=list(registration.isr),
-        removing_replicas=list(registration.removing_replicas),
-        adding_replicas=list(registration.adding_replicas),
+        replicas=registration.replicas,
+        isr=registration.isr,
+        removing_replicas=registration.removing_replicas,
+        adding_replicas=registration.adding_replicas,
         leader=registration.leader,
         leader_recovery_state=registration.leader_recovery_state,
         leader_epoch=registration.leader_epoch,
         partition_epoch=registration.partition_epoch,
-        directories=list(registration.directories),
-        eligible_leader_replicas=list(registration.elr) or None,
-        last_known_elr=list(registration.last_known_elr) or None,
+        directories=registration.directories,
+        eligible_leader_replicas=registration.elr or None,
+        last_known_elr=registration.last_known_elr or None,
     )
 
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 STALL_S = 0.1
 MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
-APPLY_BYTES = 1024 * 1024
+APPLY_BYTES = 128 * 1024
 RESIGN_WAIT_S = 0.3
 
 
@@ -229,7 +229,7 @@ class RaftDriver:
         if api_key == wire.FETCH_SNAPSHOT:
             return self._handle_fetch_snapshot(request)
         if api_key == wire.DESCRIBE_QUORUM:
-            return describe_quorum(self.core, self.quorum, self._now(), self._clock.wall_ms())
+            return describe_quorum(request, self.core, self.quorum, self._now(), self._clock.wall_ms())
         wire.check_cluster(request, self.quorum.cluster_id)
         now = self._now()
         if api_key == wire.VOTE:

@@ -214,10 +214,6 @@ def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> tup
 
 def _refused(entry: FetchEntry, error: ApiError, replica: Replica | None) -> FetchResult:
     result = FetchResult(entry.topic_partition, error.code)
-    if replica is not None:
-        if error.code in EPOCH_ERRORS:
-            result.current_leader = (replica.state.leader_id, replica.state.leader_epoch)
-        if replica.log is not None and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            result.high_watermark = replica.state.high_watermark
-            result.log_start_offset = replica.log.log_start_offset
+    if replica is not None and error.code in EPOCH_ERRORS:
+        result.current_leader = (replica.state.leader_id, replica.state.leader_epoch)
     return result

@@ -88,7 +88,7 @@ class Replica:
         return self.online_log()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        if current_leader_epoch >= 0 and current_leader_epoch != self.state.leader_epoch:
+        if current_leader_epoch not in (-1, self.state.leader_epoch):
             fenced = current_leader_epoch < self.state.leader_epoch
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ballast_broker.seams import Bytes, File
+from ballast_broker.seams import Bytes, DiskUsage, File
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class RealFile:
             os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RealDiskUsage:
     total_bytes: int
     usable_bytes: int
@@ -188,7 +188,7 @@ class RealDisk:
             copied += len(piece)
         return copied
 
-    def usage(self, path: str) -> RealDiskUsage:
+    def usage(self, path: str) -> DiskUsage:
         figures = os.statvfs(path)
         return RealDiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
 

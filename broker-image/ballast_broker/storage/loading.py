@@ -51,7 +51,10 @@ def create_log(
 ) -> Log:
     """A new folder with one empty segment."""
     context.disk.make_directory(path)
-    log = _assemble(context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset)
+    log = _assemble(
+        context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
+        producers=ProducerStates(),
+    )  # fmt: skip
     if topic_id != ZERO_UUID:
         write_topic_id(log, topic_id)
     log.new_segment(start_offset)
@@ -91,7 +94,7 @@ def _assemble(
         end_offset=end_offset,
         recovery_point=recovery_point,
         epochs=epochs or LeaderEpochs(),
-        producers=producers or ProducerStates(),
+        producers=producers,
         snapshots=snapshots or ProducerSnapshots(context.disk, folder, []),
     )
 
@@ -146,10 +149,11 @@ class _Loading:
     def _log(self, directory: LogDirectory, partition: TopicPartition, start: int) -> Log:
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        producers = ProducerStates()
+        producers: ProducerStates | None = None
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
         snapshots.remove_after(self.end_offset)
-        if self.segments:
+        if self.end_offset not in snapshots.offsets:  # else it is read when it is needed
+            producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             replay(producers, self.segments, self.end_offset)
         return _assemble(
@@ -227,7 +231,7 @@ class _Loading:
             return
         bases = [segment.base_offset for segment in self.segments]
         first = max([0, *[n for n, base in enumerate(bases) if base <= self.recovery_point]])
-        self._check_flushed(first)
+        first = self._check_flushed(first)
         number = first
         self.end_offset = self.segments[first].base_offset
         while number < len(self.segments):
@@ -242,18 +246,20 @@ class _Loading:
             if segment.size < size and number < len(self.segments):
                 self._drop(number)
 
-    def _check_flushed(self, first: int) -> None:
-        """Segments before the recovery point: only that their indexes are there and can be right."""
+    def _check_flushed(self, first: int) -> int:
+        """Segments before the recovery point: only that their indexes are there and can be right. Answers where the
+        scan begins, which is earlier by as many segments as turned out to be covered by others."""
         number = 0
         while number < first:
             segment = self.segments[number]
-            tail = self._plausible_end(segment)
             following = self.segments[number + 1]
+            tail = self._plausible_end(segment)
             if tail > following.base_offset:
                 kept = resolve_overlap(self.disk, following, tail, self.config.index_interval_bytes)
                 self.segments[number + 1 : number + 2] = kept
                 first += len(kept) - 1
             number += 1
+        return first
 
     def _plausible_end(self, segment: Segment) -> int:
         """An offset that the segment surely reaches; rebuilds its indexes if they cannot be right."""
@@ -264,12 +270,25 @@ class _Loading:
             entry = segment.offset_index.last()
             if entry is not None and not (entry[0] > 0 and 0 <= entry[1] < segment.size):
                 raise CorruptFile("the offset index does not fit the log")
-            if segment.time_index.last() == (0, 0) and segment.time_index.count > 1:
-                raise CorruptFile("the time index ends with zeros")
+            if not self._time_index_fits(segment):
+                raise CorruptFile("the time index does not fit the log")
         except CorruptFile:
             rebuild_indexes(segment, self.config.index_interval_bytes, active=False)
             entry = segment.offset_index.last()
         return segment.base_offset + entry[0] + 1 if entry else segment.base_offset
+
+    def _time_index_fits(self, segment: Segment) -> bool:
+        """A sealed segment's last entry is that of its latest record; a batch without timestamps has none."""
+        last = segment.time_index.last()
+        if last is None:
+            return segment.first_batch_timestamp() < 0
+        entry = segment.offset_index.last()
+        surely = segment.base_offset + (entry[0] if entry else 0)
+        batches = segment.batches(entry[1] if entry else 0)
+        end = max([surely, *[header.base_offset + header.last_offset_delta for _, header in batches]])
+        return (
+            last[0] >= 0 and last[1] <= end - segment.base_offset and (last != (0, 0) or segment.time_index.count == 1)
+        )
 
     def _recover_segment(self, segment: Segment) -> int:
         """Scan with CRCs, cut, write the indexes anew; answers the next offset."""

@@ -24,7 +24,7 @@ from ballast_broker.storage.conversion import inspects_records, prepare
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
-from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe
+from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe, replay
 from ballast_broker.storage.producers import ProducerStates, SentBatch
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
@@ -47,6 +47,8 @@ class Log:
         "_config",
         "_high_watermark",
         "_inspects_records",
+        "_producers",
+        "_producers_end",
         "_roll_after_timestamp",
         "_writable",
         "bases",
@@ -60,7 +62,6 @@ class Log:
         "folder",
         "known_positions",
         "last_flush_ms",
-        "producers",
         "recovery_point",
         "segments",
         "size_bytes",
@@ -68,6 +69,7 @@ class Log:
         "start_offset",
         "topic_id",
         "topic_partition",
+        "touched",
         "truncations",
     )
 
@@ -85,9 +87,10 @@ class Log:
         end_offset: int,
         recovery_point: int,
         epochs: LeaderEpochs,
-        producers: ProducerStates,
+        producers: ProducerStates | None,
         snapshots: ProducerSnapshots,
     ) -> None:
+        """`producers` None: they are read from the snapshot at `end_offset` when first needed."""
         self.context = context
         self.directory = directory
         self.folder = folder
@@ -99,12 +102,14 @@ class Log:
         self.end_offset = end_offset
         self.recovery_point = recovery_point
         self.epochs = epochs
-        self.producers = producers
+        self._producers = producers
+        self._producers_end = end_offset
         self.snapshots = snapshots
         self.size_bytes = sum(segment.size for segment in segments)
         self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
         self.flush_lock = threading.Lock()
         self.truncations = 0
+        self.touched = False  # since it was loaded
         self.last_flush_ms = 0
         self.closed = False
         self.cleaning_paused = 0
@@ -114,6 +119,23 @@ class Log:
         self.update_config(config)
 
     # Facts
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self._producers or self._load_producers()
+
+    @property
+    def producers_are_loaded(self) -> bool:
+        return self._producers is not None
+
+    def _load_producers(self) -> ProducerStates:
+        if self._producers is None:
+            with self.disk_faults():
+                loaded = ProducerStates()
+                self.snapshots.load(loaded, self._producers_end)
+                replay(loaded, self.segments, self._producers_end)
+                self._producers = loaded
+        return self._producers
 
     @property
     def config(self) -> LogConfig:
@@ -212,7 +234,7 @@ class Log:
 
     def _duplicate(self, batch: SentBatch, size: int) -> AppendInfo:
         return AppendInfo(
-            batch.first_offset, batch.last_offset, batch.timestamp, -1, self.start_offset,
+            batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, self.start_offset,
             batch.offset_delta + 1, size, duplicate=True,
         )  # fmt: skip
 
@@ -330,12 +352,14 @@ class Log:
     def invalidate_write_state(self) -> None:
         """The active segment is not what the last append knew: look again before the next."""
         self._writable = False
+        self.touched = True
 
     def _prepare_to_write(self, segment: Segment) -> None:
         """First append after a start, a truncation or a change of configuration."""
         if self.closed:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {self.topic_partition} is closed")
         segment.resume()
+        self.touched = True
         if segment.size:
             first = segment.first_batch_timestamp()
             first = first if first >= 0 else segment.created_ms or self.context.clock.wall_ms()
@@ -388,6 +412,7 @@ class Log:
         self.known_positions.clear()
         self._roll_after_timestamp = 2**63
         self._writable = True
+        self.touched = True
         return segment
 
     def write_epochs(self) -> None:

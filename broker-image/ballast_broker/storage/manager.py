@@ -18,6 +18,8 @@ from uuid import UUID
 from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage import checkpoint
+from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
+from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
@@ -46,7 +48,8 @@ _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY
 
 
 class LogManager:
-    """`config_of(topic)`: the topic's configuration as far as it is known at start; updated later by metadata."""
+    """`config_of(topic)`: the topic's configuration as far as it is known at start; updated later by metadata.
+    `cleaner`: a process of its own unless the disk is not the real one (`CleanerInThread`)."""
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class LogManager:
         random: Random,
         *,
         config_of: Callable[[str], LogConfig] = lambda topic: LogConfig(),
+        cleaner: CleanerRunner | None = None,
     ) -> None:
         self.disk = disk
         self.clock = clock
@@ -75,6 +79,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
         self._counts: dict[str, int] = {directory.path: 0 for directory in self.directories}
         self.maintenance = Maintenance(self)
+        self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
             disk,
             clock,
@@ -312,8 +317,15 @@ class LogManager:
         """
         future, current = self._future_logs[topic_partition], self._logs[topic_partition]
         if current.directory.online:
-            self._discard(current)
-        self._rename(future, "")
+            self._rename(current, DELETE_SUFFIX)
+        try:
+            self._rename(future, "")
+        except LogDirectoryFailure:
+            # The destination fails at the last moment: the current log goes on where it was.
+            if current.directory.online:
+                self._rename(current, "")
+            raise
+        self._retire(current)
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
         self._counts[current.directory.path] -= 1
@@ -352,11 +364,16 @@ class LogManager:
 
     def _discard(self, log: Log) -> None:
         log.closed = True
+        if log.directory.online:
+            self._rename(log, DELETE_SUFFIX)
+        self._retire(log)
+
+    def _retire(self, log: Log) -> None:
+        """Its folder is renamed `-delete` already."""
+        log.closed = True
         log.invalidate_write_state()
         if not log.directory.online:
             return
-        self.maintenance.forget_removals_under(log.folder.path)
-        self._rename(log, DELETE_SUFFIX)
         for segment in log.segments:
             segment.deleted = True
             segment.close()
@@ -372,6 +389,8 @@ class LogManager:
         path = f"{log.directory.path}/{name}"
         with log.disk_faults():
             self.disk.rename(log.folder.path, path)
+        if suffix == DELETE_SUFFIX:
+            self.maintenance.forget_removals_under(log.folder.path)
         log.folder.path = path
 
     # Failure
@@ -412,7 +431,11 @@ class LogManager:
     # Going on and stopping
 
     async def run_maintenance(self) -> None:
-        await self.maintenance.run()
+        """Everything that happens by the clock, and the cleaner, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.maintenance.run())
+            if self.config.log_cleaner_enable:
+                group.create_task(self.compactor.run())
 
     async def shutdown(self, broker_epoch: int = -1) -> None:
         """Everything flushed, checkpoints, the clean-shutdown mark, locks given back."""

@@ -26,17 +26,18 @@ class OpenFiles:
         return len(self._opened)
 
     def opened(self, item: Closable) -> None:
+        """Makes room first, so that what is being opened is not what is closed."""
+        if len(self._opened) >= self.limit:
+            self._sweep()
         item.used_lately = True
         self._opened[item] = None
-        if len(self._opened) > self.limit:
-            self._sweep()
 
     def _sweep(self) -> None:
         for _ in range(2 * len(self._opened)):
             item = next(iter(self._opened))
             del self._opened[item]
             if not item.used_lately and item.close_if_idle():
-                if len(self._opened) <= self.limit:
+                if len(self._opened) < self.limit:
                     return
                 continue
             item.used_lately = False

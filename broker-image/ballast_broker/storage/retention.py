@@ -25,10 +25,13 @@ Due = Callable[[Segment, "int | None"], bool]
 
 def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
     """`segment.ms` less a part of the jitter, so that partitions do not all roll at once."""
-    jitter = min(config.segment_jitter_ms, config.segment_ms)
+    longest = config.segment_ms
+    if "compact" in config.cleanup_policy:  # the active segment is never compacted: it must end in time
+        longest = min(longest, config.max_compaction_lag_ms)
+    jitter = min(config.segment_jitter_ms, longest)
     if jitter <= 0:
-        return config.segment_ms
-    return config.segment_ms - spread(partition.topic, partition.partition, jitter)
+        return longest
+    return longest - spread(partition.topic, partition.partition, jitter)
 
 
 def delete_old_segments(log: Log, now_ms: int) -> int:

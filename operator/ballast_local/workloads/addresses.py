@@ -16,10 +16,9 @@ SHARED = "127.0.0.1"
 class Addresses:
     def __init__(self, path: Path, salt: str, many: bool = sys.platform == "linux") -> None:
         self._path, self._salt, self.many = path, salt, many
-        self._held: dict[str, str] = {}
-        if path.is_file():
-            self._held = json.loads(path.read_text())
+        self._held = _read(path)
         self._taken = set(self._held.values())
+        _write(path, self._held)
 
     def take(self, name: str) -> str:
         """The address of a name: the one it has, or a new one."""
@@ -29,14 +28,14 @@ class Addresses:
         if held is None:
             held = self._held[name] = self._free(name)
             self._taken.add(held)
-            self._save()
+            self._append(name, held)
         return held
 
     def release(self, name: str) -> None:
         held = self._held.pop(name, None)
         if held is not None:
             self._taken.discard(held)
-            self._save()
+            self._append(name, None)
 
     def _free(self, name: str) -> str:
         """By hash, so that clusters side by side on one machine do not meet."""
@@ -49,7 +48,28 @@ class Addresses:
                 return candidate
         raise RuntimeError("no free loopback address")
 
-    def _save(self) -> None:
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps(self._held))
-        temporary.replace(self._path)
+    def _append(self, name: str, address: str | None) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps([name, address]) + "\n")
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The journal's last word on every name; a torn last line is nothing."""
+    held: dict[str, str] = {}
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            name, address = json.loads(line)
+        except ValueError:
+            continue
+        if address is None:
+            held.pop(name, None)
+        else:
+            held[name] = address
+    return held
+
+
+def _write(path: Path, held: dict[str, str]) -> None:
+    """Begins the journal anew with what still holds."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text("".join(json.dumps([name, address]) + "\n" for name, address in held.items()))
+    temporary.replace(path)

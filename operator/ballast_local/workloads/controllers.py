@@ -13,6 +13,7 @@ from ballast_local.workloads.client import Client
 from ballast_local.workloads.controller import Controller
 from ballast_local.workloads.disruption import DisruptionController
 from ballast_local.workloads.garbage import DefinitionController, GarbageCollector, NamespaceController
+from ballast_local.workloads.housekeeping import keep_house
 from ballast_local.workloads.job import CronJobController, JobController
 from ballast_local.workloads.logs import Logs
 from ballast_local.workloads.node import Node
@@ -24,7 +25,7 @@ from ballast_local.workloads.statefulset import StatefulSetController
 class Workloads:
     def __init__(self, store: Store, registry: Registry, objects: Objects, data: Path, kubeconfig: Path) -> None:
         self._closing = asyncio.Event()
-        self._addresses = Addresses(data / "addresses.json", str(data))
+        self._addresses = Addresses(data / "addresses.log", str(data))
         self.logs = Logs(data / "pods", self._closing)
 
         def client(manager: str) -> Client:
@@ -46,6 +47,9 @@ class Workloads:
             DisruptionController(client("disruption-controller")),
         ]
         self._node = Node(client("kubelet"), data, self._addresses, self.logs, kubeconfig)
+        self._housekeeping = client("housekeeping")
+        self._pods = data / "pods"
+        self._house: asyncio.Task[None] | None = None
         store.listen(CRD_KEY, self._definition_changed)
 
     def _definition_changed(self, change: Change) -> None:
@@ -56,9 +60,13 @@ class Workloads:
         for controller in self._controllers:
             controller.start()
         await self._node.start()
+        self._house = asyncio.create_task(keep_house(self._housekeeping, self._pods))
 
     async def stop(self) -> None:
         self._closing.set()
+        if self._house is not None:
+            self._house.cancel()
+            await asyncio.gather(self._house, return_exceptions=True)
         for controller in self._controllers:
             await controller.stop()
         await self._node.stop()

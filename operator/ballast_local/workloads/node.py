@@ -39,7 +39,9 @@ class Node:
         for kind, key in (("ConfigMap", "configmaps."), ("Secret", "secrets.")):
             self._client.listen(key, lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
         for pod in self._client.find("pods."):
-            self._consider(pod)
+            if _was_cut_off(pod):
+                self._client.set_status("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], _lost(pod))
+            self._consider(self._client.get("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"]) or pod)
 
     async def stop(self) -> None:
         """As when a node shuts down: pods end with their grace, and stay stored to run again."""
@@ -172,3 +174,22 @@ class Node:
             return self._addresses.take(f"pod/{namespace}/{pod}")
         address = held["spec"].get("clusterIP")
         return address if address and address != "None" else None
+
+
+def _was_cut_off(pod: Obj) -> bool:
+    """A pod that must not run twice, and ran when the node went down."""
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    unfinished = pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ran = any("running" in (one.get("state") or {}) for one in statuses)
+    return pod["spec"].get("restartPolicy") == "Never" and unfinished and ran
+
+
+def _lost(pod: Obj) -> Obj:
+    message = "The container could not be located when the node came back"
+    ended = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": meta.now()}
+    statuses = [
+        one | {"state": {"terminated": ended}, "ready": False, "started": False} if "running" in one["state"] else one
+        for one in pod["status"]["containerStatuses"]
+    ]
+    status: Obj = pod["status"]
+    return status | {"phase": "Failed", "reason": "NodeLost", "containerStatuses": statuses}

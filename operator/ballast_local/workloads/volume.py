@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ballast_local.errors import Obj
 
-SUPPORTED = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
 Texts = dict[str, bytes]
 
 

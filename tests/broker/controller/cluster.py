@@ -45,7 +45,9 @@ class FewConfigs:
     def default(self, resource_type: int, name: str) -> str | None:
         return KNOWN.get(name)
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
         for name, default in KNOWN.items():
             own = name in overrides
             yield ConfigEntry(name, overrides.get(name, default), False, 1 if own else 5, False)

@@ -214,6 +214,7 @@ class LocalNetwork:
         self.listeners: dict[tuple[str, int], Handler] = {}
         self.channels: list[LocalChannel] = []
         self.calls: list[str] = []
+        self.on_message: Callable[[], None] = lambda: None
 
     def listen(self, host: str, port: int, handler: Handler) -> None:
         self.listeners[host, port] = handler
@@ -248,6 +249,9 @@ class LocalChannel:
             raise ConnectionResetError
         name = type(request).__name__.removesuffix("Request")
         self._network.calls.append(name)
+        self._network.on_message()
+        if self.closed:
+            raise ConnectionResetError
         received = message(f"{name}Request").decode(bytes(request.encode(version)), version=version)
         task = asyncio.ensure_future(handler(request.API_KEY, version, received, Origin(self._connection)))
         self._waiting.add(task)
@@ -259,6 +263,9 @@ class LocalChannel:
             raise
         finally:
             self._waiting.discard(task)
+        self._network.on_message()
+        if self.closed:
+            raise ConnectionResetError
         return message(f"{name}Response").decode(bytes(response.encode(version)), version=version)
 
     def close(self) -> None:

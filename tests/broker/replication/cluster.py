@@ -72,7 +72,9 @@ class AnyConfig:
     def default(self, resource_type: int, name: str) -> str | None:
         return None
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
         return ()
 
 
@@ -214,7 +216,7 @@ def everything(image: MetadataImage) -> MetadataDelta:
 
 
 def round_trip(sent: Any, version: int) -> Any:
-    kind = type(sent)
+    kind = message(type(sent).__name__)
     return kind.decode(sent.encode(version), version=version)
 
 
@@ -245,7 +247,7 @@ class Node:
 
     async def _open(self) -> None:
         for directory in self.directories:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.parent.mkdir(parents=True, exist_ok=True)
         config = StorageConfig(
             node_id=self.broker_id, log_dirs=tuple(map(str, self.directories)), cluster_id=CLUSTER_ID
         )
@@ -343,7 +345,8 @@ class Channel:
         await asyncio.sleep(0)
         response = await serve(self._target.replicas, sent, self._network.cluster)
         self._check()
-        return round_trip(response, version)
+        decode = getattr(request, "decode_response", type(response).decode)
+        return decode(memoryview(response.encode(version)), version=version)
 
     def _check(self) -> None:
         if self.closed or not self._target.up or self._network.cut_off(self._target.broker_id):
@@ -374,7 +377,7 @@ class Cluster:
         self.folder = folder
         self.controller = Controller()
         self.disk: Any = RealDisk()
-        self.threads = RealThreads(2)
+        self.threads: Any = RealThreads(2)
         self.nodes: dict[int, Node] = {}
         self.cuts: set[frozenset[int]] = set()
         self.fetches: list[Any] = []

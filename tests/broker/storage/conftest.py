@@ -130,5 +130,19 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
+def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Bench]]:
+    """As many as a property test has examples."""
+    made: list[Bench] = []
+
+    def make() -> Bench:
+        made.append(Bench(tmp_path_factory.mktemp("bench")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.release()
+
+
+@pytest.fixture
 def read_all() -> Callable[..., list[Record]]:
     return records_of

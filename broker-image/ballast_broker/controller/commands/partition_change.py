@@ -18,8 +18,7 @@ from uuid import UUID
 
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.metadata.image import NO_LEADER, RECOVERING, PartitionRegistration, TopicImage
-from ballast_broker.metadata.partition_merge import LEADER_UNCHANGED
-from ballast_broker.metadata.records import record
+from ballast_broker.metadata.partition_records import LEADER_UNCHANGED, PartitionChangeRecord
 
 
 class Election(Enum):
@@ -66,7 +65,7 @@ class PartitionChange:
         self.recovery_state = before.leader_recovery_state
         self.directories = dict(zip(before.replicas, before.directories, strict=True))
 
-    def build(self) -> Any | None:
+    def build(self) -> PartitionChangeRecord | None:
         """The record, or None where nothing changes."""
         self._complete_reassignment()
         self._update_elr()
@@ -80,7 +79,7 @@ class PartitionChange:
             fields.setdefault("leader_recovery_state", self.recovery_state)
         if not fields:
             return None
-        return record("PartitionChangeRecord", topic_id=self.topic_id, partition_id=self.partition_id, **fields)
+        return PartitionChangeRecord(topic_id=self.topic_id, partition_id=self.partition_id, **fields)
 
     # ------------------------------------------------------------------ steps
 

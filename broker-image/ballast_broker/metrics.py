@@ -1,0 +1,259 @@
+"""What `/metrics` tells, in Prometheus's text format. `docs/metrics.md` says what each name means.
+
+Read from the rooms at the moment of the scrape; nothing is counted for this page alone. Series of partitions are
+written by hand, in slices of `SLICE_S`, so that a page of 10,000 partitions never holds the loop up; what changes
+meanwhile shows in part, as in any scrape. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ballast_broker.request_metrics import LATENCY_BOUNDS_S
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.net.server import Server
+    from ballast_broker.raft.driver import RaftDriver
+    from ballast_broker.replication.partition import Partition
+    from ballast_broker.replication.replicas import Replicas
+    from ballast_broker.request_metrics import RequestMetrics
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.manager import LogManager
+    from ballast_broker.traffic import Traffic
+
+SLICE_S = 0.002
+LINES_OF_A_PIECE = 100
+NOTHING = ""
+COUNTED = (
+    "ballast_replicas",
+    "ballast_leaders",
+    "ballast_under_replicated_partitions",
+    "ballast_under_min_isr_partitions",
+    "ballast_offline_replicas",
+)
+
+T = TypeVar("T")
+Labels = str
+Samples = Iterable[tuple[Labels, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The rooms that the page looks at. A node that is a controller only has neither replicas nor groups."""
+
+    node_id: int
+    cluster_id: str
+    rack: str | None
+    image: Callable[[], MetadataImage]
+    logs: LogManager
+    requests: RequestMetrics
+    traffic: Traffic
+    quorum: RaftDriver
+    server: Server
+    replicas: Replicas | None = None
+    groups: GroupCoordinator | None = None
+    per_partition: bool = True
+
+
+def escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def label_set(**labels: object) -> Labels:
+    return ",".join(f'{name}="{escape(str(value))}"' for name, value in labels.items())
+
+
+class MetricsPage:
+    def __init__(self, observed: Observed) -> None:
+        self._seen = observed
+        self._broker = label_set(broker=observed.node_id)
+        self._process: Callable[[], str] | None = None
+
+    async def render(self) -> AsyncIterator[bytes]:
+        """The page, piece by piece; other work has its turn between two pieces."""
+        if self._process is None:
+            self._process = await asyncio.to_thread(process_page)  # a tenth of a second to load
+        now = asyncio.get_running_loop().time
+        began, pieces = now(), [self._process()]
+        for piece in self._pieces():
+            pieces.append(piece)
+            if now() - began > SLICE_S:
+                yield "".join(pieces).encode()
+                pieces.clear()
+                await asyncio.sleep(0)
+                began = now()
+        yield "".join(pieces).encode()
+
+    def _pieces(self) -> Iterator[str]:
+        """Between any two of them the page may pause."""
+        yield from self._of_the_node()
+        yield from self._of_directories()
+        yield from self._of_requests()
+        if self._seen.replicas is not None:
+            yield from self._of_replication(self._seen.replicas)
+            if self._seen.per_partition:
+                yield from self._of_partitions(self._seen.replicas)
+        if self._seen.groups is not None and self._seen.replicas is not None:
+            yield from self._of_groups(self._seen.groups, self._seen.replicas)
+
+    # -- the node -------------------------------------------------------------------------------------------------
+    def _of_the_node(self) -> Iterator[str]:
+        seen, own = self._seen, self._broker
+        info = label_set(broker=seen.node_id, rack=seen.rack or "", cluster_id=seen.cluster_id)
+        yield from family("ballast_broker_info", "gauge", [(info, 1)])
+        yield from family("ballast_controller_active", "gauge", [(own, seen.quorum.is_leader)])
+        yield from family("ballast_metadata_offset", "gauge", [(own, seen.image().offset)])
+        server = seen.server
+        yield from family("ballast_connections", "gauge", [(own, len(server.connections))])
+        yield from family("ballast_connections_accepted_total", "counter", [(own, server.accepted_count)])
+        yield from family("ballast_connections_refused_total", "counter", [(own, server.refused_count)])
+        yield from family("ballast_request_queue_bytes", "gauge", [(own, server.queued_bytes)])
+
+    def _of_directories(self) -> Iterator[str]:
+        directories = self._seen.logs.directories
+        labels = {d.path: label_set(broker=self._seen.node_id, log_dir=d.path) for d in directories}
+        usages = [(labels[d.path], d.usage()) for d in directories]
+        known = [(label, usage) for label, usage in usages if usage is not None]
+        yield from family("ballast_log_dir_total_bytes", "gauge", [(label, u.total_bytes) for label, u in known])
+        used = [(label, u.total_bytes - u.usable_bytes) for label, u in known]
+        yield from family("ballast_log_dir_used_bytes", "gauge", used)
+        offline = [(labels[d.path], not d.online) for d in directories]
+        yield from family("ballast_log_dir_offline", "gauge", offline)
+        yield from family("ballast_log_dir_cordoned", "gauge", [(labels[d.path], d.cordoned) for d in directories])
+
+    def _of_requests(self) -> Iterator[str]:
+        requests = self._seen.requests
+        own = self._broker
+        errors = [(f"{own},{label_set(api=api, error=e)}", count) for (api, e), count in requests.errors.items()]
+        yield from family("ballast_request_errors_total", "counter", errors)
+        yield head("ballast_request_duration_seconds", "histogram")
+        for api, latency in list(requests.latency.items()):
+            labels = f"{own},{label_set(api=api)}"
+            running = itertools.accumulate(latency.buckets)
+            for bound, count in zip((*LATENCY_BOUNDS_S, "+Inf"), running, strict=True):
+                yield f'ballast_request_duration_seconds_bucket{{{labels},le="{bound}"}} {count}\n'
+            yield f"ballast_request_duration_seconds_sum{{{labels}}} {latency.total_s:.6f}\n"
+            yield f"ballast_request_duration_seconds_count{{{labels}}} {latency.count}\n"
+
+    # -- replication ----------------------------------------------------------------------------------------------
+    def _of_replication(self, replicas: Replicas) -> Iterator[str]:
+        own, counts = self._broker, dict.fromkeys(COUNTED, 0)
+        for some in in_pieces(replicas.partitions()):
+            counts["ballast_replicas"] += len(some)
+            counts["ballast_leaders"] += sum(p.is_leader for p in some)
+            counts["ballast_under_replicated_partitions"] += sum(p.under_replicated for p in some)
+            counts["ballast_under_min_isr_partitions"] += sum(p.under_min_isr for p in some)
+            counts["ballast_offline_replicas"] += sum(replicas.local_log(p.topic_partition) is None for p in some)
+            yield NOTHING
+        for name, count in counts.items():
+            yield from family(name, "gauge", [(own, count)])
+        changes = replicas.isr_changes
+        yield from family("ballast_isr_shrinks_total", "counter", [(own, changes.shrinks)])
+        yield from family("ballast_isr_expands_total", "counter", [(own, changes.expands)])
+        yield from family("ballast_isr_failed_updates_total", "counter", [(own, changes.failed_updates)])
+        yield from self._of_moves(replicas)
+
+    def _of_moves(self, replicas: Replicas) -> Iterator[str]:
+        moves = list(replicas.movers.moves.values())
+        own = self._broker
+        yield from family("ballast_moves", "gauge", [(own, len(moves))])
+        yield from family("ballast_moves_paused", "gauge", [(own, sum(m.paused is not None for m in moves))])
+        stuck = sum(m.not_converging for m in moves)
+        yield from family("ballast_moves_not_converging", "gauge", [(own, stuck)])
+        yield from family("ballast_moves_copied_bytes_total", "counter", [(own, replicas.movers.rate.total_bytes)])
+
+    # -- partitions -----------------------------------------------------------------------------------------------
+    def _of_partitions(self, replicas: Replicas) -> Iterator[str]:
+        logs = list(self._seen.logs.logs.items())
+        futures = list(self._seen.logs.future_logs.items())
+        names: dict[TopicPartition, Labels] = {}
+        for some in in_pieces(logs):
+            names |= {topic_partition: self._partition_labels(topic_partition) for topic_partition, _ in some}
+            yield NOTHING
+        yield from family("ballast_replica_size_bytes", "gauge", self._sizes(logs))
+        yield from family("ballast_replica_future_size_bytes", "gauge", self._sizes(futures))
+        ends: Samples = ((names[tp], log.log_end_offset) for tp, log in logs)
+        yield from family("ballast_replica_log_end_offset", "gauge", ends)
+        starts: Samples = ((names[tp], log.log_start_offset) for tp, log in logs)
+        yield from family("ballast_replica_log_start_offset", "gauge", starts)
+        partitions = replicas.partitions()
+        leaders: Samples = ((names[p.topic_partition], p.is_leader) for p in partitions if p.topic_partition in names)
+        yield from family("ballast_partition_leader", "gauge", leaders)
+        yield from family("ballast_replica_position", "gauge", self._positions(partitions, names))
+        traffic = self._seen.traffic
+        for name, counted in (
+            ("ballast_partition_bytes_in_total", traffic.bytes_in),
+            ("ballast_partition_bytes_out_total", traffic.bytes_out),
+        ):
+            yield from family(name, "counter", ((names[tp], n) for tp, n in list(counted.items()) if tp in names))
+
+    def _partition_labels(self, topic_partition: TopicPartition) -> Labels:
+        # No escaping: a topic's name has only letters, digits, dots, dashes and underscores.
+        return f'topic="{topic_partition.topic}",partition="{topic_partition.partition}",{self._broker}'
+
+    def _sizes(self, logs: list[tuple[TopicPartition, Log]]) -> Samples:
+        places = {d.path: label_set(log_dir=d.path) for d in self._seen.logs.directories}
+        for topic_partition, log in logs:
+            yield f"{self._partition_labels(topic_partition)},{places[log.directory.path]}", log.size_bytes
+
+    def _positions(self, partitions: list[Partition], names: dict[TopicPartition, Labels]) -> Samples:
+        for partition in partitions:
+            if self._seen.node_id in partition.replicas and partition.topic_partition in names:
+                yield names[partition.topic_partition], partition.replicas.index(self._seen.node_id)
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+    def _of_groups(self, coordinator: GroupCoordinator, replicas: Replicas) -> Iterator[str]:
+        groups = coordinator.loaded_groups()
+        own = self._broker
+        states: Samples = ((f"{own},{label_set(group=g.group_id, state=g.state.value)}", 1) for g, _ in groups)
+        yield from family("ballast_group_state", "gauge", states)
+        members: Samples = ((f"{own},{label_set(group=g.group_id)}", len(g.members)) for g, _ in groups)
+        yield from family("ballast_group_members", "gauge", members)
+        committed = [
+            (label_set(group=group.group_id), tp, commit.offset)
+            for group, offsets in groups
+            for tp, commit in offsets.items()
+        ]
+        told: Samples = ((f"{group},{self._partition_labels(tp)}", offset) for group, tp, offset in committed)
+        yield from family("ballast_group_committed_offset", "gauge", told)
+        yield from family("ballast_group_lag", "gauge", self._lags(committed, replicas))
+
+    def _lags(self, committed: list[tuple[Labels, TopicPartition, int]], replicas: Replicas) -> Samples:
+        """Only where this broker has a replica: the others' ends are not known here."""
+        for group, topic_partition, offset in committed:
+            log = replicas.local_log(topic_partition)
+            if log is not None:
+                yield f"{group},{self._partition_labels(topic_partition)}", max(0, log.high_watermark - offset)
+
+
+def head(name: str, kind: str) -> str:
+    return f"# TYPE {name} {kind}\n"
+
+
+def family(name: str, kind: str, samples: Samples) -> Iterator[str]:
+    yield head(name, kind)
+    for some in in_pieces(samples):
+        yield "".join([f"{name}{{{labels}}} {value:d}\n" for labels, value in some])
+
+
+def in_pieces(things: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(things)
+    while some := list(itertools.islice(iterator, LINES_OF_A_PIECE)):
+        yield some
+
+
+def process_page() -> Callable[[], str]:
+    """CPU, memory, handles and garbage collections, as prometheus-client names them in every Python process."""
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return lambda: generate_latest(registry).decode()

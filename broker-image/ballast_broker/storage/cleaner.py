@@ -1,0 +1,280 @@
+"""Compaction of sealed segments: the newest record of each key is kept, offsets are kept, tombstones for a while.
+
+Reads segments and writes `.cleaned` files beside them; renames nothing and touches no log: `compaction` swaps the
+result in. Runs in a process (or thread) of its own. Memory is bounded by the job's `map_entries`: when the map is
+full, cleaning ends there and the next pass goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from ballast_broker.seams import Disk, File
+from ballast_broker.storage.batch_header import walk
+from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from ballast_broker.storage.recovery import Scan
+from ballast_broker.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    MAXIMUM_RELATIVE_OFFSET,
+    TIME_INDEX_SUFFIX,
+)
+from ballast_wire.records import (
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    BatchView,
+    CorruptBatch,
+    Header,
+    Record,
+    decode_records,
+    encode_batch,
+)
+
+MAP_ENTRY_BYTES = 200  # what one key costs in the map, all in
+_DIGEST_BYTES = 16
+_WRITE_BYTES = 1 << 20
+Throttle = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class CleanJob:
+    """`segments`: (base offset, size) of all sealed segments up to `dirty_end`, oldest first."""
+
+    folder: str
+    segments: list[tuple[int, int]]
+    first_dirty_offset: int
+    dirty_end_offset: int
+    map_entries: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    last_offsets_of_producers: list[int] = field(default_factory=list)
+    io_bytes_per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class CleanedGroup:
+    """Segments with these base offsets become one, of this size, named by the first of them."""
+
+    replaced: list[int]
+    size: int
+
+
+@dataclass(slots=True)
+class CleanResult:
+    end_offset: int
+    groups: list[CleanedGroup]
+    read_bytes: int = 0
+    written_bytes: int = 0
+    keys: int = 0
+
+
+def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> CleanResult:
+    newest, end_offset = build_map(disk, job, throttle)
+    result = CleanResult(end_offset, [], keys=len(newest))
+    for group in group_segments(job, end_offset):
+        _clean_group(disk, job, group, newest, result, throttle)
+    return result
+
+
+def _key_of(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def build_map(disk: Disk, job: CleanJob, throttle: Throttle) -> tuple[dict[bytes, int], int]:
+    """Newest offset of each key in the dirty part, and up to where that part fitted."""
+    newest: dict[bytes, int] = {}
+    ends = [*[base for base, _ in job.segments[1:]], job.dirty_end_offset]
+    for (base, size), following in zip(job.segments, ends, strict=False):
+        if following <= job.first_dirty_offset or base >= job.dirty_end_offset:
+            continue
+        for batch in _batches(disk, job.folder, base, size, throttle):
+            last = batch.header.base_offset + batch.header.last_offset_delta
+            if last < job.first_dirty_offset or batch.is_control:
+                continue
+            if batch.header.base_offset >= job.dirty_end_offset:
+                break
+            if newest and len(newest) + max(0, batch.header.record_count) > job.map_entries:
+                return newest, batch.header.base_offset
+            for record in _records(batch) or ():
+                if record.key is not None and record.offset >= job.first_dirty_offset:
+                    newest[_key_of(record.key)] = record.offset
+    return newest, job.dirty_end_offset
+
+
+def _records(batch: BatchView) -> list[Record] | None:
+    """None for a body that lies: it was stored as sent, and is kept as it is."""
+    try:
+        return list(decode_records(batch))
+    except CorruptBatch:
+        return None
+
+
+def _batches(disk: Disk, folder: str, base: int, size: int, throttle: Throttle) -> Iterator[BatchView]:
+    file = disk.open(f"{folder}/{base:020d}{LOG_SUFFIX}", writable=False)
+    try:
+        yield from _batches_of(file, size, throttle)
+    finally:
+        file.close()
+
+
+def _batches_of(file: File, size: int, throttle: Throttle) -> Iterator[BatchView]:
+    for position, header in walk(file, 0, size):
+        length = header.length + LOG_OVERHEAD
+        throttle(length)
+        yield BatchView(memoryview(bytearray(file.pread(length, position))))
+
+
+def group_segments(job: CleanJob, end_offset: int) -> list[list[tuple[int, int]]]:
+    """Neighbours that together fit one segment, by size and by offsets."""
+    groups: list[list[tuple[int, int]]] = []
+    bases = [base for base, _ in job.segments] + [job.dirty_end_offset]
+    group_size = 0
+    for number, (base, size) in enumerate(job.segments):
+        if base >= end_offset:
+            break
+        fits = (
+            groups
+            and group_size + size <= job.segment_bytes
+            and bases[number + 1] - groups[-1][0][0] <= MAXIMUM_RELATIVE_OFFSET
+        )
+        if fits:
+            groups[-1].append((base, size))
+            group_size += size
+        else:
+            groups.append([(base, size)])
+            group_size = size
+    return groups
+
+
+class _Output:
+    """The `.cleaned` files of one group."""
+
+    def __init__(self, disk: Disk, job: CleanJob, base: int) -> None:
+        self._disk = disk
+        self._stem = f"{job.folder}/{base:020d}"
+        self._interval = job.index_interval_bytes
+        self._file = disk.open(self._stem + LOG_SUFFIX + CLEANED_SUFFIX, create=True)
+        self._file.truncate(0)
+        self._buffer = bytearray()
+        self._flushed = 0
+        self.scan = Scan(base, base, offset_of_max_timestamp=base)
+
+    @property
+    def size(self) -> int:
+        return self._flushed + len(self._buffer)
+
+    def write(self, batch: bytes | bytearray | memoryview, header: Header) -> None:
+        self.scan.add(self.size, header, self._interval)
+        self._buffer += batch
+        if len(self._buffer) >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.pwrite(self._buffer, self._flushed)
+        self._flushed += len(self._buffer)
+        self._buffer = bytearray()
+
+    def finish(self) -> int:
+        """All on the disk before it may be renamed."""
+        try:
+            self._flush()
+            self._file.sync()
+        finally:
+            self._file.close()
+        self.scan.add_time_entry()
+        entries = (
+            (INDEX_SUFFIX, OFFSET_ENTRY, self.scan.offset_entries),
+            (TIME_INDEX_SUFFIX, TIME_ENTRY, self.scan.time_entries),
+        )
+        for kind, entry, rows in entries:
+            file = self._disk.open(self._stem + kind + CLEANED_SUFFIX, create=True)
+            try:
+                file.truncate(0)
+                file.pwrite(b"".join([entry.pack(*row) for row in rows]), 0)
+                file.sync()
+            finally:
+                file.close()
+        return self._flushed
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+def _clean_group(
+    disk: Disk,
+    job: CleanJob,
+    group: list[tuple[int, int]],
+    newest: dict[bytes, int],
+    result: CleanResult,
+    throttle: Throttle,
+) -> None:
+    output = _Output(disk, job, group[0][0])
+    last_of_producers = set(job.last_offsets_of_producers)
+    try:
+        for base, size in group:
+            result.read_bytes += size
+            for batch in _batches(disk, job.folder, base, size, throttle):
+                kept = clean_batch(batch, newest, job.now_ms, job.delete_retention_ms, last_of_producers)
+                if kept is not None:
+                    throttle(len(kept))
+                    output.write(kept, BatchView(memoryview(kept)).header)
+    except BaseException:
+        output.abandon()
+        raise
+    written = output.finish()
+    result.written_bytes += written
+    result.groups.append(CleanedGroup([base for base, _ in group], written))
+
+
+def clean_batch(
+    batch: BatchView, newest: dict[bytes, int], now_ms: int, delete_retention_ms: int, last_of_producers: set[int]
+) -> memoryview | bytearray | None:
+    """The batch as it stays: untouched, smaller, empty (to keep a producer's last sequence), or not at all."""
+    if batch.is_control:
+        return batch.bytes_view  # transactions come later; until then markers stay
+    records = _records(batch)
+    if records is None:
+        return batch.bytes_view
+    horizon = batch.delete_horizon_ms
+    keeps_tombstones = horizon is None or now_ms < horizon
+    kept = [
+        record
+        for record in records
+        if record.key is not None
+        and record.offset >= newest.get(_key_of(record.key), -1)
+        and (record.value is not None or keeps_tombstones)
+    ]
+    if not kept:
+        header = batch.header
+        last = header.base_offset + header.last_offset_delta
+        if header.producer_id == NO_PRODUCER_ID or last not in last_of_producers:
+            return None
+    new_horizon = horizon
+    if horizon is None and any(record.value is None for record in kept):
+        new_horizon = now_ms + delete_retention_ms
+    if len(kept) == batch.header.record_count and new_horizon == horizon:
+        return batch.bytes_view
+    return _rebuild(batch, kept, new_horizon)
+
+
+def _rebuild(batch: BatchView, records: list[Record], horizon: int | None) -> bytearray:
+    header = batch.header
+    return encode_batch(
+        records,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        codec=batch.codec,
+        transactional=batch.is_transactional,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        delete_horizon_ms=horizon,
+        append_time_ms=header.max_timestamp if batch.is_log_append_time else None,
+        last_offset=header.base_offset + header.last_offset_delta,
+    )

@@ -1,0 +1,160 @@
+"""The cleaner as a process of its own: one job per line on standard input, one answer per line on standard output.
+
+It lets the broker's loop run on while records are decoded; it ends when its input does. Both ends are in this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import sys
+import time
+from typing import Any, Protocol
+
+from ballast_broker.seams import Disk, Threads
+from ballast_broker.storage.cleaner import CleanedGroup, CleanJob, CleanResult, Throttle, clean
+from ballast_broker.storage.disk import RealDisk
+
+_LINE_LIMIT = 64 << 20
+_NICENESS = 10
+
+
+class CleanerFailed(Exception):
+    """The cleaner could not do a job; its words are in the message. `os_error`: the disk's errno, if it was that."""
+
+    def __init__(self, message: str, os_error: int | None = None) -> None:
+        super().__init__(message)
+        self.os_error = os_error
+
+
+class CleanerRunner(Protocol):
+    async def run(self, job: CleanJob) -> CleanResult:
+        """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
+
+    async def close(self) -> None: ...
+
+
+class CleanerInThread:
+    """For the simulation, whose disk exists in one process only."""
+
+    def __init__(self, disk: Disk, threads: Threads) -> None:
+        self._disk = disk
+        self._threads = threads
+
+    async def run(self, job: CleanJob) -> CleanResult:
+        try:
+            return await self._threads.run(lambda: clean(self._disk, job))
+        except OSError as error:
+            raise CleanerFailed(str(error), error.errno) from error
+
+    async def close(self) -> None:
+        return
+
+
+class CleanerProcess:
+    """Started at the first job, started again if it died."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def run(self, job: CleanJob) -> CleanResult:
+        async with self._turn:
+            if self._process is None:
+                self._process = await _spawn()
+            finished = False
+            try:
+                answer = await _exchange(self._process, json.dumps(dataclasses.asdict(job)))
+                finished = True
+            finally:
+                if not finished:
+                    await self._kill()
+        if "error" in answer:
+            raise CleanerFailed(answer["error"], answer["errno"])
+        groups = [CleanedGroup(**group) for group in answer.pop("groups")]
+        return CleanResult(groups=groups, **answer)
+
+    async def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def close(self) -> None:
+        await self._kill()
+
+
+async def _spawn() -> asyncio.subprocess.Process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "ballast_broker.storage.cleaner_process",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+        limit=_LINE_LIMIT,
+        start_new_session=True,  # an interrupt at the terminal is the broker's to handle
+    )
+
+
+async def _exchange(process: asyncio.subprocess.Process, line: str) -> dict[str, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(line.encode() + b"\n")
+        await process.stdin.drain()
+        answer = await process.stdout.readline()
+    except (ConnectionError, ValueError) as error:
+        raise CleanerFailed(f"the cleaner process is gone: {error}") from error
+    if not answer.endswith(b"\n"):
+        raise CleanerFailed("the cleaner process ended in the middle of a job")
+    result: dict[str, Any] = json.loads(answer)
+    return result
+
+
+class _Pace:
+    """No more than so many bytes a second, read and written together."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._ahead_bytes = 0.0
+        self._last_s = time.monotonic()
+
+    def __call__(self, size: int) -> None:
+        now_s = time.monotonic()
+        self._ahead_bytes = max(0.0, self._ahead_bytes - (now_s - self._last_s) * self._rate) + size
+        self._last_s = now_s
+        if self._ahead_bytes > self._rate / 10:
+            time.sleep(self._ahead_bytes / self._rate)
+
+
+def _do(line: str) -> dict[str, object]:
+    fields = json.loads(line)
+    fields["segments"] = [(base, size) for base, size in fields["segments"]]
+    job = CleanJob(**fields)
+    pace: Throttle = _Pace(job.io_bytes_per_second) if job.io_bytes_per_second > 0 else lambda _: None
+    try:
+        return dataclasses.asdict(clean(RealDisk(), job, pace))
+    except OSError as error:
+        return {"error": str(error), "errno": error.errno}
+    except Exception as error:  # one odd log must not end the process that serves all of them
+        return {"error": f"{type(error).__name__}: {error}", "errno": None}
+
+
+def main() -> None:
+    os.nice(_NICENESS)
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_do(line)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

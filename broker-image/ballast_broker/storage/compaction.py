@@ -1,0 +1,216 @@
+"""Which log is to be compacted next, and putting the cleaner's result in place. Loop thread.
+
+The result replaces segments only if they are still exactly those that were cleaned; else it is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ballast_broker.log_config import LONG_MAX
+from ballast_broker.storage import checkpoint, retention
+from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanJob, CleanResult
+from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerRunner
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.manager import LogManager
+
+_KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: it decides
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Dirt:
+    """How much of a log is to be cleaned; offsets [first, end)."""
+
+    first_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
+    """Dirty: from where cleaning ended to the active segment, the last stable offset, or what is too young."""
+    first = min(max(cleaned_to, log.bases[0]), log.end_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    end = min(log.active.base_offset, log.last_stable_offset)
+    clean_bytes = dirty_bytes = 0
+    limit = first
+    overdue = False
+    for segment, following in zip(log.segments, log.bases[1:], strict=False):
+        if following <= first:
+            clean_bytes += segment.size
+            continue
+        if segment.base_offset >= end or (lag_ms > 0 and segment.retention_timestamp() > now_ms - lag_ms):
+            break
+        dirty_bytes += segment.size
+        limit = min(following, end)
+        if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
+            timestamp = segment.first_batch_timestamp()
+            overdue = overdue or now_ms - max(timestamp, 0) > log.config.max_compaction_lag_ms
+    return Dirt(first, limit, clean_bytes, dirty_bytes, overdue)
+
+
+def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_second: float) -> CleanJob:
+    return CleanJob(
+        folder=log.folder.path,
+        segments=[(s.base_offset, s.size) for s in log.segments[:-1] if s.base_offset < dirt.end_offset],
+        first_dirty_offset=dirt.first_offset,
+        dirty_end_offset=dirt.end_offset,
+        map_entries=map_entries,
+        now_ms=now_ms,
+        delete_retention_ms=log.config.delete_retention_ms,
+        segment_bytes=log.config.segment_bytes,
+        index_interval_bytes=log.config.index_interval_bytes,
+        segment_index_bytes=log.config.segment_index_bytes,
+        last_offsets_of_producers=[state.last_offset for _, state in log.producers.items()],
+        io_bytes_per_second=0.0 if io_bytes_per_second == float("inf") else io_bytes_per_second,
+    )
+
+
+def swap_in(log: Log, sources: list[Segment], size: int) -> None:
+    """The `.cleaned` files named by the first of `sources` take the place of all of them."""
+    disk, context = log.context.disk, log.context
+    fresh = Segment(disk, context.open_files, log.folder, sources[0].base_offset, size, log.config.segment_index_bytes)
+    for kind in _KINDS:
+        disk.rename(fresh.path(kind) + CLEANED_SUFFIX, fresh.path(kind) + SWAP_SUFFIX)
+    number = log.segments.index(sources[0])
+    retired: list[str] = []
+    for source in sources:
+        retired += retention.retire(source)
+        log.size_bytes -= source.size
+    for kind in _KINDS:
+        disk.rename(fresh.path(kind) + SWAP_SUFFIX, fresh.path(kind))
+    fresh.created_ms = sources[0].created_ms
+    log.segments = [*log.segments[:number], fresh, *log.segments[number + len(sources) :]]
+    log.bases = [segment.base_offset for segment in log.segments]
+    log.size_bytes += size
+    log.known_positions.clear()
+    context.remove_later(retired, log.config.file_delete_delay_ms)
+
+
+class Compactor:
+    """Cleans one log after the other, the dirtiest first."""
+
+    def __init__(self, manager: LogManager, runner: CleanerRunner) -> None:
+        self._manager = manager
+        self._runner = runner
+        self._cleaned_to: dict[LogDirectory, dict[TopicPartition, int]] = {}
+        self.cleaned_bytes = 0
+        self.passes = 0
+        self.uncleanable: dict[TopicPartition, str] = {}
+
+    async def run(self) -> None:
+        """Until cancelled: clean while there is something to clean, else wait."""
+        try:
+            while True:
+                if not await self.clean_dirtiest():
+                    await asyncio.sleep(self._manager.config.log_cleaner_backoff_ms / 1000)
+        finally:
+            await self._runner.close()
+
+    def cleaned_to(self, log: Log) -> int:
+        offsets = self._cleaned_to.get(log.directory)
+        if offsets is None:
+            path = f"{log.directory.path}/{checkpoint.CLEANER_OFFSETS}"
+            offsets = self._cleaned_to[log.directory] = checkpoint.read_offsets(self._manager.disk, path)
+        offset = offsets.get(log.topic_partition, 0)
+        return 0 if offset > log.end_offset else offset
+
+    def dirtiest(self, now_ms: int) -> tuple[Log, Dirt] | None:
+        best: tuple[Log, Dirt] | None = None
+        for log in self._manager.logs.values():
+            if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
+                continue
+            if not log.directory.online or log.topic_partition in self.uncleanable:
+                continue
+            dirt = measure(log, self.cleaned_to(log), now_ms)
+            if not dirt.dirty_bytes or not (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
+                continue
+            if best is None or (dirt.overdue, dirt.ratio) > (best[1].overdue, best[1].ratio):
+                best = log, dirt
+        return best
+
+    async def clean_dirtiest(self) -> bool:
+        """One log; whether there was one."""
+        now_ms = self._manager.clock.wall_ms()
+        found = self.dirtiest(now_ms)
+        if found is None:
+            return False
+        log, dirt = found
+        try:
+            await self.clean(log, dirt, now_ms)
+        except CleanerFailed as error:
+            if error.os_error in (errno.EIO, errno.ENOSPC, errno.EROFS):
+                log.directory.fail(OSError(error.os_error, str(error)))
+            elif not log.closed:
+                self.uncleanable[log.topic_partition] = str(error)
+            logger.error("cleaning %s failed: %s", log.topic_partition, error)
+        except LogDirectoryFailure as error:
+            logger.error("cleaning %s failed: %s", log.topic_partition, error)
+        return True
+
+    async def clean(self, log: Log, dirt: Dirt, now_ms: int) -> CleanResult:
+        config = self._manager.config
+        entries = int(config.log_cleaner_dedupe_buffer_size * config.log_cleaner_io_buffer_load_factor)
+        job = make_job(
+            log, dirt, now_ms, max(1, entries // MAP_ENTRY_BYTES), config.log_cleaner_io_max_bytes_per_second
+        )
+        segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
+        truncations = log.truncations
+        result = await self._runner.run(job)
+        self.passes += 1
+        self.cleaned_bytes += result.read_bytes
+        with log.disk_faults():
+            if log.cleaning_paused or log.closed or log.truncations != truncations:
+                self._throw_away(log, result)
+                return result
+            for group in result.groups:
+                sources = [segments[base] for base in group.replaced]
+                if any(source.deleted for source in sources):
+                    self._throw_away(log, CleanResult(0, [group]))
+                else:
+                    swap_in(log, sources, group.size)
+        self._cleaned_to.setdefault(log.directory, {})[log.topic_partition] = result.end_offset
+        await self._write_checkpoint(log.directory)
+        return result
+
+    def _throw_away(self, log: Log, result: CleanResult) -> None:
+        for group in result.groups:
+            for kind in _KINDS:
+                path = f"{log.folder.path}/{group.replaced[0]:020d}{kind}{CLEANED_SUFFIX}"
+                if self._manager.disk.exists(path):
+                    self._manager.disk.remove(path)
+
+    async def _write_checkpoint(self, directory: LogDirectory) -> None:
+        """Before a rename makes the cleaned segments durable this may be lost: then cleaning is done twice."""
+        known = self._cleaned_to[directory]
+        offsets = {partition: offset for partition, offset in known.items() if partition in self._manager.logs}
+        data = checkpoint.render_offsets(offsets)
+        path = f"{directory.path}/{checkpoint.CLEANER_OFFSETS}"
+        try:
+            await self._manager.threads.run(lambda: self._manager.disk.write_atomically(path, data))
+        except OSError as error:
+            directory.fail(error)

@@ -1,0 +1,222 @@
+"""The metrics page: what it says, that Prometheus can read it, and that a large one holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ballast_broker.coordinator.group import Group
+from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+from ballast_broker.metrics import MetricsPage, Observed
+from ballast_broker.replication.partition import Partition
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.traffic import Traffic
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+Usage = namedtuple("Usage", "total_bytes usable_bytes")
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+NODE = 7
+
+
+def directory(path: str, usage: Usage | None, *, online: bool = True, cordoned: bool = False) -> Any:
+    return SimpleNamespace(path=path, usage=lambda: usage, online=online, cordoned=cordoned)
+
+
+def registration(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> PartitionRegistration:
+    nowhere = tuple(UUID(int=0) for _ in replicas)
+    return PartitionRegistration(replicas, nowhere, isr, leader=leader)
+
+
+class Rooms:
+    """The few facts of each room that the page reads."""
+
+    def __init__(self) -> None:
+        self.directories = [
+            directory("/data/a", Usage(1000, 400)),
+            directory('/data/"b"', Usage(2000, 2000), cordoned=True),
+            directory("/data/c", None, online=False),
+        ]
+        self.logs: dict[TopicPartition, Any] = {}
+        self.future_logs: dict[TopicPartition, Any] = {}
+        self.states: dict[TopicPartition, Partition] = {}
+        self.groups: list[tuple[Group, dict[TopicPartition, CommittedOffset]]] = []
+        self.requests, self.traffic = RequestMetrics(), Traffic()
+
+    def add(self, tp: TopicPartition, replicas: tuple[int, ...], isr: tuple[int, ...], leader: int, size: int) -> None:
+        state = Partition(tp, NODE, max_lag_ms=30_000)
+        state.become(registration(replicas, isr, leader), log_end_offset=size, high_watermark=size, now_ms=0)
+        self.states[tp] = state
+        self.logs[tp] = SimpleNamespace(
+            directory=self.directories[0], size_bytes=size, log_end_offset=size, log_start_offset=1, high_watermark=size
+        )
+
+    def observed(self, **changes: Any) -> Observed:
+        movers = SimpleNamespace(moves={}, rate=SimpleNamespace(total_bytes=0))
+        replicas: Any = SimpleNamespace(
+            partitions=lambda: list(self.states.values()),
+            local_log=self.logs.get,
+            isr_changes=SimpleNamespace(shrinks=3, expands=2, failed_updates=1),
+            movers=movers,
+        )
+        logs: Any = SimpleNamespace(directories=self.directories, logs=self.logs, future_logs=self.future_logs)
+        quorum: Any = SimpleNamespace(is_leader=True)
+        server: Any = SimpleNamespace(connections={1, 2}, accepted_count=9, refused_count=4, queued_bytes=100)
+        groups: Any = SimpleNamespace(loaded_groups=lambda: self.groups)
+        whole = {
+            "node_id": NODE,
+            "cluster_id": "cluster",
+            "rack": "r1",
+            "image": lambda: MetadataImage(offset=12),
+            "logs": logs,
+            "requests": self.requests,
+            "traffic": self.traffic,
+            "quorum": quorum,
+            "server": server,
+            "replicas": replicas,
+            "groups": groups,
+        }
+        return Observed(**(whole | changes))
+
+
+async def page_of(observed: Observed) -> str:
+    return b"".join([piece async for piece in MetricsPage(observed).render()]).decode()
+
+
+def samples_of(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """As Prometheus's own parser reads the page; a name or series that comes twice is an error."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    seen: set[str] = set()
+    for one in text_string_to_metric_families(page):
+        assert one.name not in seen
+        seen.add(one.name)
+        for sample in one.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def busy_rooms() -> Rooms:
+    rooms = Rooms()
+    first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+    rooms.add(first, (NODE, 2), (NODE,), NODE, 100)
+    rooms.add(second, (2, NODE), (2, NODE), 2, 50)
+    rooms.traffic.produced(first, 11)
+    rooms.traffic.fetched(second, 22)
+    rooms.future_logs[second] = SimpleNamespace(directory=rooms.directories[1], size_bytes=5)
+    rooms.groups.append((Group('g"1'), {first: CommittedOffset(60, 0, "", 0), TopicPartition("x", 0): COMMITTED}))
+    rooms.requests.answered("Metadata", 0.0007)
+    rooms.requests.answered("Metadata", 9.0, ErrorCode.NOT_CONTROLLER)
+    return rooms
+
+
+COMMITTED = CommittedOffset(5, 0, "", 0)
+
+
+@pytest.mark.spec("REB-03")
+async def test_what_the_planner_needs_is_told() -> None:
+    found = samples_of(await page_of(busy_rooms().observed()))
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset({"broker": str(NODE), **labels}.items())]
+
+    assert value("ballast_replica_size_bytes", topic="t", partition="0", log_dir="/data/a") == 100
+    assert value("ballast_replica_future_size_bytes", topic="t", partition="1", log_dir='/data/"b"') == 5
+    assert value("ballast_log_dir_total_bytes", log_dir="/data/a") == 1000
+    assert value("ballast_log_dir_used_bytes", log_dir="/data/a") == 600
+    assert value("ballast_log_dir_cordoned", log_dir='/data/"b"') == 1
+    assert value("ballast_partition_leader", topic="t", partition="0") == 1
+    assert value("ballast_partition_leader", topic="t", partition="1") == 0
+    assert value("ballast_replica_position", topic="t", partition="1") == 1
+    assert value("ballast_partition_bytes_in_total", topic="t", partition="0") == 11
+    assert value("ballast_partition_bytes_out_total", topic="t", partition="1") == 22
+    assert value("ballast_under_replicated_partitions") == 1
+    assert value("ballast_broker_info", rack="r1", cluster_id="cluster") == 1
+
+
+@pytest.mark.spec("DIR-41")
+async def test_an_offline_directory_is_told_and_its_size_is_not_made_up() -> None:
+    found = samples_of(await page_of(busy_rooms().observed()))
+    labels = frozenset({("broker", str(NODE)), ("log_dir", "/data/c")})
+    assert found["ballast_log_dir_offline", labels] == 1
+    assert ("ballast_log_dir_total_bytes", labels) not in found
+
+
+@pytest.mark.spec("CLI-04")
+async def test_lag_of_groups() -> None:
+    found = samples_of(await page_of(busy_rooms().observed()))
+    here = frozenset({"group": 'g"1', "topic": "t", "partition": "0", "broker": str(NODE)}.items())
+    elsewhere = frozenset({"group": 'g"1', "topic": "x", "partition": "0", "broker": str(NODE)}.items())
+    assert found["ballast_group_lag", here] == 40
+    assert found["ballast_group_committed_offset", elsewhere] == 5
+    assert ("ballast_group_lag", elsewhere) not in found
+
+
+async def test_requests_are_a_histogram() -> None:
+    found = samples_of(await page_of(busy_rooms().observed()))
+
+    def bucket(bound: str) -> float:
+        labels = {"broker": str(NODE), "api": "Metadata", "le": bound}
+        return found["ballast_request_duration_seconds_bucket", frozenset(labels.items())]
+
+    assert (bucket("0.0005"), bucket("0.001"), bucket("5.0"), bucket("+Inf")) == (0, 1, 1, 2)
+    error = frozenset({"broker": str(NODE), "api": "Metadata", "error": "NOT_CONTROLLER"}.items())
+    assert found["ballast_request_errors_total", error] == 1
+
+
+async def test_series_of_partitions_can_be_left_out() -> None:
+    page = await page_of(busy_rooms().observed(per_partition=False))
+    assert "ballast_replica_size_bytes" not in page
+    assert "ballast_under_replicated_partitions" in page
+
+
+async def test_a_controller_alone_has_no_partitions() -> None:
+    page = await page_of(busy_rooms().observed(replicas=None, groups=None))
+    assert "ballast_controller_active" in page
+    assert "ballast_replicas" not in page
+
+
+async def test_the_document_names_every_metric_and_no_other() -> None:
+    page = await page_of(busy_rooms().observed())
+    told = set(re.findall(r"^# TYPE (ballast_\S+) (\w+)$", page, re.MULTILINE))
+    documented = set(re.findall(r"^\| `(ballast_\w+)` \| (\w+) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+    assert told == documented
+
+
+@pytest.mark.spec("LOG-33")
+async def test_ten_thousand_partitions_are_told_without_holding_the_loop_up() -> None:
+    rooms = Rooms()
+    for number in range(10_000):
+        rooms.add(TopicPartition(f"topic-{number // 100}", number % 100), (NODE,), (NODE,), NODE, number)
+        rooms.traffic.produced(TopicPartition(f"topic-{number // 100}", number % 100), number)
+    observed = rooms.observed()
+    await page_of(busy_rooms().observed())  # what is imported at first use is not what is measured
+    turns: list[float] = []
+    done = False
+
+    async def watch() -> None:
+        while not done:
+            turns.append(time.thread_time())  # CPU of this thread: others on the machine do not count
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    began = time.thread_time()
+    page = await page_of(observed)
+    spent = time.thread_time() - began
+    done = True
+    await watching
+    assert page.count("\n") > 60_000
+    assert spent < 0.5
+    assert max(b - a for a, b in itertools.pairwise(turns)) < 0.02

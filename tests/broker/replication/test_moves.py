@@ -1,0 +1,371 @@
+"""Replicas move between directories of a broker while it serves: real logs on real files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
+
+from ballast_broker.replication.moves import Stage
+from ballast_broker.storage.disk import RealDisk
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+SMALL_SEGMENTS = {"segment.bytes": "1000"}
+
+
+async def holding(cluster: Cluster, records: int = 100, *, directories: int = 2, **configs: str) -> Node:
+    """One broker with `orders` in its first directory, in many small segments."""
+    [node] = await cluster.add(1, directories=directories)
+    cluster.controller.create_topic("orders", [[1]], {**SMALL_SEGMENTS, **configs})
+    for number in range(records):
+        node.produce(ORDERS, f"record {number}")
+    assert node.logs.get(ORDERS).directory.path == str(node.directories[0])
+    return node
+
+
+def move(node: Node, directory: Path, topic_partition: TopicPartition = ORDERS) -> ErrorCode:
+    return node.replicas.alter_replica_log_dirs({topic_partition: str(directory)})[topic_partition]
+
+
+async def moved(node: Node, directory: Path, topic_partition: TopicPartition = ORDERS) -> None:
+    await eventually(lambda: not node.replicas.movers.moves, f"{topic_partition} moves to {directory}")
+    assert node.logs.get(topic_partition).directory.path == str(directory), node.replicas.movers.ended
+
+
+def folders(directory: Path) -> list[str]:
+    return sorted(path.name.split(".")[0] + path.suffix[-7:] for path in directory.iterdir() if path.is_dir())
+
+
+@pytest.mark.spec("DIR-20", "DIR-28", "DIR-29", "DIR-30")
+async def test_a_move_keeps_everything_and_serves_on(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        before = files_of(node)
+        assert len(before) > 5, "several segments"
+        expected = records_of(node.logs.get(ORDERS))
+        first, second = node.directories
+        assert move(node, second) is ErrorCode.NONE
+        node.produce(ORDERS, "meanwhile")
+        await moved(node, second)
+        assert records_of(node.logs.get(ORDERS)) == [*expected, "meanwhile"]
+        assert await node.consume(ORDERS) == [*expected, "meanwhile"]
+        node.produce(ORDERS, "afterwards")
+        assert (await node.consume(ORDERS))[-1] == "afterwards"
+        after = files_of(node)
+        for name, data in before.items():
+            assert after[name].startswith(data) if name == max(before) else after[name] == data, name
+        assert [name.partition("-delete")[1] for name in folders(first)] == ["-delete"]
+
+
+def files_of(node: Node) -> dict[str, bytes]:
+    folder = Path(node.logs.get(ORDERS).folder.path)
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))}
+
+
+@pytest.mark.spec("DIR-29")
+async def test_the_controller_agrees_before_the_swap(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        await eventually(lambda: not len(node.replicas.assignments))
+        first, second = node.directories
+        cluster.controller.away = True
+        move(node, second)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        node.produce(ORDERS, "while waiting")
+        await asyncio.sleep(0.05)
+        assert node.logs.get(ORDERS).directory.path == str(first), "no swap without the controller"
+        cluster.controller.away = False
+        await moved(node, second)
+        assert (await node.consume(ORDERS))[-1] == "while waiting"
+        registration = cluster.controller.image.topics.by_name("orders").partitions[0]
+        assert registration.directories == (node.logs.get(ORDERS).directory.id,)
+
+
+@pytest.mark.spec("DIR-16", "DIR-29")
+async def test_a_cancelled_move_leaves_nothing_and_the_controller_knows(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        first, second = node.directories
+        cluster.controller.away = True
+        move(node, second)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        assert move(node, first) is ErrorCode.NONE
+        assert not node.replicas.movers.moves
+        assert not node.logs.future_logs
+        cluster.controller.away = False
+        await eventually(lambda: not len(node.replicas.assignments))
+        assert node.logs.get(ORDERS).directory.path == str(first)
+        assert node.logs.get(ORDERS).cleaning_paused == 0
+        registration = cluster.controller.image.topics.by_name("orders").partitions[0]
+        assert registration.directories == (node.logs.get(ORDERS).directory.id,)
+
+
+@pytest.mark.spec("DIR-16")
+async def test_a_move_is_redirected(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, directories=3)
+        _, second, third = node.directories
+        cluster.controller.away = True
+        move(node, second)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        assert move(node, third) is ErrorCode.NONE
+        cluster.controller.away = False
+        await moved(node, third)
+        assert [ended.stage for ended in node.replicas.movers.ended] == [Stage.CANCELLED, Stage.DONE]
+
+
+@pytest.mark.spec("DIR-21")
+async def test_cleaning_pauses_for_the_time_of_the_move(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        cluster.controller.away = True
+        move(node, node.directories[1])
+        log = node.logs.get(ORDERS)
+        assert log.cleaning_paused == 1
+        log.advance_log_start_offset(90)
+        assert log.delete_old_segments(2**62) == 0
+        cluster.controller.away = False
+        await moved(node, node.directories[1])
+        log = node.logs.get(ORDERS)
+        assert (log.cleaning_paused, log.log_start_offset) == (0, 90)
+        assert log.delete_old_segments(0) > 0
+
+
+@pytest.mark.spec("DIR-13", "DIR-14", "DIR-15")
+async def test_what_is_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, directories=3)
+        _, second, third = node.directories
+        node.logs.directory(str(third)).fail(OSError("unplugged"))
+        unknown = TopicPartition("elsewhere", 0)
+        long = TopicPartition("l" * 214, 0)
+        refused = node.replicas.alter_replica_log_dirs(
+            {unknown: str(second), long: str(second), TopicPartition("orders", 1): "relative", ORDERS: str(third)}
+        )
+        assert list(refused.values()) == [
+            ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.LOG_DIR_NOT_FOUND,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        ]  # fmt: skip
+        assert move(node, tmp_path / "not-configured") is ErrorCode.LOG_DIR_NOT_FOUND
+        assert not node.replicas.movers.moves
+        cluster.controller.create_topic("elsewhere", [[1]])
+        assert node.logs.get(unknown).directory.path == str(second), "the preference is remembered"
+
+
+@pytest.mark.spec("DIR-43")
+async def test_the_destination_fails_in_the_middle(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        expected = records_of(node.logs.get(ORDERS))
+        cluster.controller.away = True
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        node.logs.directory(str(node.directories[1])).fail(OSError("unplugged"))
+        assert not node.replicas.movers.moves
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        assert node.produce(ORDERS, "goes on") == 100
+        assert await node.consume(ORDERS) == [*expected, "goes on"]
+        assert node.logs.get(ORDERS).cleaning_paused == 0
+
+
+@pytest.mark.spec("DIR-43", "DIR-29")
+async def test_the_destination_fails_between_the_two_renames(tmp_path: Path) -> None:
+    class FailingRename(RealDisk):
+        def rename(self, old: str, new: str) -> None:
+            if old.endswith("-future") and new.endswith("orders-0"):
+                raise OSError(5, "Input/output error")
+            super().rename(old, new)
+
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = FailingRename()
+        node = await holding(cluster)
+        expected = records_of(node.logs.get(ORDERS))
+        move(node, node.directories[1])
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        assert not node.logs.directory(str(node.directories[1])).online
+        assert node.produce(ORDERS, "goes on") == 100
+        assert await node.consume(ORDERS) == [*expected, "goes on"]
+        await node.crash(noticed=False)
+        cluster.disk = RealDisk()
+        await node.start()
+        assert await node.consume(ORDERS) == [*expected, "goes on"]
+
+
+@pytest.mark.spec("DIR-45")
+async def test_a_mover_pauses_before_the_reserve_is_touched(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, log_dir_reserve_bytes=1 << 60) as cluster:
+        node = await holding(cluster)
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].paused)
+        assert "reserve" in node.replicas.movers.moves[ORDERS].paused
+        node.replicas.movers._reserve = 0
+        await moved(node, node.directories[1])
+
+
+@pytest.mark.spec("DIR-26", "DIR-25")
+async def test_the_rate_of_all_moves_is_bounded_and_may_change(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 0, **{"segment.bytes": "1000000"})
+        for _ in range(40):
+            node.produce(ORDERS, "x" * 50_000)
+        cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "400000"})
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        move(node, node.directories[1])
+        current = node.replicas.movers.moves[ORDERS]
+        await eventually(lambda: loop.time() - began > 2)
+        assert 700_000 <= current.copied_bytes <= 2 * 400_000 + 100_000 + 100_000
+        cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": "100000000"})
+        await moved(node, node.directories[1])
+        assert loop.time() - began < 4
+
+
+@pytest.mark.spec("DIR-23", "DIR-24")
+async def test_a_mover_stays_with_a_partition_and_goes_in_order(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=1) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]] * 6, SMALL_SEGMENTS)
+        targets = {}
+        for number in reversed(range(6)):
+            partition = TopicPartition("orders", number)
+            for value in range(30):
+                node.produce(partition, f"{value}")
+            here = node.logs.get(partition).directory.path
+            targets[partition] = next(str(path) for path in node.directories if str(path) != here)
+        assert set(node.replicas.alter_replica_log_dirs(targets).values()) == {ErrorCode.NONE}
+        await eventually(lambda: not node.replicas.movers.moves)
+        ended = node.replicas.movers.ended
+        assert [move.topic_partition.partition for move in ended] == list(range(6))
+        assert {move.topic_partition: node.logs.get(move.topic_partition).directory.path for move in ended} == targets
+
+
+@pytest.mark.spec("DIR-28")
+async def test_a_truncation_in_the_middle_truncates_the_copy(tmp_path: Path) -> None:
+    """The moving replica is a follower whose leader turns out to have another history."""
+    async with Cluster(tmp_path) as cluster:
+        [a] = await cluster.add(1)
+        [b] = await cluster.add(2, directories=2)
+        cluster.controller.create_topic(
+            "orders", [[2, 1]], {**SMALL_SEGMENTS, "unclean.leader.election.enable": "true"}
+        )
+        assert await b.produce_to_all(ORDERS, "both") is ErrorCode.NONE
+        await a.crash()
+        for number in range(60):
+            assert await b.produce_to_all(ORDERS, f"only b {number}") is ErrorCode.NONE
+        await b.crash()
+        await a.start()
+        await cluster.controller.elect_uncleanly()
+        assert await a.produce_to_all(ORDERS, "only a") is ErrorCode.NONE
+        # B comes back, cut off; its replica is copied to the other directory before it hears of A's history.
+        cluster.cuts.add(frozenset({1, 2}))
+        await b.start()
+        other = next(path for path in b.directories if str(path) != b.logs.get(ORDERS).directory.path)
+        cluster.controller.away = True
+        assert move(b, other) is ErrorCode.NONE
+        await eventually(lambda: b.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        assert b.logs.get_future(ORDERS).log_end_offset == 61
+        cluster.cuts.clear()
+        await eventually(lambda: b.stored(ORDERS) == ["both", "only a"])
+        cluster.controller.away = False
+        await moved(b, other)
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        assert b.stored(ORDERS) == a.stored(ORDERS) == ["both", "only a"]
+
+
+@pytest.mark.spec("DIR-29")
+async def test_producers_meet_no_error_during_many_moves(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 10, **{"segment.bytes": "20000"})
+        written = [f"record {number}" for number in range(10)]
+        done = asyncio.Event()
+
+        async def produce() -> None:
+            number = 0
+            while not done.is_set():
+                written.append(f"more {number}")
+                assert await node.produce_to_all(ORDERS, written[-1]) is ErrorCode.NONE
+                number += 1
+                await asyncio.sleep(0.0005)
+
+        producer = asyncio.get_running_loop().create_task(produce())
+        for turn in range(10):
+            target = node.directories[1 - turn % 2]
+            assert move(node, target) is ErrorCode.NONE
+            await moved(node, target)
+        done.set()
+        await producer
+        assert await node.consume(ORDERS) == written
+        pauses = [ended.pause_ms for ended in node.replicas.movers.ended]
+        assert len(pauses) == 10
+        assert sorted(pauses)[4] < 20
+
+
+@pytest.mark.spec("DIR-31", "DIR-20")
+async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        expected = records_of(node.logs.get(ORDERS))
+        cluster.controller.away = True
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await node.crash()
+        cluster.controller.away = False
+        await node.start()
+        await moved(node, node.directories[1])
+        assert records_of(node.logs.get(ORDERS)) == expected
+        assert node.replicas.movers.ended[-1].copied_bytes == 0, "continued, not begun again"
+
+
+@pytest.mark.spec("DIR-32")
+async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        cluster.controller.away = True
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        node.produce(ORDERS, "one", "two")
+        first, second = node.replicas.describe_log_dirs()
+        size = node.logs.get(ORDERS).size_bytes
+        assert [tuple_of(info) for info in first.replicas] == [(ORDERS, size, 0, False)]
+        assert [tuple_of(info)[2:] for info in second.replicas] == [(2, True)]
+        assert 0 < first.usable_bytes < first.total_bytes
+        node.logs.directory(str(node.directories[1])).fail(OSError("unplugged"))
+        failed = node.replicas.describe_log_dirs()[1]
+        assert (failed.error, failed.replicas, failed.total_bytes) == (ErrorCode.KAFKA_STORAGE_ERROR, [], -1)
+
+
+def unplug(directory: Path) -> None:
+    directory.rename(directory.parent / "unplugged")
+    directory.write_text("not a directory")
+
+
+def tuple_of(info: Any) -> tuple[Any, ...]:
+    return (info.topic_partition, info.size_bytes, info.offset_lag, info.is_future)
+
+
+@pytest.mark.spec("DIR-41", "DIR-04")
+async def test_a_failed_directory_takes_only_its_own_partitions(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1], [1]])
+        here, there = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        assert node.logs.get(here).directory is not node.logs.get(there).directory
+        await eventually(lambda: not len(node.replicas.assignments))
+        failed = node.logs.get(here).directory
+        failed.fail(OSError("unplugged"))
+        result = await node.produce_to_all(here, "a")
+        assert result is ErrorCode.KAFKA_STORAGE_ERROR
+        assert await node.produce_to_all(there, "a") is ErrorCode.NONE
+        assert move(node, Path(node.logs.get(there).directory.path), here) is ErrorCode.KAFKA_STORAGE_ERROR
+        # A broker that starts without that disk must not make the partition anew on another one.
+        await node.crash()
+        unplug(Path(failed.path))
+        await node.start()
+        assert node.logs.get(here) is None
+        assert await node.produce_to_all(here, "b") is not ErrorCode.NONE

@@ -1,0 +1,320 @@
+"""Compaction: what is kept, at which offsets, and that no crash in it loses anything (LOG-25, LOG-26)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ballast_broker.storage.cleaner import clean, group_segments
+from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
+from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.leftovers import resolve_leftovers
+from ballast_wire.records import Record, encode_batch
+
+COMPACT = frozenset({"compact"})
+
+
+def put(bench, log, *pairs, codec=0, **batch):
+    """One batch of (key, value) pairs; an int key becomes bytes."""
+    records = [Record(b"k%d" % key, value, bench.clock.now_ms) for key, value in pairs]
+    log.append_as_leader(encode_batch(records, codec=codec, **batch), 0, now_ms=bench.clock.now_ms)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def compact(bench, log, *, now_ms=None, cleaned_to=0, entries=10_000):
+    now_ms = bench.clock.now_ms if now_ms is None else now_ms
+    dirt = measure(log, cleaned_to, now_ms)
+    job = make_job(log, dirt, now_ms, entries, 0)
+    result = clean(bench.disk, job)
+    segments = {segment.base_offset: segment for segment in log.segments}
+    for group in result.groups:
+        swap_in(log, [segments[base] for base in group.replaced], group.size)
+    return result
+
+
+def contents(read_all, log):
+    return [(record.offset, record.key, record.value) for record in read_all(log)]
+
+
+@pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_the_newest_of_each_key_stays_at_its_offset(bench, read_all, codec):
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=2000)
+    for number in range(60):
+        put(bench, log, (number % 7, b"v%d" % number), (number % 3, b"w%d" % number), codec=codec)
+    log.roll()
+    before = contents(read_all, log)
+    newest = {key: (offset, key, value) for offset, key, value in before}
+    result = compact(bench, log)
+    assert result.end_offset == 120
+    assert contents(read_all, log) == sorted(newest.values())
+    assert log.log_end_offset == 120
+    assert log.log_start_offset == 0
+    assert log.size_bytes == sum(segment.size for segment in log.segments)
+    for offset in range(120):  # an offset that went answers with the next one present
+        log.known_positions.clear()
+        found = log.read(offset, 1, upper_offset=120)
+        kept = [record for record in newest.values() if record[0] >= offset]
+        assert (found.size > 0) == bool(kept)
+        found.release()
+    log.close()
+    bench.release()
+    assert contents(read_all, bench.load(clean=True)) == sorted(newest.values())
+
+
+@pytest.mark.spec("LOG-25")
+def test_the_active_segment_is_never_touched(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT)
+    for _ in range(5):
+        put(bench, log, (1, b"x"))
+    before = contents(read_all, log)
+    assert measure(log, 0, bench.clock.now_ms).dirty_bytes == 0
+    compact(bench, log)
+    assert contents(read_all, log) == before
+
+
+@pytest.mark.spec("LOG-25")
+def test_tombstones_stay_for_their_time_and_then_go(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
+    put(bench, log, (1, b"x"), (2, b"y"))
+    put(bench, log, (1, None))
+    put(bench, log, (3, b"end"))
+    log.roll()
+    start = bench.clock.now_ms
+    compact(bench, log, now_ms=start)
+    assert contents(read_all, log) == [(1, b"k2", b"y"), (2, b"k1", None), (3, b"k3", b"end")]
+    assert {record.timestamp for record in read_all(log)} == {start}
+    compact(bench, log, now_ms=start + 999)
+    assert len(contents(read_all, log)) == 3
+    compact(bench, log, now_ms=start + 1000)
+    assert contents(read_all, log) == [(1, b"k2", b"y"), (3, b"k3", b"end")]
+
+
+@pytest.mark.spec("LOG-25")
+def test_lags_and_ratio_decide_what_is_cleaned(bench):
+    log = bench.create(
+        cleanup_policy=COMPACT, min_compaction_lag_ms=1000, max_compaction_lag_ms=5000, segment_bytes=300,
+        segment_ms=10**12,
+    )  # fmt: skip
+    start = bench.clock.now_ms
+    for number in range(10):
+        bench.clock.now_ms = start + number * 100
+        put(bench, log, (1, b"x" * 50))
+    bases = log.bases
+    assert measure(log, 0, start + 900).dirty_bytes == 0
+    young = measure(log, 0, start + 1250)
+    assert 0 < young.end_offset < bases[-1]
+    assert not young.overdue
+    old = measure(log, young.end_offset, start + 5500)
+    assert old.end_offset == bases[-1]
+    assert old.overdue
+    assert old.clean_bytes > 0
+    log._high_watermark = 3
+    assert measure(log, 0, start + 9999).end_offset <= 3
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_producers_last_sequence_survives_as_an_empty_batch(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT)
+    put(bench, log, (1, b"a"), producer_id=5, producer_epoch=0, base_sequence=0)
+    put(bench, log, (1, b"b"), producer_id=5, producer_epoch=0, base_sequence=1)
+    put(bench, log, (1, b"c"))
+    log.roll()
+    compact(bench, log)
+    assert contents(read_all, log) == [(2, b"k1", b"c")]
+    bench.release()
+    shutil.copytree(bench.folder, str(bench.folder) + "-copy")
+    for name in os.listdir(bench.folder):
+        if name.endswith(".snapshot"):
+            os.unlink(bench.folder / name)
+    again = bench.load(clean=False, cleanup_policy=COMPACT)
+    assert again.producers.get(5).last_sequence == 1
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_compressed_body_that_lies_is_kept_and_harms_nobody(bench, read_all):
+    log = bench.create()
+    lie = encode_batch([Record(b"k", b"v" * 100, 5)] * 3, codec=4)
+    lie[70:] = os.urandom(len(lie) - 70)
+    from crc32c import crc32c
+
+    lie[17:21] = crc32c(memoryview(lie)[21:]).to_bytes(4, "big")
+    log.append_as_leader(lie, 0, now_ms=5)
+    for number in range(5):
+        put(bench, log, (1, b"%d" % number))
+    log.roll()
+    compact(bench, log)
+    assert log.offset_for_timestamp(1) == (5, 0, 0)
+    found = log.read(3, 1 << 20, upper_offset=8)
+    assert found.read().count(b"k1") == 1
+    found.release()
+
+
+@pytest.mark.spec("LOG-26")
+def test_the_map_is_bounded_and_the_next_pass_goes_on(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=500)
+    for number in range(60):
+        put(bench, log, (number % 20, b"%d" % number))
+    log.roll()
+    newest = {key: (offset, key, value) for offset, key, value in contents(read_all, log)}
+    cleaned_to, passes = 0, 0
+    while cleaned_to < 60:
+        result = compact(bench, log, cleaned_to=cleaned_to, entries=8)
+        assert result.keys <= 8
+        assert result.end_offset > cleaned_to
+        cleaned_to = result.end_offset
+        passes += 1
+    assert passes > 5
+    assert contents(read_all, log) == sorted(newest.values())
+
+
+@pytest.mark.spec("LOG-25")
+def test_small_segments_are_joined_within_the_limits(bench):
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=400)
+    for number in range(30):
+        put(bench, log, (number, b"x" * 40))
+    log.roll()
+    many = len(log.segments)
+    log.update_config(log.config.__class__(cleanup_policy=COMPACT, segment_bytes=2000))
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 100, 0)
+    assert all(sum(size for _, size in group) <= 2000 for group in group_segments(job, 30))
+    compact(bench, log)
+    assert len(log.segments) < many / 2
+
+
+@pytest.mark.spec("LOG-02")
+@pytest.mark.spec("LOG-25")
+def test_a_crash_at_any_step_of_the_swap(bench, read_all):
+    """The disk dies at its n-th rename, for every n; then the folder is loaded as after a crash."""
+
+    class DyingDisk(RealDisk):
+        left = 10**9
+
+        def rename(self, old, new):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            super().rename(old, new)
+
+    bench.disk = bench.context.disk = disk = DyingDisk()
+    steps, died = 0, True
+    while died:
+        shutil.rmtree(bench.folder, ignore_errors=True)
+        disk.left = 10**9
+        log = bench.create(cleanup_policy=COMPACT, segment_bytes=300)
+        for number in range(30):
+            put(bench, log, (number % 4, b"%d" % number))
+        log.roll()
+        log.flush()
+        log.update_config(log.config.__class__(cleanup_policy=COMPACT, segment_bytes=10_000))
+        newest = {key: (offset, key, value) for offset, key, value in contents(read_all, log)}
+        disk.left = steps
+        try:
+            compact(bench, log)
+            died = False
+        except KeyboardInterrupt:
+            pass
+        bench.release()
+        disk.left = 10**9
+        again = bench.load(clean=False, recovery_point=30, cleanup_policy=COMPACT)
+        found = contents(read_all, again)
+        assert again.log_end_offset == 30
+        assert {key: (offset, key, value) for offset, key, value in found} == newest
+        assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
+        names = os.listdir(bench.folder)
+        assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+        bench.release()
+        steps += 1
+    assert steps > 20
+
+
+def test_resolving_leftovers_twice_changes_nothing(bench):
+    bench.folder.mkdir()
+    (bench.folder / "00000000000000000000.log.swap").write_bytes(bytes(encode_batch([Record(b"k", b"v", 1)])))
+    names = resolve_leftovers(bench.disk, str(bench.folder), os.listdir(bench.folder))
+    assert names == ["00000000000000000000.log"]
+    assert resolve_leftovers(bench.disk, str(bench.folder), names) == names
+
+
+@pytest.mark.spec("LOG-25")
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    batches=st.lists(
+        st.tuples(
+            st.lists(
+                st.tuples(st.integers(0, 5), st.one_of(st.none(), st.binary(max_size=20))), min_size=1, max_size=4
+            ),
+            st.sampled_from([0, 4]),
+        ),
+        max_size=25,
+    ),
+    rolls=st.sets(st.integers(0, 25)),
+    passes=st.lists(st.integers(0, 3000), min_size=1, max_size=3),
+)
+def test_any_log_any_passes_equal_the_model(new_bench, read_all, batches, rolls, passes):
+    """Reading the whole log gives the same final state of each key before and after, in ascending offsets."""
+    bench = new_bench()
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
+    state: dict[bytes, bytes | None] = {}
+    for number, (pairs, codec) in enumerate(batches):
+        put(bench, log, *pairs, codec=codec)
+        state.update({b"k%d" % key: value for key, value in pairs})
+        if number in rolls:
+            log.roll()
+    end, now = log.log_end_offset, bench.clock.now_ms
+    cleaned_to = 0
+    for later in passes:
+        now += later
+        cleaned_to = compact(bench, log, now_ms=now, cleaned_to=cleaned_to, entries=3).end_offset
+    found = contents(read_all, log)
+    offsets = [offset for offset, _, _ in found]
+    assert offsets == sorted(set(offsets))
+    assert log.log_end_offset == end
+    after = {key: value for _, key, value in found}
+    live = {key: value for key, value in state.items() if value is not None}
+    assert {key: value for key, value in after.items() if value is not None} == live
+    bench.release()
+    assert contents(read_all, bench.load(clean=False, cleanup_policy=COMPACT)) == found
+    bench.release()
+
+
+@pytest.mark.spec("LOG-32")
+def test_the_cleaner_is_a_process_that_survives_its_own_death(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
+    for number in range(60):
+        put(bench, log, (number % 5, b"%d" % number))
+    log.roll()
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 1e9)
+
+    async def story():
+        process = CleanerProcess()
+        try:
+            first = await process.run(job)
+            assert process.pid != os.getpid()
+            os.kill(process.pid, 9)
+            with pytest.raises(CleanerFailed):
+                await process.run(job)
+            assert await process.run(job) == first
+            missing = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+            missing.folder += "-gone"
+            with pytest.raises(CleanerFailed) as failure:
+                await process.run(missing)
+            assert failure.value.os_error == 2
+            assert await process.run(job) == first
+        finally:
+            await process.close()
+        return first
+
+    result = asyncio.run(story())
+    segments = {segment.base_offset: segment for segment in log.segments}
+    for group in result.groups:
+        swap_in(log, [segments[base] for base in group.replaced], group.size)
+    assert [offset for offset, _, _ in contents(read_all, log)] == [55, 56, 57, 58, 59]

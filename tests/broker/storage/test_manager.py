@@ -1,0 +1,447 @@
+"""All logs of a broker: start, choosing a directory, failure, replacement, stop."""
+
+# ruff: noqa: ASYNC110, ASYNC240 - a test looks at real files and polls for them
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.context import StorageConfig
+from ballast_broker.storage.disk import RealDisk, RealThreads
+from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
+from ballast_broker.storage.manager import LogManager
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
+TOPIC_ID = UUID("0123456789abcdef0123456789abcdef")
+
+
+class BadDisk(RealDisk):
+    """Fails under some paths."""
+
+    def __init__(self):
+        self.bad = ()
+
+    def _check(self, path):
+        if path.startswith(self.bad or ("//",)):
+            raise OSError(5, "Input/output error", path)
+
+    def open(self, path, **keywords):
+        self._check(path)
+        return super().open(path, **keywords)
+
+    def make_directory(self, path):
+        self._check(path)
+        super().make_directory(path)
+
+    def rename(self, old, new):
+        self._check(old)
+        super().rename(old, new)
+
+
+class World:
+    def __init__(self, root: Path, clock, random, directories=3) -> None:
+        self.paths = [str(root / f"d{number}") for number in range(directories)]
+        self.clock, self.random = clock, random
+        self.disk = BadDisk()
+        self.threads = RealThreads(2)
+        self.managers: list[LogManager] = []
+
+    def manager(self, **config) -> LogManager:
+        keywords = {"node_id": 1, "log_dirs": tuple(self.paths), "cluster_id": CLUSTER} | config
+        manager = LogManager(self.disk, self.clock, self.threads, StorageConfig(**keywords), self.random)
+        self.managers.append(manager)
+        return manager
+
+    def kill(self, manager: LogManager) -> None:
+        """As if the process had died: nothing is written, locks and descriptors go."""
+        for log in [*manager.logs.values(), *manager.future_logs.values()]:
+            for segment in log.segments:
+                segment.close()
+        for directory in manager.directories:
+            directory.unlock()
+
+
+@pytest.fixture
+def world(tmp_path, bench):
+    from random import Random
+
+    class Seeded(Random):
+        def bytes_of(self, count):
+            return self.randbytes(count)
+
+    made = World(tmp_path / "broker", bench.clock, Seeded(5))
+    yield made
+    for manager in made.managers:
+        made.kill(manager)
+    made.threads.close()
+
+
+def partition(number=0, topic="t"):
+    return TopicPartition(topic, number)
+
+
+def create(manager, number=0, **keywords):
+    return manager.get_or_create(partition(number), TOPIC_ID, LogConfig(), is_new=True, **keywords)
+
+
+def write(log, count=1):
+    for _ in range(count):
+        log.append_as_leader(encode_batch([Record(b"k", b"v" * 50, 1_750_000_000_000)]), 0, now_ms=1_750_000_000_000)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+@pytest.mark.spec("LOG-40")
+@pytest.mark.parametrize("clean", [True, False])
+def test_stop_and_start(world, clean):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        for number in range(9):
+            write(create(manager, number), number)
+        assert [sum(log.directory is d for log in manager.logs.values()) for d in manager.directories] == [3, 3, 3]
+        if clean:
+            await manager.shutdown(broker_epoch=12)
+            mark = json.loads(Path(world.paths[0], ".kafka_cleanshutdown").read_text())
+            assert mark == {"version": 0, "brokerEpoch": 12}
+        else:
+            await manager.maintenance.checkpoint_high_watermarks()
+            world.kill(manager)
+        again = world.manager()
+        await again.start()
+        assert [d.was_clean for d in again.directories] == [clean] * 3
+        assert not os.path.exists(os.path.join(world.paths[0], ".kafka_cleanshutdown"))
+        for number in range(9):
+            log = again.logs[partition(number)]
+            assert (log.log_end_offset, log.high_watermark, log.topic_id) == (number, number, TOPIC_ID)
+            assert log.directory.path == manager.logs[partition(number)].directory.path
+            write(log)
+        if clean:
+            assert again.directories[0].previous_broker_epoch == 12
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-42")
+def test_a_directory_that_another_process_has_is_refused(world):
+    import subprocess
+    import sys
+
+    os.makedirs(world.paths[0])
+    code = (
+        "import fcntl, sys\nf = open(sys.argv[1], 'w')\nfcntl.lockf(f, fcntl.LOCK_EX)\nprint('held', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, f"{world.paths[0]}/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(DirectoryRefused, match="another process"):
+            run(world.manager().start())
+    finally:
+        holder.stdin.close()
+        holder.wait(10)
+        holder.stdout.close()
+    run(world.manager().start())
+
+
+@pytest.mark.spec("DIR-05")
+def test_identity_survives_and_strangers_are_refused(world):
+    async def start(**config):
+        manager = world.manager(**config)
+        await manager.start()
+        ids = [directory.id for directory in manager.directories]
+        log = manager.get(partition())
+        world.kill(manager)
+        return ids, log
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 3)
+        await manager.shutdown()
+        ids, _ = await start()
+        assert len(set(ids)) == 3
+        with pytest.raises(DirectoryRefused, match="cluster id"):
+            await start(cluster_id="BBBBBBBBBBBBBBBBBBBBBB")
+        with pytest.raises(DirectoryRefused, match="node id"):
+            await start(node_id=2)
+        home = manager.logs[partition()].directory.path
+        moved = home + "-elsewhere"
+        shutil.move(home, moved)
+        world.paths[world.paths.index(home)] = moved
+        ids_after, log = await start(cluster_id=None)
+        assert ids_after == ids
+        assert log.log_end_offset == 3
+        assert log.directory.path == moved
+
+    run(story())
+
+
+def test_a_cluster_id_is_generated_only_when_asked_for(world):
+    async def story():
+        with pytest.raises(DirectoryRefused, match=r"cluster\.id"):
+            await world.manager(cluster_id=None).start()
+        world.kill(world.managers[-1])
+        manager = world.manager(cluster_id=None, generate_cluster_id=True)
+        await manager.start()
+        assert len(manager.cluster_id) == 22
+        world.kill(manager)
+        again = world.manager(cluster_id=None, generate_cluster_id=True)
+        await again.start()
+        assert again.cluster_id == manager.cluster_id
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-02")
+def test_preferred_before_assigned_before_fewest(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        first, second, third = manager.directories
+        assert create(manager, 0, assigned_directory=third.id).directory is third
+        assert create(manager, 1, assigned_directory=third.id).directory is third
+        manager.set_preferred_directory(partition(2), second.path)
+        assert create(manager, 2, assigned_directory=third.id).directory is second
+        assert manager.preferred_directory(partition(2)) is None
+        manager.set_preferred_directory(partition(2), second.path)
+        assert manager.preferred_directory(partition(2)) is None
+        assert create(manager, 3).directory is first
+        manager.create_future(partition(0), first)
+        assert create(manager, 4).directory is second  # first: one and a future one
+        assert create(manager, 4) is manager.get(partition(4))
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-44")
+def test_a_cordoned_directory_takes_nothing_new(world):
+    async def story():
+        manager = world.manager(cordoned_log_dirs=frozenset({world.paths[0]}))
+        await manager.start()
+        assert {create(manager, n).directory.path for n in range(6)} == set(world.paths[1:])
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-03")
+@pytest.mark.spec("DIR-04")
+def test_a_failing_disk_is_passed_over_and_nothing_old_is_created_again(world):
+    async def story():
+        manager = world.manager()
+        failures = []
+        manager.on_directory_failure.append(failures.append)
+        await manager.start()
+        world.disk.bad = (world.paths[0] + "/t-",)
+        assert create(manager, 0).directory.path == world.paths[1]
+        assert [directory.path for directory in failures] == [world.paths[0]]
+        with pytest.raises(ApiError) as refused:
+            manager.get_or_create(partition(1), TOPIC_ID, LogConfig(), is_new=False)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        world.disk.bad = tuple(path + "/t-" for path in world.paths)
+        with pytest.raises(ApiError) as none_left:
+            create(manager, 2)
+        assert all(path in none_left.value.message for path in world.paths[1:])
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_failed_write_takes_one_directory_offline(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        logs = [create(manager, number) for number in range(3)]
+        for log in logs:
+            write(log, 2)
+        bad = logs[0].directory
+        logs[0].active.close()
+        world.disk.bad = (bad.path,)
+        with pytest.raises(LogDirectoryFailure) as failure:
+            write(logs[0])
+        assert failure.value.directory is bad
+        assert not bad.online
+        assert logs[0].log_end_offset == 2
+        write(logs[1])
+        with pytest.raises(LogDirectoryFailure):
+            logs[0].read(0, 1, upper_offset=2)
+        await manager.shutdown()
+        assert not os.path.exists(f"{bad.path}/.kafka_cleanshutdown")
+        world.disk.bad = ()
+        again = world.manager()
+        await again.start()
+        assert [again.logs[partition(n)].log_end_offset for n in range(3)] == [2, 3, 2]
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-29")
+@pytest.mark.spec("DIR-30")
+def test_swapping_in_a_future_log(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        write(current, 5)
+        held = current.read(0, 1000, upper_offset=5)
+        target = next(d for d in manager.directories if d is not current.directory)
+        future = manager.create_future(partition(), target)
+        assert future.folder.path.endswith("-future")
+        future.append_as_follower(memoryview(current.read(0, 1 << 20, upper_offset=5).read()))
+        finish = manager.swap_future(partition())
+        finish()
+        assert manager.get(partition()) is future
+        assert not manager.future_logs
+        assert os.listdir(target.path).count("t-0") == 1
+        assert len(held.read()) == held.size
+        held.release()
+        old = [name for name in os.listdir(current.directory.path) if name.endswith("-delete")]
+        assert len(old) == 1
+        write(future)
+        await manager.maintenance.remove_everything_waiting()
+        assert not [name for name in os.listdir(current.directory.path) if name.endswith("-delete")]
+        with pytest.raises(ApiError):
+            write(current)
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31")
+@pytest.mark.parametrize("when", ["copying", "between the renames", "both renamed, one forgotten"])
+def test_killed_in_the_middle_of_a_move(world, when):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        write(current, 5)
+        target = next(d for d in manager.directories if d is not current.directory)
+        future = manager.create_future(partition(), target)
+        count = 3 if when == "copying" else 5
+        future.append_as_follower(memoryview(current.read(0, 1 << 20, upper_offset=count).read()))
+        world.kill(manager)
+        gone = f"{current.directory.path}/t-0.{'0' * 32}-delete"
+        if when == "between the renames":
+            os.rename(current.folder.path, gone)
+        if when == "both renamed, one forgotten":
+            os.rename(future.folder.path, f"{target.path}/t-0")
+        again = world.manager()
+        await again.start()
+        log = again.logs[partition()]
+        assert log.log_end_offset == 5
+        if when == "copying":
+            assert log.directory.path == current.directory.path
+            assert again.future_logs[partition()].log_end_offset == 3
+        else:
+            assert not again.future_logs
+        names = [name for directory in again.directories for name in os.listdir(directory.path)]
+        assert names.count("t-0") == 1
+        write(log)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-34")
+def test_strays_are_set_aside_and_kept(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 2)
+        manager.rename_stray(partition())
+        (path,) = manager.strays
+        assert path.endswith("-stray")
+        assert manager.get(partition()) is None
+        await manager.shutdown()
+        again = world.manager()
+        await again.start()
+        assert dict(again.strays) == {path: partition()}
+        assert os.path.exists(path)
+
+    run(story())
+
+
+def test_deleting_and_creating_again(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 2)
+        manager.delete(partition())
+        assert manager.get(partition()) is None
+        assert create(manager).log_end_offset == 0
+        world.kill(manager)
+        again = world.manager()
+        await again.start()
+        assert again.logs[partition()].log_end_offset == 0
+        assert not again.future_logs
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("name", [checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, checkpoint.LOG_START_OFFSETS])
+def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        for number in range(5):
+            write(create(manager, number), 4)
+        for log in manager.logs.values():
+            log.flush()
+        await manager.maintenance.checkpoint_recovery_points()
+        await manager.maintenance.checkpoint_high_watermarks()
+        await manager.maintenance.checkpoint_start_offsets()
+        world.kill(manager)
+        path = Path(world.paths[0], name)
+        for size in range(len(path.read_bytes())):
+            path.write_bytes(path.read_bytes()[: -1 if size else None])
+            again = world.manager(log_dirs=(world.paths[0],))
+            await again.start()
+            assert [log.log_end_offset for log in again.logs.values()] == [4] * 5
+            world.kill(again)
+
+    run(story())
+
+
+def test_maintenance_runs_by_the_clock(world, bench):
+    async def story():
+        manager = world.manager(
+            log_retention_check_interval_ms=5, replica_high_watermark_checkpoint_interval_ms=5,
+            log_flush_offset_checkpoint_interval_ms=5, log_flush_start_offset_checkpoint_interval_ms=5,
+        )  # fmt: skip
+        await manager.start()
+        log = create(manager)
+        write(log, 3)
+        log.roll()
+        task = asyncio.create_task(manager.run_maintenance())
+        bench.clock.now_ms += 8 * 86_400_000
+        path = f"{log.directory.path}/{checkpoint.HIGH_WATERMARKS}"
+        async with asyncio.timeout(10):
+            while log.recovery_point < 3 or log.log_start_offset < 3 or not os.path.exists(path):
+                await asyncio.sleep(0.005)
+            bench.clock.now_ms += 60_000
+            manager.maintenance.remove_later([], 0)
+            log.roll()
+            manager.maintenance._removal_added.set()
+            while manager.maintenance.removals_waiting:
+                await asyncio.sleep(0.005)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(story())

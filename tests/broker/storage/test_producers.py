@@ -1,0 +1,134 @@
+"""Idempotent producers (CLI-05)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates, sequence_after, sequence_before
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import Record, encode_batch
+
+
+def send(bench, log, sequence, count=1, *, producer=7, epoch=0):
+    batch = encode_batch(
+        [Record(None, b"x", bench.clock.now_ms)] * count, producer_id=producer, producer_epoch=epoch,
+        base_sequence=sequence,
+    )  # fmt: skip
+    return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+
+
+def refused(bench, log, *args, **keywords):
+    with pytest.raises(ApiError) as error:
+        send(bench, log, *args, **keywords)
+    return error.value.code
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_repeated_batch_is_answered_with_its_first_offset_within_five(bench):
+    log = bench.create()
+    for number in range(7):
+        send(bench, log, number * 2, 2)
+    for number in range(2, 7):
+        again = send(bench, log, number * 2, 2)
+        assert again.duplicate
+        assert (again.first_offset, again.last_offset) == (number * 2, number * 2 + 1)
+    assert log.log_end_offset == 14
+    assert refused(bench, log, 2, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.spec("CLI-05")
+def test_gaps_zombies_and_new_epochs(bench):
+    log = bench.create()
+    send(bench, log, 0)
+    assert refused(bench, log, 2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(bench, log, 0, epoch=1)
+    assert refused(bench, log, 1, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(bench, log, 5, epoch=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(bench, log, 100, producer=8)  # nothing is known of it: any sequence begins
+    assert log.log_end_offset == 3
+
+
+@pytest.mark.spec("CLI-05")
+def test_sequences_wrap(bench):
+    log = bench.create()
+    send(bench, log, MAXIMUM_SEQUENCE - 1, 4)
+    assert log.producers.get(7).last_sequence == 1
+    assert send(bench, log, MAXIMUM_SEQUENCE - 1, 4).duplicate
+    send(bench, log, 2)
+    send(bench, log, MAXIMUM_SEQUENCE, 1, producer=9)
+    send(bench, log, 0, 1, producer=9)
+
+
+@pytest.mark.spec("CLI-05")
+def test_the_last_batch_of_each_survives_restarts(bench):
+    log = bench.create()
+    send(bench, log, 0)
+    send(bench, log, 1)
+    log.close()
+    bench.release()
+    again = bench.load(clean=True)
+    assert send(bench, again, 1).duplicate
+    assert send(bench, again, 2).first_offset == 2
+    bench.release()
+    killed = bench.load(clean=False)
+    assert send(bench, killed, 2).duplicate
+    assert refused(bench, killed, 9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.spec("CLI-05")
+def test_only_time_makes_a_producer_forgotten(bench):
+    log = bench.create(segment_bytes=200, retention_bytes=0)
+    for number in range(10):
+        send(bench, log, number)
+    log.update_high_watermark(10)
+    assert log.delete_old_segments(bench.clock.now_ms) > 0
+    assert log.log_start_offset == 10
+    assert refused(bench, log, 77) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    log.producers.expire(bench.clock.now_ms + 999, 1000)
+    assert len(log.producers) == 1
+    log.producers.expire(bench.clock.now_ms + 1000, 1000)
+    assert send(bench, log, 77).first_offset == 10
+
+
+@pytest.mark.spec("CLI-05")
+def test_truncation_takes_producers_back(bench):
+    log = bench.create()
+    for number in range(6):
+        send(bench, log, number)
+    log.truncate_to(3)
+    assert log.producers.get(7).last_sequence == 2
+    assert send(bench, log, 3).first_offset == 3
+
+
+@given(st.integers(0, MAXIMUM_SEQUENCE), st.integers(0, 1 << 20))
+def test_before_undoes_after(sequence, count):
+    assert sequence_before(sequence_after(sequence, count), count) == sequence
+    assert 0 <= sequence_after(sequence, count) <= MAXIMUM_SEQUENCE
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2**62), st.integers(0, 2**15 - 1), st.integers(0, MAXIMUM_SEQUENCE), st.integers(0, 99)
+        ),
+        unique_by=lambda entry: entry[0],
+    ),
+    st.data(),
+)
+def test_snapshots_are_read_as_written_and_never_when_damaged(entries, data):
+    states = ProducerStates()
+    for number, (producer, epoch, sequence, delta) in enumerate(entries):
+        states.record(producer, epoch, sequence, delta, 1000 + number, 5)
+    raw = states.render()
+    again = ProducerStates()
+    again.load(raw, 77)
+    assert again.render() == raw
+    assert again.map_end_offset == 77
+    broken = bytearray(raw)
+    broken[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    for damaged in (bytes(broken), raw[: data.draw(st.integers(0, len(raw) - 1))]):
+        with pytest.raises(CorruptFile):
+            ProducerStates().load(damaged, 0)

@@ -1,0 +1,272 @@
+"""Crashes: every way in which files can be left, with real files (LOG-40, LOG-41)."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ballast_broker.storage.producer_snapshots import snapshot_path
+from ballast_wire.records import Record, encode_batch
+
+FIRST = "00000000000000000000"
+KINDS = (".log", ".index", ".timeindex")
+
+
+@pytest.fixture
+def log(bench):
+    """50 batches in several segments; everything flushed up to 30."""
+    log = bench.create(segment_bytes=1000, index_interval_bytes=100)
+    for number in range(50):
+        bench.append(log, epoch=number // 10, timestamp=bench.clock.now_ms + number)
+        if number == 29:
+            log.flush()
+    assert log.recovery_point == 30
+    assert len(log.segments) > 4
+    return log
+
+
+def crash(bench, log):
+    """The process is gone: descriptors close, nothing is trimmed or written."""
+    bench.release()
+    return log.recovery_point
+
+
+def check_whole(log, read_all, count):
+    assert log.log_end_offset == count
+    assert [record.offset for record in read_all(log)] == list(range(count))
+    assert log.epochs.entries == [(epoch, epoch * 10) for epoch in range((count + 9) // 10)]
+    for offset in range(count):
+        log.known_positions.clear()
+        found = log.read(offset, 1, upper_offset=count)
+        assert struct.unpack_from(">q", found.read())[0] == offset
+        found.release()
+        assert log.offset_for_timestamp(1_750_000_000_000 + offset)[1] == offset
+
+
+@pytest.mark.spec("LOG-40")
+def test_a_killed_process_loses_nothing(bench, log, read_all):
+    point = crash(bench, log)
+    again = bench.load(clean=False, recovery_point=point, segment_bytes=1000, index_interval_bytes=100)
+    check_whole(again, read_all, 50)
+    bench.append(again, epoch=5, timestamp=bench.clock.now_ms + 50)
+    assert again.log_end_offset == 51
+
+
+@pytest.mark.spec("LOG-40")
+def test_after_a_clean_stop_nothing_is_scanned(bench, log, read_all):
+    log.close()
+    bench.release()
+    first = bench.folder / f"{FIRST}.log"
+    data = bytearray(first.read_bytes())
+    data[100] ^= 1
+    first.write_bytes(data)
+    again = bench.load(clean=True, recovery_point=50)
+    assert again.log_end_offset == 50
+    assert not [segment for segment in again.segments if segment._file]
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("cut_bytes", [1, 30, 61, 62, 90])
+def test_a_torn_last_batch_is_cut(bench, log, read_all, cut_bytes):
+    path = log.active.path()
+    crash(bench, log)
+    with open(path, "r+b") as file:
+        file.truncate(os.path.getsize(path) - cut_bytes)
+    again = bench.load(clean=False, recovery_point=30, index_interval_bytes=100)
+    assert again.log_end_offset == 49
+    assert os.path.getsize(path) == again.active.size
+    bench.append(again)
+
+
+@pytest.mark.spec("LOG-41")
+def test_a_flipped_bit_after_the_recovery_point_cuts_there_and_drops_what_follows(bench, log, read_all):
+    victim = log.segments[-2]
+    crash(bench, log)
+    with open(victim.path(), "r+b") as file:
+        file.seek(100)
+        file.write(b"\xff")
+    again = bench.load(clean=False, recovery_point=30, index_interval_bytes=100)
+    assert again.log_end_offset == victim.base_offset + 1
+    assert again.log_end_offset >= 30
+    assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
+    assert len([name for name in os.listdir(bench.folder) if name.endswith(".log")]) == len(again.segments)
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("kind", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "odd", "zeros", "noise"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_index_is_built_again(bench, log, read_all, kind, damage, clean):
+    if clean:
+        log.close()
+    crash(bench, log)
+    for name in [name for name in os.listdir(bench.folder) if name.endswith(kind)]:
+        path = bench.folder / name
+        if damage == "missing":
+            path.unlink()
+        elif damage == "empty":
+            path.write_bytes(b"")
+        elif damage == "odd":
+            path.write_bytes(path.read_bytes()[:13])
+        elif damage == "zeros":
+            path.write_bytes(bytes(240))
+        else:
+            path.write_bytes(b"\x7f" * 240)
+    again = bench.load(clean=clean, recovery_point=30, index_interval_bytes=100)
+    if clean and (kind, damage) in ((".timeindex", "noise"), (".timeindex", "zeros"), (".timeindex", "empty")):
+        assert [record.offset for record in read_all(again)] == list(range(50))
+        return
+    check_whole(again, read_all, 50)
+
+
+@pytest.mark.spec("LOG-41")
+def test_an_empty_segment_is_no_obstacle(bench, log, read_all):
+    crash(bench, log)
+    (bench.folder / "00000000000000000050.log").write_bytes(b"")
+    again = bench.load(clean=False, recovery_point=30, index_interval_bytes=100)
+    check_whole(again, read_all, 50)
+    bench.append(again, epoch=5)
+    assert again.log_end_offset == 51
+
+
+@pytest.mark.spec("LOG-41")
+def test_an_empty_folder_is_an_empty_log(bench):
+    bench.folder.mkdir()
+    log = bench.load(clean=False)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    bench.append(log)
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("point", [0, 50])
+def test_an_overlapping_segment_left_by_a_cleaner(bench, log, read_all, point):
+    """The cleaned segment 0 holds what the first two held, and the second one is still there."""
+    first, second = log.segments[0], log.segments[1]
+    crash(bench, log)
+    with open(first.path(), "ab") as file, open(second.path(), "rb") as rest:
+        file.write(rest.read())
+    os.unlink(first.path(".index"))
+    again = bench.load(clean=False, recovery_point=point, index_interval_bytes=100)
+    assert [record.offset for record in read_all(again)] == list(range(50))
+    assert second.base_offset not in again.bases
+
+
+@pytest.mark.spec("LOG-41")
+def test_an_overlapping_segment_that_goes_further_keeps_its_rest(bench, log, read_all):
+    first, second = log.segments[0], log.segments[1]
+    crash(bench, log)
+    with open(second.path(), "rb") as rest:
+        batch = rest.read(100)
+    size = struct.unpack_from(">i", batch, 8)[0] + 12
+    with open(first.path(), "ab") as file, open(second.path(), "rb") as rest:
+        file.write(rest.read(size))
+    again = bench.load(clean=False, recovery_point=0, index_interval_bytes=100)
+    assert [record.offset for record in read_all(again)] == list(range(50))
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("content", [b"", b"0\n", b"0\n5\n0 0\n1 1", b"0\n2\n0 0\n1", b"\xff\xfe", b"0\n1\n0 0"])
+def test_an_epoch_file_cut_in_the_middle(bench, log, read_all, content):
+    log.close()
+    crash(bench, log)
+    (bench.folder / "leader-epoch-checkpoint").write_bytes(content)
+    check_whole(bench.load(clean=False, recovery_point=30, index_interval_bytes=100), read_all, 50)
+
+
+@pytest.mark.spec("LOG-02")
+def test_leftovers_of_cleaning_and_deleting(bench, log, read_all):
+    crash(bench, log)
+    for name in ("00000000000000000003.log.deleted", f"{FIRST}.log.cleaned", f"{FIRST}.index.cleaned", "x.tmp"):
+        (bench.folder / name).write_bytes(b"anything")
+    check_whole(bench.load(clean=False, recovery_point=30, index_interval_bytes=100), read_all, 50)
+    assert not [name for name in os.listdir(bench.folder) if name.endswith((".deleted", ".cleaned", ".tmp"))]
+
+
+@pytest.mark.spec("LOG-02")
+@pytest.mark.parametrize("originals", ["both", "second", "none"])
+def test_a_complete_swap_is_completed(bench, log, read_all, originals):
+    first, second = log.segments[0], log.segments[1]
+    crash(bench, log)
+    swapped = b""
+    for segment in (first, second):
+        with open(segment.path(), "rb") as file:
+            swapped += file.read()
+    (bench.folder / f"{FIRST}.log.swap").write_bytes(swapped)
+    (bench.folder / f"{FIRST}.index.swap").write_bytes(b"")
+    for segment in {"both": (), "second": (first,), "none": (first, second)}[originals]:
+        for kind in KINDS:
+            os.unlink(segment.path(kind))
+    again = bench.load(clean=False, recovery_point=30, index_interval_bytes=100)
+    check_whole(again, read_all, 50)
+    assert second.base_offset not in again.bases
+
+
+@pytest.mark.spec("LOG-41")
+def test_a_log_start_offset_behind_the_end_means_an_empty_log_there(bench, log):
+    crash(bench, log)
+    again = bench.load(clean=False, recovery_point=0, start_offset=80)
+    assert (again.log_start_offset, again.log_end_offset) == (80, 80)
+
+
+@pytest.mark.spec("LOG-40")
+def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench):
+    log = bench.create(segment_bytes=1000)
+    for number in range(40):
+        batch = encode_batch(
+            [Record(None, b"x" * 50, bench.clock.now_ms)], producer_id=number % 3, producer_epoch=0,
+            base_sequence=number // 3,
+        )  # fmt: skip
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+    expected = {producer: (s.epoch, s.last_sequence, s.last_offset) for producer, s in log.producers.items()}
+    newest = snapshot_path(log.folder, log.snapshots.offsets[-1])
+    crash(bench, log)
+    for damage in (None, b"", b"\0\1" + bytes(40)):
+        if damage is not None:
+            with open(newest, "wb") as file:
+                file.write(damage)
+        again = bench.load(clean=False, recovery_point=0, segment_bytes=1000)
+        assert {
+            producer: (s.epoch, s.last_sequence, s.last_offset) for producer, s in again.producers.items()
+        } == expected
+        bench.release()
+
+
+def log_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.spec("LOG-41")
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_cut_at_any_byte_or_filled_with_zeros(new_bench, read_all, data):
+    """Whatever the active segment's end looks like, all whole batches before it are there and appending goes on."""
+    bench = new_bench()
+    log = bench.create(index_interval_bytes=50)
+    ends = [0]
+    for size in data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=12)):
+        bench.append(log, 1 + size % 3, size=size)
+        ends.append(log.size_bytes)
+    offsets = dict(zip(ends, [0, *sorted(log.known_positions)], strict=True))
+    path = log.active.path()
+    bench.release()
+    cut = data.draw(st.integers(0, ends[-1]))
+    original = log_bytes(path)
+    with open(path, "r+b") as file:
+        file.truncate(cut)
+        if data.draw(st.booleans()):
+            file.truncate(cut + data.draw(st.integers(1, 5000)))
+    left = log_bytes(path)
+    again = bench.load(clean=False, index_interval_bytes=50)
+    whole = max(end for end in ends if original[:end] == left[:end])
+    assert again.size_bytes == os.path.getsize(path) == whole
+    assert again.log_end_offset == offsets[whole]
+    bench.append(again)
+    assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
+    bench.release()

@@ -1,0 +1,138 @@
+"""Deleting what is old, too much, or before the log start offset (LOG-20 … 24)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ballast_wire.errors import ApiError, ErrorCode
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def make(bench):
+    def build(count=40, **config):
+        log = bench.create(segment_bytes=1000, **config)
+        for number in range(count):
+            bench.append(log, timestamp=bench.clock.now_ms + number * 1000)
+        return log
+
+    return build
+
+
+@pytest.mark.spec("LOG-20")
+def test_by_time(bench, make):
+    log = make(retention_ms=DAY_MS)
+    bases = list(log.bases)
+    assert log.delete_old_segments(bench.clock.now_ms + DAY_MS) == 0
+    newest_of_first = bases[1] - 1
+    due = bench.clock.now_ms + newest_of_first * 1000 + DAY_MS
+    assert log.delete_old_segments(due) == 0
+    assert log.delete_old_segments(due + 1) == 1
+    assert log.log_start_offset == bases[1] == log.bases[0]
+
+
+@pytest.mark.spec("LOG-20")
+def test_by_time_without_timestamps_goes_by_the_file(bench):
+    log = bench.create(retention_ms=1000, segment_bytes=1000)
+    for _ in range(20):
+        bench.append(log, timestamp=-1)
+    first = log.segments[0].path()
+    os.utime(first, ns=(0, (bench.clock.now_ms - 1001) * 1_000_000))
+    for segment in log.segments[1:]:
+        os.utime(segment.path(), ns=(0, bench.clock.now_ms * 1_000_000))
+    assert log.delete_old_segments(bench.clock.now_ms) == 1
+
+
+@pytest.mark.spec("LOG-21")
+def test_by_size_leaves_at_least_that_much(bench, make):
+    log = make(retention_bytes=1500, retention_ms=-1)
+    total, first = log.size_bytes, log.segments[0].size
+    assert total - first > 1500
+    log.delete_old_segments(bench.clock.now_ms)
+    assert 1500 <= log.size_bytes < 1500 + first
+    assert log.delete_old_segments(bench.clock.now_ms) == 0
+
+
+@pytest.mark.spec("LOG-22")
+def test_by_log_start_offset_whatever_the_policy(bench, make, read_all):
+    log = make(cleanup_policy=frozenset({"compact"}))
+    target = log.bases[2] + 1
+    log.advance_log_start_offset(target)
+    assert [record.offset for record in read_all(log)] == list(range(target, 40))
+    assert log.delete_old_segments(bench.clock.now_ms) == 2
+    assert log.log_start_offset == target
+    assert log.bases[0] < target
+    with pytest.raises(ApiError) as refused:
+        log.read(target - 1, 1, upper_offset=40)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    with pytest.raises(ApiError):
+        log.advance_log_start_offset(41)
+
+
+@pytest.mark.spec("LOG-23")
+def test_the_active_segment_is_rolled_first_and_nothing_above_the_high_watermark_goes(bench, make):
+    log = make(retention_ms=DAY_MS)
+    log._high_watermark = log.bases[2]
+    far = bench.clock.now_ms + 10 * DAY_MS
+    assert log.delete_old_segments(far) == 2
+    log.update_high_watermark(40)
+    log.delete_old_segments(far)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (40, 40, 0)
+    assert log.bases == [40]
+    assert log.delete_old_segments(far) == 0
+    bench.append(log)
+    assert log.log_end_offset == 41
+
+
+@pytest.mark.spec("LOG-24")
+def test_deleted_files_are_renamed_at_once_and_a_reader_finishes(bench, make):
+    log = make(retention_ms=DAY_MS)
+    found = log.read(0, 300, upper_offset=40)
+    log.delete_old_segments(bench.clock.now_ms + 10 * DAY_MS)
+    names = os.listdir(bench.folder)
+    assert "00000000000000000000.log.deleted" in names
+    assert "00000000000000000000.log" not in names
+    for path in bench.removed:
+        os.unlink(path)
+    assert len(found.read()) == found.size
+    found.release()
+    assert not [name for name in os.listdir(bench.folder) if name.endswith(".deleted")]
+
+
+@pytest.mark.spec("LOG-11")
+def test_rolling_takes_a_snapshot_and_asks_for_a_flush(bench, make):
+    log = make()
+    assert set(log.bases[1:]) <= set(log.snapshots.offsets)
+    assert bench.flushes
+    for segment in log.segments[:-1]:
+        assert os.path.getsize(segment.path(".index")) % 8 == 0
+        assert os.path.getsize(segment.path(".index")) < 1000
+
+
+@pytest.mark.spec("LOG-30")
+def test_flush_moves_the_recovery_point_and_so_does_a_count_of_messages(bench, make):
+    log = make(flush_messages=7)
+    assert log.recovery_point == 35
+    log.flush()
+    assert log.recovery_point == 40
+    log.flush(up_to=3)
+    assert log.recovery_point == 40
+    log.truncate_to(10)
+    assert log.recovery_point == 10
+
+
+@pytest.mark.spec("LOG-33")
+def test_files_not_used_lately_are_closed(bench, make, read_all):
+    bench.context.open_files.limit = 3
+    log = make()
+    for _ in range(3):
+        assert len(read_all(log, max_bytes=100)) == 40
+    assert len(bench.context.open_files) <= 3
+    assert len([segment for segment in log.segments if segment._file is not None]) <= 3
+    held = log.read(0, 100, upper_offset=40)
+    assert len(read_all(log)) == 40
+    assert len(held.read()) == held.size
+    held.release()

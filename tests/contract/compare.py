@@ -1,0 +1,318 @@
+"""Sends the same requests to Apache Kafka and to Ballast, and says field by field where the answers differ.
+
+The requests are in `corpus/*.yaml`, sent in the order of the files and of the cases in them; what an earlier case
+created, later ones may use. Values that cannot be equal (ids, ports, paths, times) are replaced by what they stand
+for; entries of lists are matched by what names them, not by position. Differences that are meant are named, with the
+reason, in `differences.yaml`.
+
+    python -m tests.contract.compare KAFKA_PORT BALLAST_PORT     compares two nodes that run already
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import yaml
+from tests.contract.wire import WireClient
+
+from ballast_wire.messages import message
+from ballast_wire.records import Record, encode_batch
+
+HERE = Path(__file__).parent
+UNTIL_TIMEOUT_S = 20.0
+UNTIL_PAUSE_S = 0.1
+ABSENT = "(absent)"
+# Of the first record of each batch. Recent, or retention would delete what is compared.
+TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
+# What names an entry of a list.
+NAMING = (
+    "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
+    "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
+    "member_id", "entity_type", "is_future_key", "producer_id",
+)  # fmt: skip
+OPAQUE = {
+    "cluster_id": "CLUSTER",
+    "producer_id": "PRODUCER",
+    "total_bytes": "BYTES",
+    "usable_bytes": "BYTES",
+    "finalized_features_epoch": "EPOCH",
+    "log_end_offset": "OFFSET",
+    "high_watermark": "OFFSET",
+    "last_fetch_timestamp": "TIME",
+    "last_caught_up_timestamp": "TIME",
+    "replica_directory_id": "DIRECTORY",
+}
+OPAQUE_ONLY_IN = {"high_watermark": "DescribeQuorum", "log_end_offset": "DescribeQuorum"}
+
+
+@dataclass(frozen=True)
+class Case:
+    file: str
+    name: str
+    api: str
+    versions: tuple[int, ...]
+    request: dict[str, Any]
+    until: dict[str, Any] | None = None
+    save: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.name} ({self.api})"
+
+
+def corpus() -> list[Case]:
+    cases: list[Case] = []
+    for path in sorted((HERE / "corpus").glob("*.yaml")):
+        cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
+    return cases
+
+
+def _case(file: str, each: dict[str, Any]) -> Case:
+    versions = tuple(_versions(each["versions"]))
+    request, save = each.get("request") or {}, each.get("save") or {}
+    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save)
+
+
+def _versions(text: Any) -> Iterator[int]:
+    for part in str(text).split(","):
+        low, _, high = part.strip().partition("-")
+        yield from range(int(low), int(high or low) + 1)
+
+
+class Side:
+    """One of the two: its connection, and what its answers have to be stripped of."""
+
+    def __init__(self, port: int, log_dirs: list[str]) -> None:
+        self._port = port
+        self._log_dirs = log_dirs
+        self._client = WireClient("localhost", port)
+        self._topic_ids: dict[str, UUID] = {}
+        self._saved: dict[str, Any] = {}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, case: Case, version: int) -> Any:
+        """The answer as plain, comparable values; the text of the error where there is none."""
+        deadline = time.monotonic() + UNTIL_TIMEOUT_S
+        while True:
+            try:
+                answer = self._once(case, version)
+            except (ConnectionError, TimeoutError) as error:
+                self._client = WireClient("localhost", self._port)
+                return f"closed: {type(error).__name__}"
+            if case.until is None or self._is_reached(case.until, answer) or time.monotonic() > deadline:
+                break
+            time.sleep(UNTIL_PAUSE_S)
+        for name, path in case.save.items():
+            self._saved[name] = _at(answer, path)
+        return self._stripped(case.api, answer)
+
+    def _once(self, case: Case, version: int) -> Any:
+        self._learn_topic_ids(case.request)
+        request = build(message(case.api + "Request"), self._filled(case.request), version)
+        return plain(self._client.call(request, version), version)
+
+    @staticmethod
+    def _is_reached(until: dict[str, Any], answer: Any) -> bool:
+        found = _at(answer, until["path"])
+        return bool(found != until["not"] if "not" in until else found == until["is"])
+
+    def _learn_topic_ids(self, request: Any) -> None:
+        if "$id:" in str(request):
+            answer = self._client.call(message("MetadataRequest")(version=12, topics=None), 12)
+            self._topic_ids |= {topic.name: topic.topic_id for topic in answer.topics}
+
+    def _filled(self, value: Any) -> Any:
+        """Placeholders become this side's values."""
+        if isinstance(value, dict):
+            if "$batch" in value:
+                return batch(value["$batch"])
+            return {name: self._filled(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._filled(each) for each in value]
+        if not isinstance(value, str) or not value.startswith("$"):
+            return value
+        kind, _, name = value[1:].partition(":")
+        if kind == "id":
+            return self._topic_ids.get(name, UUID(int=0))
+        if kind == "uuid":
+            return UUID(int=int(name))
+        if kind == "time":
+            return TIMESTAMP_MS + int(name)
+        if kind == "dir":
+            return self._log_dirs[int(name)]
+        if kind == "bytes":
+            return name.encode()
+        return self._saved.get(name, "unsaved")
+
+    def _stripped(self, api: str, value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: self._stripped(api, each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._stripped(api, each, name) for each in value]
+        opaque = OPAQUE.get(name)
+        if opaque is not None and value not in (-1, "", None) and OPAQUE_ONLY_IN.get(name, api) == api:
+            return opaque
+        if isinstance(value, UUID):
+            return self._named_id(value)
+        if name == "port" and value != -1:
+            return "PORT"
+        return self._stripped_text(value) if isinstance(value, str) else value
+
+    def _named_id(self, value: UUID) -> Any:
+        names = [name for name, topic_id in self._topic_ids.items() if topic_id == value]
+        if names:
+            return f"id of {names[0]}"
+        return str(value) if value.int < 1000 else "ID"
+
+    def _stripped_text(self, text: str) -> str:
+        for number, path in enumerate(self._log_dirs):
+            text = text.replace(path, f"DIR{number}")
+        text = re.sub(r"localhost:\d+", "localhost:PORT", text)
+        return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
+
+
+def batch(wanted: dict[str, Any]) -> bytes:
+    """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them."""
+    keywords = dict(wanted)
+    values, flip, times = keywords.pop("values"), keywords.pop("flip", None), keywords.pop("times", 1)
+    records = [
+        Record(offset=index, timestamp=TIMESTAMP_MS + index * 1000, key=None, value=value.encode(), headers=())
+        for index, value in enumerate(values)
+    ]
+    encoded = encode_batch(records, **keywords)
+    if flip is not None:
+        encoded[flip] ^= 1
+    return bytes(encoded * times)
+
+
+def build(kind: Any, values: dict[str, Any], version: int) -> Any:
+    """A message or struct of plain values; fields that this version lacks are left out."""
+    fields = kind._struct.fields
+    made = {}
+    for name, value in values.items():
+        schema = fields[name]
+        if not schema.for_version_q(version):
+            continue
+        if value is not None and schema.is_struct_array():
+            value = [build(schema.data_class, each, version) for each in value]
+        elif value is not None and schema.is_struct():
+            value = build(schema.data_class, value, version)
+        made[name] = value
+    return kind(version=version, **made)
+
+
+def plain(value: Any, version: int) -> Any:
+    if hasattr(value, "_struct"):
+        fields = [each for each in value._struct.fields.values() if each.for_version_q(version)]
+        return {each.name: plain(getattr(value, each.name), version) for each in fields}
+    if isinstance(value, list):
+        return [plain(each, version) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    return value
+
+
+def _at(answer: Any, path: str) -> Any:
+    for step in path.split("."):
+        try:
+            answer = answer[int(step)] if step.isdecimal() else answer[step]
+        except (IndexError, KeyError, TypeError):
+            return ABSENT
+    return answer
+
+
+@dataclass(frozen=True)
+class Difference:
+    case: Case
+    version: int
+    path: str
+    kafka: Any
+    ballast: Any
+
+    def __str__(self) -> str:
+        return f"{self.case} v{self.version} {self.path}: Kafka {self.kafka!r}, Ballast {self.ballast!r}"
+
+
+def differences(kafka: Any, ballast: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(kafka, dict) and isinstance(ballast, dict):
+        for name in {**kafka, **ballast}:
+            inner = f"{path}.{name}" if path else name
+            yield from differences(kafka.get(name, ABSENT), ballast.get(name, ABSENT), inner)
+    elif isinstance(kafka, list) and isinstance(ballast, list):
+        theirs, ours = _by_name(kafka), _by_name(ballast)
+        for name in {**theirs, **ours}:
+            yield from differences(theirs.get(name, ABSENT), ours.get(name, ABSENT), f"{path}[{name}]")
+    elif kafka != ballast:
+        yield path, kafka, ballast
+
+
+def _by_name(entries: list[Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for index, each in enumerate(entries):
+        name = _name(each) if isinstance(each, dict) else ""
+        named[name if name and name not in named else f"{name}#{index}"] = each
+    return named
+
+
+def _name(entry: dict[str, Any]) -> str:
+    if "entity" in entry:
+        return "/".join(sorted(f"{each['entity_type']}={each['entity_name']}" for each in entry["entity"])) or "nobody"
+    return ",".join(str(entry[key]) or "(empty)" for key in NAMING if key in entry)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference that is meant. Patterns are searched in what they are for; `case` and values may be left out."""
+
+    name: str
+    reason: str
+    api: str
+    path: str
+    case: str = ""
+    kafka: str = ""
+    ballast: str = ""
+
+    def covers(self, found: Difference) -> bool:
+        checks = (
+            (f"^({self.api})$", found.case.api),
+            (self.path, found.path),
+            (self.case, found.case.name),
+            (self.kafka, str(found.kafka)),
+            (self.ballast, str(found.ballast)),
+        )
+        return all(re.search(pattern, text) for pattern, text in checks)
+
+
+def known_differences() -> list[Known]:
+    return [Known(**each) for each in yaml.safe_load((HERE / "differences.yaml").read_text()) or []]
+
+
+def compare(kafka: Side, ballast: Side, cases: list[Case]) -> Iterator[Difference]:
+    for case in cases:
+        for version in case.versions:
+            for path, theirs, ours in differences(kafka.ask(case, version), ballast.ask(case, version)):
+                yield Difference(case, version, path, theirs, ours)
+
+
+def main(arguments: list[str]) -> int:
+    ports = [int(each) for each in arguments[:2]]
+    roots = arguments[2:4]
+    sides = [Side(port, [f"{root}/d1", f"{root}/d2"]) for port, root in zip(ports, roots, strict=True)]
+    known = known_differences()
+    unknown = [each for each in compare(*sides, corpus()) if not any(k.covers(each) for k in known)]
+    for each in unknown:
+        print(each)
+    print(f"{len(unknown)} unknown differences")
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""One node of each kind, started for the comparison: Apache Kafka from its jars, and Ballast; equal properties."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "broker.rack": "r1",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "1",
+    "request.timeout.ms": "5000",
+}
+
+
+class Node:
+    """A process with two log directories under `directory`; `port` is where clients connect."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.port, controller_port = _free_ports(2)
+        self.log_dirs = [str(directory / name) for name in ("d1", "d2")]
+        listeners = f"PLAINTEXT://localhost:{self.port},CONTROLLER://localhost:{controller_port}"
+        properties = PROPERTIES | {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://localhost:{self.port}",
+            "controller.quorum.voters": f"1@localhost:{controller_port}",
+            "log.dirs": ",".join(self.log_dirs),
+        }
+        self.properties = directory / "node.properties"
+        self.properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        self._log = (directory / "node.log").open("ab")
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        raise NotImplementedError
+
+    def _run(self, command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        merged = os.environ | (environment or {})
+        return subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.directory, env=merged)
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                socket.create_connection(("localhost", self.port), timeout=1).close()
+                return
+            except OSError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    tail = (self.directory / "node.log").read_text(errors="replace")[-3000:]
+                    raise TimeoutError(f"{type(self).__name__} does not listen on {self.port}:\n{tail}") from error
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_TIMEOUT_S)
+        self._log.close()
+
+
+class Kafka(Node):
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)]
+        subprocess.run(self._java(*command), check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        return self._run(self._java("kafka.Kafka", str(self.properties)))
+
+    @staticmethod
+    def _java(*arguments: str) -> list[str]:
+        jars = os.environ["BALLAST_KAFKA_JARS"]
+        options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return ["java", *options, "-cp", f"{jars}/*", *arguments]
+
+
+class Ballast(Node):
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ballast_broker", str(self.properties)]
+        return self._run(
+            [*command, "--override", f"cluster.id={CLUSTER_ID}"],
+            {"PYTHONPATH": str(REPOSITORY / "broker-image")},
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

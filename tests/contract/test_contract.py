@@ -1,0 +1,62 @@
+"""Every API and version that is advertised answers as Apache Kafka 4.1 does (CLI-10), but for the named differences."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.compare import Difference, Side, compare, corpus, known_differences
+from tests.contract.nodes import Ballast, Kafka, Node
+
+from ballast_broker.api.registry import BROKER_APIS
+
+MOST_DIFFERENCES = 25
+
+
+def pairs_in_corpus() -> set[tuple[str, int]]:
+    return {(case.api, version) for case in corpus() for version in case.versions}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    with contextlib.ExitStack() as stack:
+        started = []
+        for kind in (Kafka, Ballast):
+            node = kind(tmp_path / kind.__name__)
+            stack.callback(node.stop)
+            started += [node]
+        for node in started:
+            node.await_ready()
+        yield started[0], started[1]
+
+
+def test_the_corpus_has_every_version_of_every_api() -> None:
+    advertised = {(api.name, version) for api in BROKER_APIS.values() for version in range(api.lowest, api.highest + 1)}
+    assert advertised - pairs_in_corpus() - NOT_IN_KAFKA == set()
+
+
+# Versions that this broker has from later releases than the one it is compared with.
+NOT_IN_KAFKA = {("DescribeLogDirs", 5), ("Fetch", 18), ("ListOffsets", 11), ("OffsetCommit", 10), ("OffsetFetch", 10)}
+
+
+def test_differences_are_few() -> None:
+    assert len(known_differences()) <= MOST_DIFFERENCES
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+@pytest.mark.spec("CLI-10")
+def test_answers_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
+    known = known_differences()
+    sides = [Side(node.port, node.log_dirs) for node in nodes]
+    try:
+        found = list(compare(*sides, corpus()))
+    finally:
+        for side in sides:
+            side.close()
+    unknown: list[Difference] = [each for each in found if not any(k.covers(each) for k in known)]
+    assert not unknown, "\n".join(map(str, unknown))
+    stale = [k.name for k in known if not any(k.covers(each) for each in found)]
+    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
