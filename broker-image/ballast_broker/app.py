@@ -279,7 +279,9 @@ class _Broker:
         self.services = self._services()
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
-        self._gate = RegistrationGate(config.node_id, self._epoch, [self.replicas.publish, leadership.publish])
+        self._caught_up = asyncio.Event()
+        publishers = [self.replicas.publish, leadership.publish]
+        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
 
     def _epoch(self) -> int:
@@ -342,7 +344,7 @@ class _Broker:
         node.spawn(self._expire_offsets(), "offset expiry")
         await self._wait_for(lifecycle.registered.wait(), membership)
         self._gate.look(node.image)
-        await self._wait_for(self._gate.opened.wait(), membership)
+        await self._wait_for(self._caught_up.wait(), membership)
         self.replicas.settle_strays(node.image)
         for endpoint in node.config.client_listeners:
             node.world.listening.accept(endpoint.name)

@@ -1,14 +1,13 @@
-"""Keeps what a node does with metadata back until the metadata is of its present life.
+"""Keeps what a node does with metadata back until the metadata is of its present life. PURE.
 
 A node that starts reads the metadata log from a snapshot on: for a while it sees itself leading partitions that others
 have led since. Acting on that would take writes with a dead epoch and spoil the epochs of its logs. So nothing is
 passed on until the image has this broker's present registration, which no older image can have; then everything at
-once, and from then on every change. Loop thread only.
+once, and from then on every change.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
@@ -21,14 +20,21 @@ NO_EPOCH = -1
 class RegistrationGate:
     """A publisher in front of others. `broker_epoch` answers -1 until the registration was answered."""
 
-    def __init__(self, node_id: int, broker_epoch: Callable[[], int], publishers: Sequence[Publisher]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        publishers: Sequence[Publisher],
+        on_open: Callable[[], None] = lambda: None,
+    ) -> None:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._publishers = list(publishers)
-        self.opened = asyncio.Event()
+        self._on_open = on_open
+        self.is_open = False
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if self.opened.is_set():
+        if self.is_open:
             self._tell(delta, image)
         else:
             self.look(image)
@@ -37,10 +43,11 @@ class RegistrationGate:
         """Open if it is time; also to be called when the registration is answered: its record may be here already."""
         epoch = self._broker_epoch()
         broker = image.cluster.brokers.get(self._node_id)
-        if self.opened.is_set() or epoch == NO_EPOCH or broker is None or broker.epoch != epoch:
+        if self.is_open or epoch == NO_EPOCH or broker is None or broker.epoch != epoch:
             return
-        self.opened.set()
+        self.is_open = True
         self._tell(whole(image), image)
+        self._on_open()
 
     def _tell(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for publish in self._publishers:
