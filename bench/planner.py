@@ -104,10 +104,11 @@ def _within_goals(shape: Shape, seconds: float, ratio: float, out_of_band: int) 
 
 
 def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
-    """A rack-correct cluster of that shape, replication factor 3, filled to about FILL."""
+    """A rack-correct cluster of that shape, replication factor 3 (2 on two brokers), filled to about FILL."""
     chance = np.random.default_rng([shape.brokers, shape.replicas, SIZES.index(sizes), STARTS.index(start)])
-    factor, partitions = 3, shape.replicas // 3
     old = shape.brokers - 1 if start == "new broker" else shape.brokers
+    factor = min(3, old)
+    partitions = shape.replicas // factor
     racks = shape.racks or old
     stride = chance.integers(1, max(min(racks, old) // factor, 1) + 1, partitions)
     owner = (chance.integers(0, old, partitions)[:, None] + np.arange(factor) * stride[:, None]) % old
@@ -124,7 +125,7 @@ def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
     capacity = np.full(int(first[-1]), 1.0)
     if start == "mixed capacities":
         capacity = chance.choice([0.5, 1.0, 2.0], capacity.size)
-    return _assemble(shape, owner.ravel(), directory.ravel(), weight, per_broker, capacity)
+    return _assemble(shape, partitions, owner.ravel(), directory.ravel(), weight, per_broker, capacity)
 
 
 def _without_rack_clashes(
@@ -151,6 +152,7 @@ def _sizes(kind: str, count: int, chance: np.random.Generator) -> NDArray[np.flo
 
 def _assemble(
     shape: Shape,
+    partitions: int,
     owner: NDArray[np.int64],
     directory: NDArray[np.int64],
     weight: NDArray[np.float64],
@@ -161,15 +163,15 @@ def _assemble(
     # Scaled so that the mean is FILL, or the fullest disk at 95 %, whichever is less.
     scale = min(FILL / (weight.sum() / capacity.sum()), 0.95 / fullest) * 1000 * GIB
     size = (weight * scale).astype(np.int64)
-    partitions = size.size // 3
+    factor = size.size // partitions
     topics = max(partitions // 50, 1)
-    index = np.repeat(np.arange(partitions), 3)
+    index = np.repeat(np.arange(partitions), factor)
     brokers = [Broker(b, f"rack{b % shape.racks}" if shape.racks else None) for b in range(shape.brokers)]
     paths = [(b, f"/disk{d}") for b in range(shape.brokers) for d in range(int(per_broker[b]))]
     directories = [
         Directory(b, path, int(part * 1000 * GIB), 0) for (b, path), part in zip(paths, capacity, strict=True)
     ]
-    position = np.tile(np.arange(3), partitions)
+    position = np.tile(np.arange(factor), partitions)
     nothing = np.zeros(size.size)
     columns = ReplicaColumns(
         topic=index % topics,

@@ -177,7 +177,7 @@ class _Answer:
 
         results.add_done_callback(done)
         reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
-        return Pending(reply, pipelined=False)
+        return Pending(reply, pipelined=False, for_this_client_only=True)
 
     def encode(self, results: list[FetchResult]) -> Parts:
         topics: dict[str | UUID, list[FetchAnswer]] = {}

@@ -1,0 +1,53 @@
+"""Alternating pairs: the only comparison that these machines allow.
+
+Machines are noisy, so a figure alone says little. Both sides run in turns; each pair gives a ratio; the answer is
+the median of the ratios with a 95 % interval, and pairs are added until that interval is narrow or the bound is met.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NARROW = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def width(self) -> float:
+        return (self.high - self.low) / self.median if self.median else float("inf")
+
+    def text(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}–{self.high:.2f}]"
+
+
+def ratio_of(values: list[float]) -> Ratio:
+    """Median and its 95 % interval by order statistics (no shape assumed; all values where there are under six)."""
+    ordered = sorted(values)
+    count = len(ordered)
+    reach = 0 if count < 6 else max(0, int((count - 1.96 * count**0.5) / 2))
+    return Ratio(statistics.median(ordered), ordered[reach], ordered[count - 1 - reach], count)
+
+
+def alternate(
+    ours: Callable[[], float], theirs: Callable[[], float], *, at_least: int, at_most: int
+) -> tuple[list[float], list[float]]:
+    """Run both in turns (ABBA…), so that drift hits both, until the interval of the ratio is narrow."""
+    own: list[float] = []
+    other: list[float] = []
+    while len(own) < at_most:
+        first, second = (ours, theirs) if len(own) % 2 == 0 else (theirs, ours)
+        results = {first: first(), second: second()}
+        own.append(results[ours])
+        other.append(results[theirs])
+        ratios = [a / b for a, b in zip(own, other, strict=True) if b]
+        if len(ratios) >= at_least and ratio_of(ratios).width <= NARROW:
+            break
+    return own, other

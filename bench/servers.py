@@ -1,0 +1,204 @@
+"""The servers that a benchmark runs, one at a time: Apache Kafka from a directory of jars, and Ballast.
+
+Both get the same properties file apart from what each needs; CPU and memory are read from /proc, so they are the
+whole process's own. A server is started on loopback with its data in a directory of its own, and ended by its pid.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parent.parent
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+START_LIMIT_S = 60
+STOP_LIMIT_S = 30
+JARS_VARIABLE = "BALLAST_KAFKA_JARS"
+
+
+class ServerFailed(RuntimeError):
+    pass
+
+
+def kafka_jars() -> Path:
+    """Where Apache Kafka's jars lie; says how to get them when they are not there."""
+    named = os.environ.get(JARS_VARIABLE, "")
+    if named and any(Path(named).glob("kafka_2.13-*.jar")):
+        return Path(named)
+    raise ServerFailed(
+        f"{JARS_VARIABLE} does not name a directory with Apache Kafka's jars. "
+        "`mvn -f tests/java/pom.xml dependency:copy-dependencies -DoutputDirectory=DIR` makes one."
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A broker process with a quorum of one. Use as a context manager."""
+
+    name = ""
+
+    def __init__(self, *, volumes: int = 1, overrides: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.controller_port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
+        self.volumes = [self.directory / f"volume-{i}" for i in range(volumes)]
+        self.overrides = overrides or {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start_seconds = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def properties(self) -> dict[str, str]:
+        return {
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": ",".join(map(str, self.volumes)),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "5",
+            "group.initial.rebalance.delay.ms": "0",
+            **self.overrides,
+        }
+
+    def write_properties(self) -> Path:
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
+        return path
+
+    def command(self, properties: Path) -> list[str]:
+        raise NotImplementedError
+
+    def prepare(self, properties: Path) -> None:
+        """What has to happen once before the first start."""
+
+    def __enter__(self) -> Server:
+        try:
+            properties = self.write_properties()
+            self.prepare(properties)
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.remove()
+
+    def start(self) -> None:
+        begin = time.perf_counter()
+        log = (self.directory / "server.log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                self.command(self.directory / "server.properties"),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+                env=self.environment(),
+            )
+        self.wait_until_answering(begin + START_LIMIT_S)
+        self.start_seconds = time.perf_counter() - begin
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def wait_until_answering(self, deadline: float) -> None:
+        """Until an ApiVersions request gets its answer: the first thing that any client sends."""
+        while time.perf_counter() < deadline:
+            if self.process is not None and self.process.poll() is not None:
+                raise ServerFailed(f"{self.name} ended at once:\n{self.tail()}")
+            if self.answers():
+                return
+            time.sleep(0.01)
+        raise ServerFailed(f"{self.name} did not answer within {START_LIMIT_S} s:\n{self.tail()}")
+
+    def answers(self) -> bool:
+        request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(len(request).to_bytes(4, "big") + request)
+                return len(connection.recv(64)) > 8
+        except OSError:
+            return False
+
+    def tail(self) -> str:
+        lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-20:])
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # -- what it costs --------------------------------------------------------------------------------------------
+    def cpu_seconds(self) -> float:
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    def memory_bytes(self) -> int:
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+    def open_files(self) -> int:
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+class ApacheKafka(Server):
+    name = "kafka"
+
+    def prepare(self, properties: Path) -> None:
+        tool = ["java", "-Xmx256m", "-cp", f"{kafka_jars()}/*", "kafka.tools.StorageTool", "format"]
+        cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
+        done = subprocess.run(
+            [*tool, "-t", cluster_id, "-c", str(properties)], capture_output=True, text=True, timeout=120, check=False
+        )
+        if done.returncode != 0:
+            raise ServerFailed(f"formatting Apache Kafka's storage failed:\n{done.stdout}{done.stderr}")
+
+    def command(self, properties: Path) -> list[str]:
+        return ["java", "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(properties)]
+
+
+class Ballast(Server):
+    name = "ballast"
+
+    def environment(self) -> dict[str, str]:
+        paths = [str(ROOT / part) for part in ("broker-image", "operator", "spark")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def command(self, properties: Path) -> list[str]:
+        return [sys.executable, "-m", "ballast_broker", str(properties)]
