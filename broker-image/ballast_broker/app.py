@@ -28,7 +28,7 @@ from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
-from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, LocalRequests
+from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
@@ -190,7 +190,7 @@ class Node:
         return ControllerClient(
             node_id=self.config.node_id,
             leader=self.driver,
-            local=None if self.controller is None else LocalRequests(self.driver, self.controller),
+            local=self.controller,
             endpoints=self._quorum_endpoints(),
             network=self.world.network,
             clock=self.world.clock,

@@ -473,9 +473,14 @@ class Log:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True) -> LogSlice:
-        """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it."""
-        if offset < self.start_offset or offset > self.end_offset:
+    def read(
+        self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True, from_first_file: bool = False
+    ) -> LogSlice:
+        """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it.
+
+        `from_first_file`: also what lies before the log start in the first segment (a move copies files as they are).
+        """
+        if offset < (self.bases[0] if from_first_file else self.start_offset) or offset > self.end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Received request for offset {offset} for partition {self.topic_partition}, "
