@@ -469,7 +469,7 @@ class LogManager:
     async def _close_directory(self, directory: LogDirectory) -> None:
         logs = [
             log
-            for log in itertools.chain(self._logs.values(), self._future_logs.values())
+            for log in itertools.chain(self.all_current_logs(), self._future_logs.values())
             if log.directory is directory
         ]
         for share in range(0, len(logs), 64):

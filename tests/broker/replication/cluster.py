@@ -21,8 +21,8 @@ from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.delta import MetadataDelta
-from ballast_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from ballast_broker.metadata.snapshot import image_records
+from ballast_broker.metadata.gate import whole
+from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.settings import ReplicationSettings
@@ -202,14 +202,6 @@ class Controller:
             ],
         )
         self.commit(incremental_alter_configs(self.context(), kind(resources=[resource], validate_only=False)))
-
-
-def whole(image: MetadataImage) -> MetadataDelta:
-    """The difference from nothing: what a broker gets that has just caught up."""
-    delta = MetadataDelta(EMPTY_IMAGE)
-    for record in image_records(image):
-        delta.replay(record)
-    return delta
 
 
 def round_trip(sent: Any, version: int) -> Any:

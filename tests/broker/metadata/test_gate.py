@@ -7,8 +7,8 @@ from tests.broker.replication.cluster import Controller
 
 from ballast_broker.controller.commands.brokers import fence_broker
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import MetadataImage
-from ballast_broker.metadata_gate import NO_EPOCH, MetadataGate
 
 
 def nobody(delta: MetadataDelta, image: MetadataImage) -> None:
@@ -32,8 +32,8 @@ def test_nothing_is_passed_on_before_the_present_registration() -> None:
     history.append(controller.last)
 
     seen: list[tuple[MetadataDelta, MetadataImage]] = []
-    present = NO_EPOCH
-    gate = MetadataGate(lambda: present, [lambda delta, image: seen.append((delta, image))])
+    present = -1
+    gate = RegistrationGate(1, lambda: present, [lambda delta, image: seen.append((delta, image))])
     for delta, image in history:  # what happened in its earlier life, in which it led
         gate.publish(delta, image)
     assert not seen
