@@ -21,7 +21,7 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
-from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+from ballast_broker.replication.reading import READ_COMMITTED, FetchEntry, FetchParams, FetchResult
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -66,10 +66,10 @@ class Fetch:
             for partition in partitions
         ]
         try:
-            session, followed, incremental = self._session(request, asked, version)
+            session, followed, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
-        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener)
+        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, request)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
@@ -78,15 +78,15 @@ class Fetch:
             request.max_wait_ms,
             min(request.max_bytes, self._broker.config.fetch_max_bytes),
         )
-        if any(not f.known for f in followed):
+        if any(f.refusal is not None for f in followed):
             params.max_wait_ms = 0  # an error is told at once
-        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.known])
+        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.refusal is None])
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
 
     def _session(
-        self, request: FetchRequest, asked: list[Followed], version: int
+        self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal
     ) -> tuple[Session | None, list[Followed], bool]:
         """The session (or none), all that is to be read now, and whether only news is to be told."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
@@ -100,8 +100,8 @@ class Fetch:
         session = self._sessions.take(request, uses_topic_ids)
         session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])
         for followed in session.followed.values():
-            if not followed.known:
-                self._look_up(followed)
+            if followed.refusal is not None:
+                self._look_up(followed, principal, of_follower=request.replica_id >= 0)
         return session, list(session.followed.values()), True
 
     def _follow(
@@ -116,24 +116,25 @@ class Fetch:
             asked.log_start_offset,
             asked.max_bytes,
         )
-        followed = Followed((key, asked.partition), entry, known=not isinstance(key, UUID))
-        if not followed.known:
-            self._look_up(followed)
-        name = entry.topic_partition.topic
-        allowed = (
-            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
-            if replica_id >= 0
-            else authorize(principal, Operation.READ, topic(name))
-        )
-        if not allowed:
-            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        followed = Followed((key, asked.partition), entry)
+        self._look_up(followed, principal, of_follower=replica_id >= 0)
         return followed
 
-    def _look_up(self, followed: Followed) -> None:
-        found = self._broker.image().topics.by_id(followed.entry.topic_id)
-        if found is not None:
+    def _look_up(self, followed: Followed, principal: Principal, *, of_follower: bool) -> None:
+        """Does the topic exist, and may it be read?"""
+        if isinstance(followed.key[0], UUID):
+            found = self._broker.image().topics.by_id(followed.entry.topic_id)
+            if found is None:
+                followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
+                return
             followed.entry.topic_partition = TopicPartition(found.name, followed.key[1])
-            followed.known = True
+        name = followed.entry.topic_partition.topic
+        allowed = (
+            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
+            if of_follower
+            else authorize(principal, Operation.READ, topic(name))
+        )
+        followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def broker(self) -> BrokerServices:
@@ -143,7 +144,16 @@ class Fetch:
 class _Answer:
     """One request's answer, now or later."""
 
-    __slots__ = ("_correlation_id", "_fetch", "_followed", "_incremental", "_listener", "_session", "_version")
+    __slots__ = (
+        "_correlation_id",
+        "_fetch",
+        "_followed",
+        "_incremental",
+        "_listener",
+        "_nothing_aborted",
+        "_session",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -154,6 +164,7 @@ class _Answer:
         version: int,
         correlation_id: int,
         listener: str,
+        request: FetchRequest,
     ) -> None:
         self._fetch = fetch
         self._session = session
@@ -162,6 +173,9 @@ class _Answer:
         self._version = version
         self._correlation_id = correlation_id
         self._listener = listener
+        # Who reads committed data only is told that nothing was aborted; others are told nothing.
+        tells = request.isolation == READ_COMMITTED and request.replica_id < 0
+        self._nothing_aborted: list[tuple[int, int]] | None = [] if tells else None
 
     def later(self, results: asyncio.Future[list[FetchResult]]) -> Pending:
         reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
@@ -184,14 +198,14 @@ class _Answer:
         leaders: set[int] = set()
         waiting = iter(results)
         for followed in self._followed:
-            result = next(waiting) if followed.known else self._unknown(followed)
+            result = next(waiting) if followed.refusal is None else _refused(followed, followed.refusal)
             if self._session is not None:
                 news = followed.is_news(result)
                 if self._incremental and not news:
                     result.release()
                     continue
                 followed.told(result)
-                if result.slice is not None:
+                if result.slice is not None and result.slice.size:
                     self._session.to_the_end(followed.key)
             topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
         return encode_fetch_response(
@@ -214,17 +228,23 @@ class _Answer:
             result.high_watermark,
             result.last_stable_offset,
             result.log_start_offset,
-            result.aborted or ([] if result.error in UNKNOWN else None),
+            result.aborted or self._aborted_of(result.error),
             result.preferred_replica,
             result.slice,
             EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,
             leader,
         )
 
-    def _unknown(self, followed: Followed) -> FetchResult:
-        return FetchResult(followed.entry.topic_partition, ErrorCode.UNKNOWN_TOPIC_ID)
+    def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
+        if error in UNKNOWN:
+            return []
+        return self._nothing_aborted if error is ErrorCode.NONE else None
 
     def _endpoints(self, ids: set[int]) -> list[NodeEndpoint]:
         if not ids or self._version < FIRST_WITH_ENDPOINTS:
             return []
         return node_endpoints(self._fetch.broker, ids, self._listener)
+
+
+def _refused(followed: Followed, refusal: ErrorCode) -> FetchResult:
+    return FetchResult(followed.entry.topic_partition, refusal)
