@@ -25,8 +25,10 @@ from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchRes
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
+    FIRST_VERSION,
     FIRST_WITH_ENDPOINTS,
     FIRST_WITH_TOPIC_ID,
+    LAST_VERSION,
     EpochEnd,
     FetchAnswer,
     FetchPartition,
@@ -36,6 +38,8 @@ from ballast_wire.fast.fetch import (
     parse_fetch,
 )
 from ballast_wire.fast.produce import NodeEndpoint
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.headers import skip_header_tags
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
@@ -57,6 +61,11 @@ class Fetch:
         listener: str,
         principal: Principal,
     ) -> Reply:
+        """`position` is where the client's id ends."""
+        if not FIRST_VERSION <= version <= LAST_VERSION:
+            raise MalformedRequest(f"Fetch version {version} is not supported")
+        if version >= FIRST_FLEXIBLE:
+            position = skip_header_tags(frame, position)
         request = parse_fetch(frame, position, version)
         asked = [
             self._follow(key, partition, version, principal, request.replica_id)

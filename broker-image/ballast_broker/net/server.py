@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ballast_broker.net.connection import Connection, descriptor_of
+from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
@@ -47,7 +47,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        # Never longer than the longest request, so that a whole frame in here needs no check of its length.
+        self.scratch = memoryview(bytearray(min(SCRATCH_BYTES, limits.max_request_bytes + FRAME_LENGTH_BYTES)))
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
         self.accepted_count = 0
