@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 512 * 1024
 ACCEPTS_PER_TURN = 32
 PROBE_BYTES = 1
+CAN_PROBE = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S = 0.1
 OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -185,7 +186,7 @@ class Server:
     # -- cold data ------------------------------------------------------------------------------------------------
     def is_warm(self, part: FileData) -> bool:
         """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
-        if not hasattr(os, "RWF_NOWAIT"):
+        if not CAN_PROBE:
             return True
         descriptor, last = descriptor_of(part), part.position + part.size - 1
         probe = bytearray(PROBE_BYTES)
