@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
 def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
     """One case: build, plan, and say what came of it."""
     load = generate(shape, sizes, start)
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     plan = plan_balance(load, PlanOptions(level_leaders=shape.replicas < 100_000))
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     quality, bounds = plan.quality, plan.bounds
     assert quality is not None
     assert bounds is not None
@@ -88,26 +88,29 @@ def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
         "sizes": sizes,
         "start": start,
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "bytes_per_bound": ratio,
         "network_per_bound": quality.bytes_network / bounds.bytes_network if bounds.bytes_network else None,
         "highest_fill_bound": bounds.highest_fill,
         "quality": asdict(quality),
-        "ok": _within_goals(shape, seconds, ratio, quality.after.out_of_band),
+        "ok": _within_goals(shape, cpu_seconds, ratio, quality.after.out_of_band),
     }
 
 
-def _within_goals(shape: Shape, seconds: float, ratio: float, out_of_band: int) -> bool:
+def _within_goals(shape: Shape, cpu_seconds: float, ratio: float, out_of_band: int) -> bool:
+    # In CPU seconds: what else runs on the machine must not decide. The planner uses one thread.
     limit = 120 if shape.replicas > 1_000_000 else 10
     # The ratio is a promise for clusters with many replicas; where some stay out of band it says nothing.
-    return seconds <= limit and (shape.replicas < 12_000 or out_of_band > 0 or ratio <= 1.10)
+    return cpu_seconds <= limit and (shape.replicas < 12_000 or out_of_band > 0 or ratio <= 1.10)
 
 
 def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
-    """A rack-correct cluster of that shape, replication factor 3, filled to about FILL."""
+    """A rack-correct cluster of that shape, replication factor 3 (2 on two brokers), filled to about FILL."""
     chance = np.random.default_rng([shape.brokers, shape.replicas, SIZES.index(sizes), STARTS.index(start)])
-    factor, partitions = 3, shape.replicas // 3
     old = shape.brokers - 1 if start == "new broker" else shape.brokers
+    factor = min(3, old)
+    partitions = shape.replicas // factor
     racks = shape.racks or old
     stride = chance.integers(1, max(min(racks, old) // factor, 1) + 1, partitions)
     owner = (chance.integers(0, old, partitions)[:, None] + np.arange(factor) * stride[:, None]) % old
@@ -124,7 +127,7 @@ def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
     capacity = np.full(int(first[-1]), 1.0)
     if start == "mixed capacities":
         capacity = chance.choice([0.5, 1.0, 2.0], capacity.size)
-    return _assemble(shape, owner.ravel(), directory.ravel(), weight, per_broker, capacity)
+    return _assemble(shape, partitions, owner.ravel(), directory.ravel(), weight, per_broker, capacity)
 
 
 def _without_rack_clashes(
@@ -151,6 +154,7 @@ def _sizes(kind: str, count: int, chance: np.random.Generator) -> NDArray[np.flo
 
 def _assemble(
     shape: Shape,
+    partitions: int,
     owner: NDArray[np.int64],
     directory: NDArray[np.int64],
     weight: NDArray[np.float64],
@@ -161,15 +165,15 @@ def _assemble(
     # Scaled so that the mean is FILL, or the fullest disk at 95 %, whichever is less.
     scale = min(FILL / (weight.sum() / capacity.sum()), 0.95 / fullest) * 1000 * GIB
     size = (weight * scale).astype(np.int64)
-    partitions = size.size // 3
+    factor = size.size // partitions
     topics = max(partitions // 50, 1)
-    index = np.repeat(np.arange(partitions), 3)
+    index = np.repeat(np.arange(partitions), factor)
     brokers = [Broker(b, f"rack{b % shape.racks}" if shape.racks else None) for b in range(shape.brokers)]
     paths = [(b, f"/disk{d}") for b in range(shape.brokers) for d in range(int(per_broker[b]))]
     directories = [
         Directory(b, path, int(part * 1000 * GIB), 0) for (b, path), part in zip(paths, capacity, strict=True)
     ]
-    position = np.tile(np.arange(3), partitions)
+    position = np.tile(np.arange(factor), partitions)
     nothing = np.zeros(size.size)
     columns = ReplicaColumns(
         topic=index % topics,
@@ -187,7 +191,7 @@ def _assemble(
 
 HEADER = (
     f"{'shape':14} {'sizes':10} {'start':16} {'high':>11} {'spread':>11} {'cv':>11} {'out':>9} "
-    f"{'bytes/bound':>11} {'moves':>6} {'leaders':>7} {'transient':>9} {'s':>6} {'MB':>5}"
+    f"{'bytes/bound':>11} {'moves':>6} {'leaders':>7} {'transient':>9} {'cpu s':>6} {'MB':>5}"
 )
 
 
@@ -201,7 +205,7 @@ def _line(row: dict[str, object]) -> str:
         f"{before['coefficient_of_variation']:.2f}->{after['coefficient_of_variation']:.3f} "
         f"{before['out_of_band']:>4}->{after['out_of_band']:<3} {row['bytes_per_bound']:>11.3f} "
         f"{quality['replica_moves']:>6} {quality['leader_changes']:>7} {quality['highest_transient']:>9.3f} "
-        f"{row['seconds']:>6.2f} {row['peak_memory_mb']:>5}{'' if row['ok'] else '  MISSED'}"
+        f"{row['cpu_seconds']:>6.2f} {row['peak_memory_mb']:>5}{'' if row['ok'] else '  MISSED'}"
     )
 
 
@@ -215,7 +219,7 @@ def _summary(rows: list[dict[str, object]]) -> dict[str, object]:
         "bench": "planner",
         "ok": all(row["ok"] for row in rows),
         "bytes_per_bound": {name: worst("bytes_per_bound", name) for name in names},
-        "seconds": {name: worst("seconds", name) for name in names},
+        "cpu_seconds": {name: worst("cpu_seconds", name) for name in names},
         "peak_memory_mb": {name: worst("peak_memory_mb", name) for name in names},
         "cases": rows,
     }

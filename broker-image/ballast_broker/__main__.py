@@ -117,7 +117,7 @@ async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
         return pages[0] if pages else None
 
     metrics = MetricsServer(page, lambda: node.ready)
-    await metrics.start("", node.config.metrics_port)
+    await metrics.start(node.config.listeners_all[0].host, node.config.metrics_port)
     return metrics
 
 

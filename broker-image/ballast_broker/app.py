@@ -32,6 +32,7 @@ from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandle
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
@@ -171,9 +172,9 @@ class Node:
             dispatcher = Dispatcher(None, CONTROLLER_APIS, self.request_metrics, handlers=handlers.of)
             self.listen(endpoint, dispatcher)
 
-    def listen(self, endpoint: Endpoint, dispatcher: Dispatcher) -> int:
+    def listen(self, endpoint: Endpoint, dispatcher: Dispatcher, *, accept: bool = True) -> int:
         self._dispatchers.append(dispatcher)
-        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher)
+        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher, accept=accept)
         self.ports[endpoint.name] = port
         return port
 
@@ -256,13 +257,13 @@ class _Broker:
         config, world = node.config, node.world
         self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
         self._heartbeats = node.client(timeout_s=HEARTBEAT_CALL_TIMEOUT_S)
-        self.lifecycle: BrokerLifecycle
+        self.lifecycle: BrokerLifecycle | None = None
         self.replicas = Replicas(
             settings.replication_settings(config),
             logs=node.logs,
             clock=world.clock,
             controller=self._controller,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=self._epoch,
             log_config=lambda image, topic: settings.topic_log_config(config, image, topic),
             network=world.network,
             threads=world.threads,
@@ -277,13 +278,20 @@ class _Broker:
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
         self.services = self._services()
         self.ports: dict[str, int] = {}
-        node.metadata.add_publisher(self.replicas.publish)
-        node.metadata.add_publisher(GroupLeadership(config.node_id, self.groups).publish)
+        leadership = GroupLeadership(config.node_id, self.groups)
+        self._caught_up = asyncio.Event()
+        publishers = [self.replicas.publish, leadership.publish]
+        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
+        node.metadata.add_publisher(self._gate.publish)
+
+    def _epoch(self) -> int:
+        """-1 until this broker is registered."""
+        return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
     def _services(self) -> BrokerServices:
         node = self._node
         topics = AutomaticTopics(node.config, lambda: node.image, self._controller)
-        ids = ProducerIds(node.config.node_id, lambda: self.lifecycle.broker_epoch, self._controller)
+        ids = ProducerIds(node.config.node_id, self._epoch, self._controller)
         return BrokerServices(
             node_id=node.config.node_id,
             cluster_id=node.cluster_id,
@@ -302,7 +310,7 @@ class _Broker:
 
     @property
     def is_running(self) -> bool:
-        return hasattr(self, "lifecycle") and self.lifecycle.state is LifecycleState.RUNNING
+        return self.lifecycle is not None and self.lifecycle.state is LifecycleState.RUNNING
 
     def listen(self) -> None:
         node, services = self._node, self.services
@@ -316,14 +324,14 @@ class _Broker:
                 produce=Produce(services),
                 fetch=Fetch(services, sessions),
             )
-            self.ports[endpoint.name] = node.listen(endpoint, dispatcher)
+            self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 
     async def join(self) -> None:
-        """Register, catch up, be unfenced."""
+        """Register, catch up with the metadata up to one's own registration, take up one's replicas, be unfenced."""
         node = self._node
         node.spawn(node.logs.run_maintenance(), "log maintenance")
         await self.replicas.start()
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = lifecycle = BrokerLifecycle(
             identity=self._identity(),
             client=self._heartbeats,
             clock=node.world.clock,
@@ -331,18 +339,27 @@ class _Broker:
             metadata_offset=lambda: node.image.offset,
             heartbeat_interval_s=node.config.broker_heartbeat_interval_ms / 1000,
         )
-        node.metadata.add_publisher(self.lifecycle.publish)
-        self.lifecycle.set_ready()
-        membership = node.spawn(self.lifecycle.run(), "membership")
+        node.metadata.add_publisher(lifecycle.publish)
+        membership = node.spawn(lifecycle.run(), "membership")
         node.spawn(self._expire_offsets(), "offset expiry")
-        running = asyncio.ensure_future(self.lifecycle.running.wait())
-        await asyncio.wait({running, membership, node.failed}, return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
+        await self._wait_for(lifecycle.registered.wait(), membership)
+        self._gate.look(node.image)
+        await self._wait_for(self._caught_up.wait(), membership)
+        self.replicas.settle_strays(node.image)
+        for endpoint in node.config.client_listeners:
+            node.world.listening.accept(endpoint.name)
+        lifecycle.set_ready()
+        await self._wait_for(lifecycle.running.wait(), membership)
+
+    async def _wait_for(self, event: Coroutine[Any, Any, Any], membership: asyncio.Task[Any]) -> None:
+        """For the event, or for what makes it impossible."""
+        waiting = asyncio.ensure_future(event)
+        await asyncio.wait({waiting, membership, self._node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         if membership.done() and not membership.cancelled() and membership.exception() is not None:
             raise NodeFailed(str(membership.exception()))
-        if node.failed.done():
-            node.failed.result()
-        self.replicas.settle_strays(node.image)
+        if self._node.failed.done():
+            self._node.failed.result()
 
     def _identity(self) -> BrokerIdentity:
         node = self._node
@@ -373,14 +390,15 @@ class _Broker:
 
         async def report() -> None:
             async with asyncio.timeout(timeout_s):
-                await self.lifecycle.report_offline_directory(directory.id)
+                if self.lifecycle is not None:  # else its registration will not name the directory
+                    await self.lifecycle.report_offline_directory(directory.id)
 
         self._node.spawn(report(), f"report that {directory.path} is offline")
 
     async def leave(self) -> int:
         """Hand over what this broker leads, then stop; answers the epoch it had."""
-        epoch = self.lifecycle.broker_epoch if hasattr(self, "lifecycle") else -1
-        if epoch >= 0 and self._node.config.controlled_shutdown_enable:
+        epoch = self._epoch()
+        if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.lifecycle.leave()

@@ -325,6 +325,8 @@ def _check_whole(config: BrokerConfig) -> None:
     """What one property says about another."""
     if config.node_id < 0:
         raise ConfigError("node.id is missing: every broker and controller needs a number of its own, 0 or more")
+    if not config.values["process.roles"]:
+        raise ConfigError("process.roles is empty: a node is a broker, a controller or both")
     node, broker = config.values["node.id"], config.values["broker.id"]
     if node >= 0 and broker >= 0 and node != broker:
         raise ConfigError(

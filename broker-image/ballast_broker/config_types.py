@@ -8,6 +8,8 @@ from typing import Any
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+NAME = "{name}"
+"""Stands for the property's name in a complaint."""
 
 
 class ConfigError(ValueError):
@@ -16,27 +18,39 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must satisfy, and how that reads."""
+    """What a value must satisfy: `complaint` says in Kafka's words what is wrong with one, None where nothing is.
 
-    accepts: Callable[[Any], bool]
-    text: str
+    `culprit` is what such a message shows as the value.
+    """
+
+    complaint: Callable[[Any], str | None]
+    culprit: Callable[[Any], str] = str
 
 
 def between(low: float, high: float | None = None) -> Rule:
-    if high is None:
-        return Rule(lambda value: value >= low, f"at least {low}")
-    return Rule(lambda value: low <= value <= high, f"from {low} to {high}")
+    def complaint(value: Any) -> str | None:
+        if value < low:
+            return f"Value must be at least {low}"
+        return None if high is None or value <= high else f"Value must be no more than {high}"
+
+    return Rule(complaint)
 
 
 def one_of(*names: str) -> Rule:
-    return Rule(lambda value: value in names, "one of " + ", ".join(names))
+    text = "String must be one of: " + ", ".join(names)
+    return Rule(lambda value: None if value in names else text)
 
 
 def each_of(*names: str) -> Rule:
-    return Rule(lambda value: bool(value) and all(v in names for v in value), "a list, each one of " + ", ".join(names))
+    text = "String must be one of: " + ", ".join(names)
+
+    def strange(value: Any) -> list[str]:
+        return [each for each in value if each not in names]
+
+    return Rule(lambda value: text if strange(value) else None, lambda value: strange(value)[0])
 
 
-ANYTHING = Rule(lambda value: True, "anything")
+ANYTHING = Rule(lambda value: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +69,12 @@ class Property:
             value = PARSERS[self.kind](text.strip())
         except ValueError as error:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {error}") from None
-        if value is not None and not self.rule.accepts(value):
-            raise ConfigError(f"Invalid value {text} for configuration {self.name}: Value must be {self.rule.text}")
+        complaint = None if value is None else self.rule.complaint(value)
+        if complaint is not None:
+            culprit = self.rule.culprit(value)
+            raise ConfigError(
+                f"Invalid value {culprit} for configuration {self.name}: {complaint.replace(NAME, self.name)}"
+            )
         return value
 
     def text_of(self, value: Any) -> str | None:
@@ -67,7 +85,16 @@ class Property:
             return "true" if value else "false"
         if self.kind == "list":
             return ",".join(value)
-        return str(value)
+        return _double_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_text(value: float) -> str:
+    """As Java writes a double: with an exponent where it is large or small, as `1.0E10`."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    shortest = next(text for digits in range(18) if float(text := f"{value:.{digits}e}") == value)
+    mantissa, _, exponent = shortest.partition("e")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
 
 
 def _boolean(text: str) -> bool:

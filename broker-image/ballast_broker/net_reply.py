@@ -21,7 +21,7 @@ class FileData(Protocol):
     def release(self) -> None: ...
 
 
-Part = bytes | FileData
+Part = bytes | memoryview | FileData
 Parts = Sequence[Part]
 
 
@@ -30,6 +30,7 @@ class Pending(NamedTuple):
 
     future: asyncio.Future[Any]  # of Parts, or of None where there is nothing to answer
     pipelined: bool
+    for_this_client_only: bool = False  # it changes nothing: cancelled when the client is gone
 
 
 Reply = bytes | list[Any] | Pending | None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ballast_broker.config_types import LONG_MAX, ConfigError, Property, Rule, between, each_of, one_of
+from ballast_broker.config_types import LONG_MAX, NAME, ConfigError, Property, Rule, between, each_of, one_of
 from ballast_broker.log_config import LogConfig
 
 
@@ -26,8 +26,13 @@ class ConfigSource(IntEnum):
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _THROTTLED = re.compile(r"\d+:\d+")
 throttled_replicas = Rule(
-    lambda value: value == ("*",) or all(_THROTTLED.fullmatch(v) for v in value),
-    "[partitionId]:[brokerId],[partitionId]:[brokerId],... or *",
+    lambda value: (
+        None
+        if value == ("*",) or all(_THROTTLED.fullmatch(v) for v in value)
+        else f"{NAME} must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    ),
+    lambda value: f"[{', '.join(value)}]",
 )
 
 

@@ -12,8 +12,13 @@ from ballast_broker.seams import Clock, Disk, Network, Random, Threads
 class Listening(Protocol):
     """Where clients and other nodes come in."""
 
-    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
-        """Begin to accept; answers the port. OSError where the address cannot be had."""
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
+        """Take the address; answers the port. OSError where it cannot be had.
+
+        Without `accept` connections are made but nothing is read from them before `accept` is called.
+        """
+
+    def accept(self, name: str) -> None: ...
 
     def stop_listening(self) -> None: ...
     def close(self) -> None: ...

@@ -14,6 +14,12 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
+# Magic, independent blocks of at most 64 KiB, no checksums, and the checksum of exactly this descriptor. Kafka's Java
+# clients refuse frames whose blocks depend on one another, which is what the library's own framing makes.
+LZ4_FRAME_START = bytes.fromhex("04224d18604082")
+LZ4_BLOCK_BYTES = 64 * 1024
+LZ4_STORED_FLAG = 1 << 31
+LZ4_END = bytes(4)
 
 
 class Codec(IntEnum):
@@ -88,8 +94,20 @@ def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes:
     if codec == Codec.SNAPPY:
         return _snap(raw)
     if codec == Codec.LZ4:
-        return bytes(cramjam.lz4.compress(raw))
+        return _frame_lz4(raw)
     return bytes(cramjam.zstd.compress(raw))
+
+
+def _frame_lz4(raw: bytes) -> bytes:
+    parts = [LZ4_FRAME_START]
+    for position in range(0, len(raw), LZ4_BLOCK_BYTES):
+        plain = raw[position : position + LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += [struct.pack("<I", len(block)), block]
+        else:
+            parts += [struct.pack("<I", len(plain) | LZ4_STORED_FLAG), plain]
+    return b"".join([*parts, LZ4_END])
 
 
 def _snap(raw: bytes) -> bytes:

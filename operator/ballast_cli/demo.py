@@ -21,9 +21,9 @@ from ballast_operator.plan.claimed import as_claimed
 
 API = "ballast.dev/v1alpha1"
 TOPIC = "events"
-PARTITIONS = 9
+PARTITIONS = 27
 VOLUME = "128Mi"
-LARGE_BYTES = 24 << 20
+LARGE_BYTES = 32 << 20
 SMALL_BYTES = 2 << 20
 MOVE_SECONDS = 60.0
 

@@ -109,7 +109,8 @@ def draw(view: KafkaView) -> str:
     told = summary(view)
     online = sum(broker["online"] for broker in told["brokers"])
     lines = [
-        f"cluster {told['clusterId']}: {online} of {len(told['brokers'])} brokers online, controller {told['controller']}",
+        f"cluster {told['clusterId']}: {online} of {len(told['brokers'])} brokers online, "
+        f"controller {told['controller']}",
         f"{told['partitions']} partitions, {told['underReplicated']} under-replicated, {told['offline']} offline",
     ]
     largest = max((d["logBytes"] for broker in told["brokers"] for d in broker["directories"]), default=0)
@@ -140,7 +141,7 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
         cordoned = "  cordoned" if directory["cordoned"] else ""
         count = f"{directory['replicas']} replicas{cordoned}"
         total, used = directory["totalBytes"], directory["usedBytes"]
-        if total is None or disks[total, used] > 1:
+        if total is None or (disks[total, used] > 1 and used != directory["logBytes"]):
             # Directories of one disk are all as full as the disk; what differs is what they hold.
             share = directory["logBytes"] / largest if largest else 0.0
             lines.append(f"  {name}  {bar(share)}  {bytes_text(directory['logBytes'])} of logs  {count}")

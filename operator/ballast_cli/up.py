@@ -95,9 +95,8 @@ class Stack:
     async def _apply_crds(self) -> None:
         import yaml
 
-        for file in sorted((ROOT / "crds").glob("*.yaml")):
-            await self.apply(yaml.safe_load(file.read_text()))
         for plural in ("kafkaclusters", "kafkatopics", "reassignments"):
+            await self.apply(yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text()))
             await self._served(plural)
 
     async def _served(self, plural: str) -> None:

@@ -91,6 +91,8 @@ def settings_of() -> kopf.OperatorSettings:
     settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
     settings.watching.server_timeout = 300
+    # What is watched is known; looking for it in the whole cluster would need rights that are not needed otherwise.
+    settings.scanning.disabled = True
     settings.watching.reconnect_backoff = 0.5
     settings.queueing.idle_timeout = 1.0
     settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 3)
@@ -111,6 +113,7 @@ async def operate(
     await runtime.start()
     probes = await serve_probes(runtime, probe_port) if probe_port is not None else None
     try:
+        await await_definitions(runtime, stop)
         await kopf.operator(
             registry=registry_of(runtime, access),
             settings=settings_of(),
@@ -124,6 +127,19 @@ async def operate(
         if probes is not None:
             await probes.cleanup()
         await runtime.stop()
+
+
+async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> None:
+    """Wait until the API server knows the three kinds: what is unknown at the start would never be watched."""
+    told = False
+    while stop is None or not stop.is_set():
+        found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
+        if found is not None and KINDS.keys() <= {resource["name"] for resource in found.get("resources") or ()}:
+            return
+        if not told:
+            told = True
+            log.warning("the API server does not know KafkaCluster, KafkaTopic and Reassignment: apply crds/ first")
+        await asyncio.sleep(1.0)
 
 
 async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:

@@ -18,6 +18,7 @@ from ballast_rebalance.report_style import STYLE
 
 MAX_ROWS = 500
 MAX_BARS = 1_000
+MAX_FLOW_NAMES = 24
 
 
 def render(
@@ -58,7 +59,9 @@ def _summary(plan: Plan) -> str:
     assert quality is not None
     assert bounds is not None
     before, after = quality.before, quality.after
-    duration = "no throttle" if quality.expected_seconds is None else f"{quality.expected_seconds / 60:.0f} min"
+    duration = (
+        "not known: no throttle" if quality.expected_seconds is None else f"{quality.expected_seconds / 60:.0f} min"
+    )
     levels = [
         ("Fullest directory", f"{before.highest:.1%}", f"{after.highest:.1%}"),
         ("Emptiest directory", f"{before.lowest:.1%}", f"{after.lowest:.1%}"),
@@ -165,9 +168,13 @@ def _bar(fill: float, kind: str) -> str:
 
 def _flow(load: ClusterLoad, plan: Plan) -> str:
     flows: Counter[tuple[str, str]] = Counter()
-    single = load.brokers.ids.size == 1
+    few = load.directories.total.size <= MAX_FLOW_NAMES
     for source, target, size in _copies(plan):
-        names = (source[1], target[1]) if single else (f"broker {source[0]}", f"broker {target[0]}")
+        names = (
+            (f"{source[0]}:{source[1]}", f"{target[0]}:{target[1]}")
+            if few
+            else (f"broker {source[0]}", f"broker {target[0]}")
+        )
         flows[names] += size
     if not flows:
         return ""

@@ -20,16 +20,17 @@ from typing import Any
 from uuid import UUID
 
 import yaml
+from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
 from ballast_wire.records import Record, encode_batch
-from tests.contract.wire import WireClient
 
 HERE = Path(__file__).parent
 UNTIL_TIMEOUT_S = 20.0
 UNTIL_PAUSE_S = 0.1
 ABSENT = "(absent)"
-TIMESTAMP_MS = 1_700_000_000_000
+# Of the first record of each batch. Recent, or retention would delete what is compared.
+TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
 # What names an entry of a list.
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
@@ -43,11 +44,12 @@ OPAQUE = {
     "usable_bytes": "BYTES",
     "finalized_features_epoch": "EPOCH",
     "log_end_offset": "OFFSET",
+    "high_watermark": "OFFSET",
     "last_fetch_timestamp": "TIME",
     "last_caught_up_timestamp": "TIME",
     "replica_directory_id": "DIRECTORY",
 }
-OPAQUE_ONLY_IN = {"log_end_offset": "DescribeQuorum"}
+OPAQUE_ONLY_IN = {"high_watermark": "DescribeQuorum", "log_end_offset": "DescribeQuorum"}
 
 
 @dataclass(frozen=True)
@@ -65,21 +67,16 @@ class Case:
 
 
 def corpus() -> list[Case]:
-    cases = []
+    cases: list[Case] = []
     for path in sorted((HERE / "corpus").glob("*.yaml")):
-        for each in yaml.safe_load(path.read_text()):
-            cases.append(
-                Case(
-                    path.stem,
-                    each["case"],
-                    each["api"],
-                    tuple(_versions(each["versions"])),
-                    each.get("request") or {},
-                    each.get("until"),
-                    each.get("save") or {},
-                )
-            )
+        cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
     return cases
+
+
+def _case(file: str, each: dict[str, Any]) -> Case:
+    versions = tuple(_versions(each["versions"]))
+    request, save = each.get("request") or {}, each.get("save") or {}
+    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save)
 
 
 def _versions(text: Any) -> Iterator[int]:
@@ -147,11 +144,13 @@ class Side:
             return self._topic_ids.get(name, UUID(int=0))
         if kind == "uuid":
             return UUID(int=int(name))
+        if kind == "time":
+            return TIMESTAMP_MS + int(name)
         if kind == "dir":
             return self._log_dirs[int(name)]
         if kind == "bytes":
             return name.encode()
-        return self._saved[name]
+        return self._saved.get(name, "unsaved")
 
     def _stripped(self, api: str, value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
@@ -163,7 +162,7 @@ class Side:
             return opaque
         if isinstance(value, UUID):
             return self._named_id(value)
-        if isinstance(value, int) and value == self._port:
+        if name == "port" and value != -1:
             return "PORT"
         return self._stripped_text(value) if isinstance(value, str) else value
 
@@ -176,18 +175,22 @@ class Side:
     def _stripped_text(self, text: str) -> str:
         for number, path in enumerate(self._log_dirs):
             text = text.replace(path, f"DIR{number}")
-        text = text.replace(str(self._port), "PORT")
+        text = re.sub(r"localhost:\d+", "localhost:PORT", text)
         return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
 
 
 def batch(wanted: dict[str, Any]) -> bytes:
-    """A record batch; the same bytes for both sides."""
+    """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them."""
+    keywords = dict(wanted)
+    values, flip, times = keywords.pop("values"), keywords.pop("flip", None), keywords.pop("times", 1)
     records = [
         Record(offset=index, timestamp=TIMESTAMP_MS + index * 1000, key=None, value=value.encode(), headers=())
-        for index, value in enumerate(wanted["values"])
+        for index, value in enumerate(values)
     ]
-    keywords = {name: value for name, value in wanted.items() if name != "values"}
-    return bytes(encode_batch(records, **keywords))
+    encoded = encode_batch(records, **keywords)
+    if flip is not None:
+        encoded[flip] ^= 1
+    return bytes(encoded * times)
 
 
 def build(kind: Any, values: dict[str, Any], version: int) -> Any:
@@ -254,9 +257,15 @@ def differences(kafka: Any, ballast: Any, path: str = "") -> Iterator[tuple[str,
 def _by_name(entries: list[Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for index, each in enumerate(entries):
-        name = ",".join(str(each[key]) for key in NAMING if key in each) if isinstance(each, dict) else ""
+        name = _name(each) if isinstance(each, dict) else ""
         named[name if name and name not in named else f"{name}#{index}"] = each
     return named
+
+
+def _name(entry: dict[str, Any]) -> str:
+    if "entity" in entry:
+        return "/".join(sorted(f"{each['entity_type']}={each['entity_name']}" for each in entry["entity"])) or "nobody"
+    return ",".join(str(entry[key]) or "(empty)" for key in NAMING if key in entry)
 
 
 @dataclass(frozen=True)

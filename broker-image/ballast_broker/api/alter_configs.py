@@ -15,7 +15,6 @@ from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.forwarded import forward
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.api.wording import WORDING
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -25,6 +24,7 @@ from ballast_broker.metadata.image import (
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 INCREMENTAL = 44
 DELETE = 1

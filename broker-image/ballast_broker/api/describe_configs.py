@@ -7,10 +7,9 @@ from typing import Any
 
 from ballast_broker.api import broker_loggers
 from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
-from ballast_broker.api.config_entries import ConfigEntries, ConfigEntry
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.api.wording import WORDING
+from ballast_broker.config_entries import ConfigEntries, ConfigEntry
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -20,7 +19,9 @@ from ballast_broker.metadata.image import (
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
+TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 DYNAMIC_BROKER_LOGGER = 6
 NO_TEXT = ""
 EMPTY_NAMES = {
@@ -31,6 +32,9 @@ EMPTY_NAMES = {
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
+    if any(each.resource_type not in TYPES for each in request.resources):
+        # One kind of resource that does not exist spoils the whole request.
+        raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
     results = [_result(each, request, context) for each in request.resources]
     return message("DescribeConfigsResponse")(version=context.version, results=results)
 
@@ -67,9 +71,7 @@ def _configs(asked: Any, with_synonyms: bool, context: RequestContext) -> list[A
     if resource_type == RESOURCE_BROKER_LOGGER:
         _check_broker(name, context, f"expected {context.broker.node_id} but received {name}")
         return _loggers(context.version)
-    if resource_type in (RESOURCE_CLIENT_METRICS, RESOURCE_GROUP):
-        return []  # none are kept: setting one is refused
-    raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
+    return []  # of groups and client metrics none are kept: setting one is refused
 
 
 def _check_allowed(resource_type: int, name: str, context: RequestContext) -> None:

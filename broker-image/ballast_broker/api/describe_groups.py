@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import authorized_operations
+from ballast_broker.api.authorizer import group as group_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_wire.errors import ApiError, ErrorCode
@@ -11,7 +13,6 @@ from ballast_wire.messages import message
 
 FIRST_VERSION_THAT_SAYS_NOT_FOUND = 6
 NO_OPERATIONS_ASKED = -(2**31)
-GROUP_OPERATIONS = 0b1_0100_1000  # READ, DELETE, DESCRIBE: bit by operation code
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -20,7 +21,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
-    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NO_OPERATIONS_ASKED
+    operations = NO_OPERATIONS_ASKED
+    if request.include_authorized_operations:
+        operations = authorized_operations(context.principal, group_resource(group_id))
     try:
         group = context.broker.groups.describe(group_id)
     except ApiError as error:

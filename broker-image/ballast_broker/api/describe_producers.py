@@ -8,10 +8,10 @@ from ballast_broker.api.authorizer import Operation, authorize, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.topic_names import refusal
-from ballast_broker.api.wording import WORDING
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
+from ballast_wire.wording import WORDING
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ballast_broker.api.context import ANONYMOUS, RequestContext
-from ballast_broker.api.failure import failure_response
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
@@ -22,6 +21,7 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.failures import failure_response
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.headers import (
     API_VERSIONS_KEY,
@@ -31,6 +31,7 @@ from ballast_wire.headers import (
     skip_header_tags,
 )
 from ballast_wire.messages import message
+from ballast_wire.nulls import misplaced_null
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +112,13 @@ class Dispatcher:
         if is_flexible(api.name + "Request", version):
             body = skip_header_tags(frame, body)
         try:
-            return kind.decode(bytes(frame[body:]), version=version)
+            request = kind.decode(bytes(frame[body:]), version=version)
         except Exception as error:  # the codec raises whatever the bytes lead it to
             raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error
+        null = misplaced_null(request, version)
+        if null is not None:
+            raise MalformedRequest(f"{api.name} version {version}: {null} must not be null")
+        return request
 
     async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:
         try:

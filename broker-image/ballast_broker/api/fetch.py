@@ -46,6 +46,8 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+# Kafka answers these with an empty list of aborted transactions, all others with none.
+UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 MAXIMUM_TARGETS = 16_384
@@ -247,7 +249,7 @@ class _Answer:
 
         results.add_done_callback(done)
         reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
-        return Pending(reply, pipelined=False)
+        return Pending(reply, pipelined=False, for_this_client_only=True)
 
     def encode(self, results: list[FetchResult]) -> Parts:
         topics: dict[str | UUID, list[FetchAnswer]] = {}
@@ -284,7 +286,7 @@ class _Answer:
             result.high_watermark,
             result.last_stable_offset,
             result.log_start_offset,
-            result.aborted or None,
+            result.aborted or ([] if result.error in UNKNOWN else None),
             result.preferred_replica,
             result.slice,
             EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,

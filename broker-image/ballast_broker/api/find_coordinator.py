@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_broker.api.context import RequestContext
-from ballast_broker.api.wording import WORDING
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 FIRST_VERSION_WITH_MANY_KEYS = 4
 GROUP = 0

@@ -8,7 +8,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-TYPE = "Classic"
+TYPE = "classic"
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

@@ -44,6 +44,19 @@ ADMIN_CLIENT_ID = "__admin_client"
 MAXIMUM_TARGETS = 16_384
 _WRITE = Operation.WRITE
 _NONE = ErrorCode.NONE
+# Refused before anybody looked at what the log has.
+WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
 Wait = tuple[list[ProduceAnswer], int, asyncio.Future[ErrorCode]]  # the answers, which of them, what it waits for
@@ -228,6 +241,9 @@ class Produce:
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)
+        log = None if error.code in WITHOUT_LOG_START else self._broker.replicas.local_log(partition)
+        if log is not None:
+            answer = answer._replace(log_start_offset=log.log_start_offset)
         if isinstance(error, InvalidRecords):
             return answer._replace(record_errors=error.record_errors)
         if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:

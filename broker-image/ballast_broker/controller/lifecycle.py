@@ -82,6 +82,7 @@ class BrokerLifecycle:
         self.identity = identity
         self.state = LifecycleState.REGISTERING
         self.broker_epoch = NO_EPOCH
+        self.registered = asyncio.Event()
         self.running = asyncio.Event()
         self.gone = asyncio.Event()
         self._client = client
@@ -159,6 +160,7 @@ class BrokerLifecycle:
             if code is ErrorCode.NONE:
                 self.broker_epoch = response.broker_epoch
                 self.state = LifecycleState.FENCED
+                self.registered.set()
                 logger.info("broker %d registered with epoch %d", self.identity.node_id, self.broker_epoch)
                 return
             if code in _FINAL:

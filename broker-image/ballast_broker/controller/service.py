@@ -78,6 +78,7 @@ API_KEYS = frozenset({*COMMANDS, *OTHERS})
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
 PROBE_TIMEOUT_S = 1.0
 STALL_S = 0.1
+RECORDS_PER_SLICE = 1_000  # what need not be atomic travels in pieces that hold nobody's loop for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,9 @@ class ControllerService:
         for each in outcome.records:
             delta.replay(each)
         now_ms = self._clock.wall_ms()
-        for start in range(0, len(outcome.records), MAX_RECORDS_PER_BATCH):
-            piece = outcome.records[start : start + MAX_RECORDS_PER_BATCH]
+        size = MAX_RECORDS_PER_BATCH if outcome.atomic else RECORDS_PER_SLICE
+        for start in range(0, len(outcome.records), size):
+            piece = outcome.records[start : start + size]
             self._uncommitted += 1
             try:
                 _, committed = self._driver.append(data_batch(piece, now_ms))

@@ -266,7 +266,8 @@ class GroupCoordinator:
         try:
             shard = self._shard_of(group_id)
         except ApiError as error:
-            return error.code
+            # A group without a name cannot be, so there is none to delete.
+            return ErrorCode.GROUP_ID_NOT_FOUND if error.code is ErrorCode.INVALID_GROUP_ID else error.code
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 from ballast_wire.names import ZERO_UUID
@@ -77,7 +78,7 @@ class PartitionRecord:
                 last_known = _read_ints(data, start)[0]
         return cls(
             partition_id,
-            UUID(bytes=topic_id),
+            _id(topic_id),
             replicas,
             isr,
             removing,
@@ -133,7 +134,7 @@ class PartitionChangeRecord:
     @classmethod
     def decode(cls, data: bytes, position: int, version: int) -> PartitionChangeRecord:
         partition_id, topic_id = _ID.unpack_from(data, position)
-        change = cls(partition_id, UUID(bytes=topic_id), version=version)
+        change = cls(partition_id, _id(topic_id), version=version)
         for tag, start in _read_tags(data, position + _ID.size):
             if tag == 1:
                 change.leader = _INT.unpack_from(data, start)[0]
@@ -158,6 +159,12 @@ BY_HAND: dict[str, type[PartitionRecord] | type[PartitionChangeRecord]] = {
     "PartitionRecord": PartitionRecord,
     "PartitionChangeRecord": PartitionChangeRecord,
 }
+
+
+@lru_cache(maxsize=65_536)
+def _id(data: bytes) -> UUID:
+    """One object per id: directories repeat in every partition, topics in every one of theirs."""
+    return UUID(bytes=data)
 
 
 def _signed_byte(value: int) -> int:
@@ -223,7 +230,7 @@ def _read_ids(data: bytes, position: int) -> tuple[Sequence[UUID], int]:
     end = position + 16 * max(0, count - 1)
     if end > len(data):
         raise ValueError("array reaches past its record")
-    return tuple([UUID(bytes=data[at : at + 16]) for at in range(position, end, 16)]), end
+    return tuple([_id(data[at : at + 16]) for at in range(position, end, 16)]), end
 
 
 def _read_tags(data: bytes, position: int) -> list[tuple[int, int]]:

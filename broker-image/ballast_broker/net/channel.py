@@ -9,6 +9,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
@@ -17,6 +18,7 @@ from ballast_wire.messages import message
 RECEIVE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 MAX_WAITING = 10_000
+Decode = Callable[..., Any]
 
 
 class SocketNetwork:
@@ -45,7 +47,7 @@ class SocketChannel:
         self._fd = sock.fileno()
         self._client_id = client_id
         self._correlation_id = 0
-        self._waiting: dict[int, tuple[asyncio.Future[Any], str, int]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], str, int, Decode | None]] = {}
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
         self._frame: bytearray | None = None
@@ -69,7 +71,8 @@ class SocketChannel:
         flexible = is_flexible(name, version)
         frame = frame_request(request.API_KEY, version, correlation_id, self._client_id, body, flexible=flexible)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting[correlation_id] = (answer, name, version)
+        # A request may know better than the message engine how its answer is read.
+        self._waiting[correlation_id] = (answer, name, version, getattr(request, "decode_response", None))
         self._send(memoryview(frame))
         try:
             return await answer
@@ -156,13 +159,13 @@ class SocketChannel:
         waiting = self._waiting.get(correlation_id)
         if waiting is None:
             return  # whoever asked has given up
-        future, name, version = waiting
+        future, name, version, decode = waiting
         if future.done():
             return
         kind = message(name.removesuffix("Request") + "Response")
         tagged = is_flexible(name, version) and kind.API_KEY != API_VERSIONS_KEY
         try:
-            future.set_result(kind.decode(frame[5 if tagged else 4 :], version=version))
+            future.set_result((decode or kind.decode)(frame[5 if tagged else 4 :], version=version))
         except Exception as error:
             raise ValueError(f"{kind.__name__} version {version} cannot be read: {error}") from error
 
@@ -176,7 +179,7 @@ class SocketChannel:
         self._socket.close()
         self._out.clear()
         reason = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
-        for future, _, _ in self._waiting.values():
+        for future, *_ in self._waiting.values():
             if not future.done():
                 future.set_exception(reason)
 

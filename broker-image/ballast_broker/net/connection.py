@@ -1,9 +1,10 @@
 """One client connection: frames in, replies out in order, bounded in every direction.
 
 Raw non-blocking sockets on the event loop. Small frames are handled where they lie in a buffer that all connections
-share; a large one gets a buffer of its size, filled by the kernel directly. A produce may be answered later (acks=all)
-while further produces come in; anything else is handled one after the other. Nothing is read while replies cannot be
-written or a request is being worked on: that is the backpressure. Loop thread only.
+share; a large one gets a buffer of its own, filled by the kernel directly, that grows with what really comes. A produce
+may be answered later (acks=all) while further produces come in; anything else is handled one after the other. Nothing
+is read while replies cannot be written or a request is being worked on: that is the backpressure. A turn of the loop
+handles at most `REQUESTS_PER_TURN` requests of one connection. Loop thread only.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_PIPELINED = 64
+REQUESTS_PER_TURN = 32
+FRAME_STEP_BYTES = 1024 * 1024  # a length that is only claimed costs no more memory than this
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 FRAME_LENGTH_BYTES = 4
 _length_of = struct.Struct(">i").unpack_from
+BYTES = (bytes, memoryview)
 
 
 class _Slot:
     """A place in the order of replies."""
 
-    __slots__ = ("parts", "ready")
+    __slots__ = ("parts", "pending", "ready")
 
     def __init__(self) -> None:
         self.ready = False
         self.parts: Parts | None = None
+        self.pending: Pending | None = None
 
 
 class Connection:
@@ -49,6 +54,7 @@ class Connection:
         "_file_sent",
         "_frame",
         "_frame_filled",
+        "_frame_size",
         "_head",
         "_loop",
         "_out",
@@ -78,8 +84,9 @@ class Connection:
         self.last_active = self._loop.time()
         self._head = b""  # the first bytes of a frame whose length is not complete
         self._frame: bytearray | None = None  # a frame that did not come whole
+        self._frame_size = 0
         self._frame_filled = 0
-        self._backlog: bytes = b""  # came in while the connection was busy
+        self._backlog: memoryview | None = None  # came in while the connection was busy; a buffer of its own
         self._slots: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
         self._file_sent = 0
@@ -95,8 +102,13 @@ class Connection:
     def busy(self) -> bool:
         return self._working or bool(self._out) or len(self._slots) >= MAX_PIPELINED
 
+    @property
+    def awaited(self) -> bool:
+        """The client waits for us: it may be silent as long as that takes."""
+        return not self._out and (self._working or bool(self._slots))
+
     def _on_readable(self) -> None:
-        if self._working or self._out or self._backlog or len(self._slots) >= MAX_PIPELINED:
+        if self._working or self._out or self._backlog is not None or len(self._slots) >= MAX_PIPELINED:
             self._pause()
             return
         try:
@@ -108,7 +120,7 @@ class Connection:
                 self._read_small()
         except (BlockingIOError, InterruptedError):
             return
-        except (OSError, MalformedRequest) as error:
+        except Exception as error:
             self.close(error)
 
     def _read_small(self) -> None:
@@ -122,7 +134,7 @@ class Connection:
         if count > FRAME_LENGTH_BYTES and _length_of(scratch)[0] == count - FRAME_LENGTH_BYTES:
             self._handle(scratch[FRAME_LENGTH_BYTES:count])
         else:
-            self._take(scratch[:count])
+            self._take(scratch[:count], own=False)
 
     def _read_on(self, head: bytes) -> None:
         """The first bytes of a frame's length came before."""
@@ -134,9 +146,11 @@ class Connection:
         scratch[: len(head)] = head
         self._head = b""
         self.last_active = self._loop.time()
-        self._take(scratch[: len(head) + count])
+        self._take(scratch[: len(head) + count], own=False)
 
     def _fill_frame(self, frame: bytearray) -> None:
+        if self._frame_filled == len(frame):
+            frame += bytes(min(len(frame), self._frame_size - len(frame)))
         with memoryview(frame) as view:
             count = self._socket.recv_into(view[self._frame_filled :])
         if count == 0:
@@ -144,39 +158,47 @@ class Connection:
             return
         self.last_active = self._loop.time()
         self._frame_filled += count
-        if self._frame_filled == len(frame):
+        if self._frame_filled == self._frame_size:
             self._frame = None
-            self._handle(memoryview(frame))
-            self._server.give_back(len(frame))
+            try:
+                self._handle(memoryview(frame))
+            finally:
+                self._server.give_back(self._frame_size)
 
-    def _take(self, data: memoryview) -> None:
-        """Handle every whole frame in `data`, keep the rest."""
-        position, end = 0, len(data)
+    def _take(self, data: memoryview, *, own: bool) -> None:
+        """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
+        position, end, handled = 0, len(data), 0
         while end - position >= FRAME_LENGTH_BYTES:
-            if self.busy:
-                self._backlog = bytes(data[position:])
+            if self.busy or handled == REQUESTS_PER_TURN:
+                self._keep(data[position:], own=own)
+                if not self.busy:
+                    self._loop.call_soon(self.resume)
                 return
             (size,) = _length_of(data, position)
             body = position + FRAME_LENGTH_BYTES
             if size < 0 or size > self._server.max_request_bytes:
                 raise MalformedRequest(f"a request of {size} bytes")
             if end - body < size:
-                self._begin_frame(size, data[body:])
+                if self._server.take_memory(size, self):
+                    self._begin_frame(size, data[body:])
+                else:
+                    self._keep(data[position:], own=own)
                 return
             self._handle(data[body : body + size])
             if self.closed:
                 return
+            handled += 1
             position = body + size
         self._head = bytes(data[position:])
 
+    def _keep(self, data: memoryview, *, own: bool) -> None:
+        self._backlog = data if own else memoryview(bytearray(data))  # writable: produce stamps in place
+        self._pause()
+
     def _begin_frame(self, size: int, start: memoryview) -> None:
-        if not self._server.take_memory(size, self):
-            self._backlog = size.to_bytes(FRAME_LENGTH_BYTES, "big") + bytes(start)
-            self._pause()
-            return
-        frame = bytearray(size)
+        frame = bytearray(min(size, max(FRAME_STEP_BYTES, len(start))))
         frame[: len(start)] = start
-        self._frame, self._frame_filled = frame, len(start)
+        self._frame, self._frame_size, self._frame_filled = frame, size, len(start)
 
     def _handle(self, frame: memoryview) -> None:
         reply = self._dispatch(self, frame)
@@ -192,6 +214,7 @@ class Connection:
 
     def _expect(self, pending: Pending) -> None:
         slot = _Slot()
+        slot.pending = pending
         self._slots.append(slot)
         if not pending.pipelined:
             self._working = True
@@ -204,11 +227,9 @@ class Connection:
         pending.future.add_done_callback(done)
 
     def _settle(self, slot: _Slot, future: asyncio.Future[Parts | None]) -> None:
+        slot.pending = None
         if future.cancelled() or future.exception() is not None:
-            error = None if future.cancelled() else future.exception()
-            if error is not None:
-                log.error("request from %s failed", self.host, exc_info=error)
-            self.close(error)
+            self.close(None if future.cancelled() else future.exception())
             return
         slot.ready, slot.parts = True, future.result()
         if self.closed:
@@ -216,6 +237,7 @@ class Connection:
             return
         while self._slots and self._slots[0].ready:
             self._out.extend(self._slots.popleft().parts or ())
+        self.last_active = self._loop.time()
         self._flush()
         self.resume()
 
@@ -223,14 +245,14 @@ class Connection:
         """Go on with what came in meanwhile, then listen again."""
         if self.closed or self.busy:
             return
-        if self._backlog:
-            waiting, self._backlog = self._backlog, b""
+        if self._backlog is not None:
+            waiting, self._backlog = self._backlog, None
             try:
-                self._take(memoryview(bytearray(waiting)))  # writable: produce stamps in place
-            except MalformedRequest as error:
+                self._take(waiting, own=True)
+            except Exception as error:
                 self.close(error)
                 return
-        if not self.closed and not self.busy and not self._backlog and not self._reading:
+        if not self.closed and not self.busy and self._backlog is None and not self._reading:
             self._reading = True
             self._loop.add_reader(self.fd, self._on_readable)
 
@@ -259,7 +281,7 @@ class Connection:
             self.close(error)
             return
         if sent < len(reply):
-            self._out.append(reply[sent:])
+            self._out.append(memoryview(reply)[sent:])
             self._flush()
 
     def _flush(self) -> None:
@@ -270,10 +292,10 @@ class Connection:
         try:
             while out:
                 part = out[0]
-                if isinstance(part, bytes):
+                if isinstance(part, BYTES):
                     sent = self._socket.send(part, MSG_MORE if len(out) > 1 else 0)
                     if sent < len(part):
-                        out[0] = part[sent:]
+                        out[0] = memoryview(part)[sent:]
                         break
                     out.popleft()
                 elif not self._send_file(part):
@@ -283,9 +305,16 @@ class Connection:
         except OSError as error:
             self.close(error)
             return
-        if out and not self._warming and not self._writing:
-            self._writing = True
+        self._want_to_write(bool(out) and not self._warming)
+
+    def _want_to_write(self, wanted: bool) -> None:
+        if wanted is self._writing:
+            return
+        self._writing = wanted
+        if wanted:
             self._loop.add_writer(self.fd, self._on_writable)
+        else:
+            self._loop.remove_writer(self.fd)
 
     def _send_file(self, part: FileData) -> bool:
         """True when all of it is sent."""
@@ -308,9 +337,13 @@ class Connection:
         """The data is not in memory: a thread fetches it, so that the loop does not wait for the disk."""
         self._warming = True
 
-        def done(_: asyncio.Future[None]) -> None:
+        def done(warmed: asyncio.Future[None]) -> None:
             self._warming = False
-            if not self.closed:
+            if self.closed:
+                warmed.cancelled() or warmed.exception()  # nobody else asks how it went
+            elif warmed.cancelled() or warmed.exception() is not None:
+                self.close(None if warmed.cancelled() else warmed.exception())
+            else:
                 self._flush()
                 self.resume()
 
@@ -319,11 +352,7 @@ class Connection:
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()
         self._flush()
-        if not self._out and self._writing:
-            self._writing = False
-            self._loop.remove_writer(self.fd)
-        if not self.closed:
-            self.resume()
+        self.resume()
 
     # -- the end --------------------------------------------------------------------------------------------------
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -335,17 +364,21 @@ class Connection:
         self.closed = True
         if isinstance(error, MalformedRequest):
             log.info("closing the connection from %s: %s", self.host, error)
+        elif error is not None and not isinstance(error, OSError):
+            log.error("a request from %s failed", self.host, exc_info=error)
         self._pause()
-        if self._writing:
-            self._loop.remove_writer(self.fd)
+        self._want_to_write(False)
         _release(self._out)
         self._out.clear()
-        for slot in self._slots:
+        slots, self._slots = self._slots, deque()
+        for slot in slots:
             _release(slot.parts or ())
-        self._slots.clear()
+            if slot.pending is not None and slot.pending.for_this_client_only:
+                slot.pending.future.cancel()
+        self._backlog = None
         if self._frame is not None:
-            self._server.give_back(len(self._frame))
             self._frame = None
+            self._server.give_back(self._frame_size)
         self._socket.close()
         self._server.forget(self)
         for callback in self._close_callbacks:
@@ -361,5 +394,5 @@ def descriptor_of(part: FileData) -> int:
 
 def _release(parts: Sequence[Part] | deque[Part]) -> None:
     for part in parts:
-        if not isinstance(part, bytes):
+        if not isinstance(part, BYTES):
             part.release()

@@ -58,14 +58,18 @@ class Server:
         self._threads = threads
         self._per_ip: Counter[str] = Counter()
         self._sockets: dict[str, socket.socket] = {}
-        self._paused: set[str] = set()
+        self._held: set[str] = set()  # nobody may come in yet
+        self._paused: set[str] = set()  # nobody more for the moment
         self._starved: deque[Connection] = deque()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
 
     # -- listening ------------------------------------------------------------------------------------------------
-    def listen(self, name: str, host: str, port: int, dispatch: Dispatch) -> int:
-        """Begin to accept; answers the port (0 asks for any). Raises OSError naming the address."""
+    def listen(self, name: str, host: str, port: int, dispatch: Dispatch, *, accept: bool = True) -> int:
+        """Take an address; answers the port (0 asks for any). Raises OSError naming the address.
+
+        Until somebody calls `accept`, the kernel keeps connections waiting: a prober finds us alive, a client waits.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -80,10 +84,16 @@ class Server:
             raise OSError(error.errno, f"cannot listen on {name}://{host}:{port}: {error.strerror}") from None
         self._sockets[name] = sock
         self._dispatches[name] = dispatch
-        self.loop.add_reader(sock.fileno(), self._accept, name, sock)
+        self._held.add(name)
+        if accept:
+            self.accept(name)
         self._sweep_later()
         bound: int = sock.getsockname()[1]
         return bound
+
+    def accept(self, name: str) -> None:
+        self._held.discard(name)
+        self.loop.add_reader(self._sockets[name].fileno(), self._accept, name, self._sockets[name])
 
     def _accept(self, name: str, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -110,6 +120,7 @@ class Server:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         self._per_ip[ip] += 1
@@ -140,7 +151,7 @@ class Server:
 
     def stop_listening(self) -> None:
         for name, sock in self._sockets.items():
-            if name not in self._paused:
+            if name not in self._paused and name not in self._held:
                 self.loop.remove_reader(sock.fileno())
             sock.close()
         self._sockets.clear()
@@ -179,7 +190,7 @@ class Server:
     def _sweep(self) -> None:
         self._idle_timer = None
         oldest = self.loop.time() - self.limits.max_idle_ms / 1000
-        for connection in [c for c in self.connections if c.last_active < oldest and not c.busy]:
+        for connection in [c for c in self.connections if c.last_active < oldest and not c.awaited]:
             connection.close(None)
         self._sweep_later()
 
@@ -188,19 +199,17 @@ class Server:
         """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
         if not CAN_PROBE:
             return True
-        descriptor, last = descriptor_of(part), part.position + part.size - 1
-        probe = bytearray(PROBE_BYTES)
+        descriptor, probe = descriptor_of(part), [bytearray(PROBE_BYTES)]
         try:
-            return (
-                os.preadv(descriptor, [probe], part.position, os.RWF_NOWAIT) == PROBE_BYTES
-                and os.preadv(descriptor, [probe], last, os.RWF_NOWAIT) == PROBE_BYTES
-            )
+            # Past the end of a file that was cut meanwhile there is nothing to wait for either.
+            os.preadv(descriptor, probe, part.position, os.RWF_NOWAIT)
+            os.preadv(descriptor, probe, part.position + part.size - 1, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                return True
-            raise
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+        return True
 
     def warm(self, part: FileData) -> asyncio.Task[None]:
         task = self.loop.create_task(self._threads.run(_reader_of(part)))

@@ -9,15 +9,19 @@ from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import ReplicaProgress
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 
-def describe_quorum(core: RaftCore, quorum: wire.Quorum, now: float, wall_ms: int) -> Any:
+def describe_quorum(request: Any, core: RaftCore, quorum: wire.Quorum, now: float, wall_ms: int) -> Any:
+    asked = [(topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions]
+    if asked != [(wire.TOPIC, wire.PARTITION)]:
+        return _not_here(request)
     kind = message("DescribeQuorumResponse")
     part = kind.TopicData.PartitionData
     data = part(
         partition_index=wire.PARTITION,
         error_code=0,
-        error_message=None,
+        error_message="",
         leader_id=core.leader,
         leader_epoch=core.epoch,
         high_watermark=core.high_watermark,
@@ -50,7 +54,33 @@ def describe_quorum(core: RaftCore, quorum: wire.Quorum, now: float, wall_ms: in
         for voter, endpoint in quorum.endpoints.items()
     ]
     topic = kind.TopicData(topic_name=wire.TOPIC, partitions=[data])
-    return kind(error_code=0, error_message=None, topics=[topic], nodes=nodes)
+    return kind(error_code=0, error_message="", topics=[topic], nodes=nodes)
+
+
+def _not_here(request: Any) -> Any:
+    """There is but one partition that a quorum agrees on; any other list gets an error for each of its entries."""
+    kind = message("DescribeQuorumResponse")
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = [
+        kind.TopicData(
+            topic_name=topic.topic_name,
+            partitions=[
+                kind.TopicData.PartitionData(
+                    partition_index=each.partition_index,
+                    error_code=int(error),
+                    error_message=WORDING[error],
+                    leader_id=0,
+                    leader_epoch=0,
+                    high_watermark=0,
+                    current_voters=[],
+                    observers=[],
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return kind(error_code=0, error_message="", topics=topics, nodes=[])
 
 
 def _wall(moment: float, offset_ms: int) -> int:

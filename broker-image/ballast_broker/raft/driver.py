@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.control_records import leader_change_batch
-from ballast_broker.raft.core import DEFAULT_TIMEOUTS, Persisted, RaftCore, Timeouts
+from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.describe import describe_quorum
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.messages import (
@@ -37,6 +37,7 @@ from ballast_broker.raft.messages import (
     Truncate,
 )
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, Persisted, Timeouts
 from ballast_broker.seams import Clock, Network, Random, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 STALL_S = 0.1
 MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
-APPLY_BYTES = 1024 * 1024
+APPLY_BYTES = 128 * 1024
 RESIGN_WAIT_S = 0.3
 
 
@@ -229,7 +230,7 @@ class RaftDriver:
         if api_key == wire.FETCH_SNAPSHOT:
             return self._handle_fetch_snapshot(request)
         if api_key == wire.DESCRIBE_QUORUM:
-            return describe_quorum(self.core, self.quorum, self._now(), self._clock.wall_ms())
+            return describe_quorum(request, self.core, self.quorum, self._now(), self._clock.wall_ms())
         wire.check_cluster(request, self.quorum.cluster_id)
         now = self._now()
         if api_key == wire.VOTE:
@@ -338,7 +339,8 @@ class RaftDriver:
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
         self._spawn(self._fetch_snapshot(effect.leader, effect.snapshot))
 
-    def _high_watermark(self, _effect: HighWatermark) -> None:
+    def _high_watermark(self, effect: HighWatermark) -> None:
+        self.store.committed_up_to(effect.offset)
         self._apply_committed()
 
     def _leader_changed(self, effect: LeaderChanged) -> None:

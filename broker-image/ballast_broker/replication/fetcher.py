@@ -17,6 +17,7 @@ from ballast_broker.replication.following import Asked, Backoff, FetchSession, g
 from ballast_broker.replication.offsets import EARLIEST, LATEST
 from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast.following import VERSION, AskedPartition, FetchRequest
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FETCH_VERSION = 16
 LIST_OFFSETS_VERSION = 6
 SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
@@ -171,7 +171,7 @@ class FetcherGroup:
         request = self._request()
         asked = self._session.sent
         async with asyncio.timeout(self._settings.replica_socket_timeout_ms / 1000):
-            response = await channel.call(request, FETCH_VERSION)
+            response = await channel.call(request, VERSION)
         if response.error_code:
             error = ErrorCode(response.error_code)
             if error not in SESSION_LOST:
@@ -217,26 +217,24 @@ class FetcherGroup:
         except TimeoutError:
             return
 
-    def _request(self) -> Any:
+    def _request(self) -> FetchRequest:
         changed, forgotten = self._session.next()
-        request = message("FetchRequest")
         max_bytes = self._settings.replica_fetch_max_bytes
         response_max_bytes = self._settings.replica_fetch_response_max_bytes
         if self._rate.limited and any(followed.replica.follower_throttled for followed in self.partitions.values()):
             max_bytes = self._rate.largest_read(max_bytes)
             response_max_bytes = self._rate.largest_read(response_max_bytes)
-        partition_data = request.FetchTopic.FetchPartition
         topics = [
-            request.FetchTopic(
-                topic_id=topic_id,
-                partitions=[
-                    partition_data(
-                        partition=partition,
-                        current_leader_epoch=asked.current_leader_epoch,
-                        fetch_offset=asked.fetch_offset,
-                        last_fetched_epoch=asked.last_fetched_epoch,
-                        log_start_offset=asked.log_start_offset,
-                        partition_max_bytes=max_bytes,
+            (
+                topic_id,
+                [
+                    AskedPartition(
+                        partition,
+                        asked.current_leader_epoch,
+                        asked.fetch_offset,
+                        asked.last_fetched_epoch,
+                        asked.log_start_offset,
+                        max_bytes,
                     )
                     for partition, asked in partitions
                 ],
@@ -246,17 +244,16 @@ class FetcherGroup:
         gone: dict[UUID, list[int]] = {}
         for topic_id, partition in forgotten:
             gone.setdefault(topic_id, []).append(partition)
-        return request(
-            replica_state=request.ReplicaState(replica_id=self._settings.broker_id, replica_epoch=self._broker_epoch()),
+        return FetchRequest(
+            replica_id=self._settings.broker_id,
+            replica_epoch=self._broker_epoch(),
             max_wait_ms=self._max_wait_ms(),
             min_bytes=self._settings.replica_fetch_min_bytes,
             max_bytes=response_max_bytes,
             session_id=self._session.session_id,
             session_epoch=self._session.epoch,
             topics=topics,
-            forgotten_topics_data=[
-                request.ForgottenTopic(topic_id=topic_id, partitions=numbers) for topic_id, numbers in gone.items()
-            ],
+            forgotten=list(gone.items()),
         )
 
     def _max_wait_ms(self) -> int:
@@ -312,8 +309,9 @@ class FetcherGroup:
         offset = truncation_offset(found, epoch, end_offset)
         lost = found.log_end_offset - offset
         committed = replica.state.high_watermark > offset
+        level = logging.ERROR if committed else logging.WARNING if lost else logging.INFO
         log.log(
-            logging.ERROR if committed else logging.WARNING,
+            level,
             "%s: %d records from offset %d on are not in the log of the leader (epoch %d ends there at %d): removed%s",
             replica.topic_partition, lost, offset, epoch, end_offset,
             f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",

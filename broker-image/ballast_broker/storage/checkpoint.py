@@ -82,7 +82,12 @@ def parse_uuid(text: str) -> UUID:
         raise CorruptFile(f"not a UUID: {text!r}") from error
 
 
+_PARTITION_METADATA_START = b"version: 0\ntopic_id: "
+
+
 def parse_partition_metadata(data: bytes) -> UUID:
+    if data.startswith(_PARTITION_METADATA_START) and len(data) == len(_PARTITION_METADATA_START) + 22:
+        return parse_uuid(data[-22:].decode("latin-1"))
     fields = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise CorruptFile("partition.metadata is not whole")

@@ -21,6 +21,8 @@ _CODECS = {
     "zstd": Codec.ZSTD,
 }
 
+ERRORS_SHOWN = 3
+
 
 def inspects_records(config: LogConfig) -> bool:
     return (
@@ -63,14 +65,21 @@ def _checked_records(view: BatchView, config: LogConfig, partition: object, orig
         return records
     compact = "compact" in config.cleanup_policy
     keyless = "Compacted topic cannot accept message without key in topic partition " + str(partition)
-    errors = [(index, keyless + ".") for index, record in enumerate(records) if compact and record.key is None]
+    errors = [(index, keyless) for index, record in enumerate(records) if compact and record.key is None]
     if errors:
-        message = "One or more records have been rejected"
-        raise InvalidRecords(ErrorCode.INVALID_RECORD, message, errors)
+        raise InvalidRecords(ErrorCode.INVALID_RECORD, _rejected(errors), errors)
     if config.message_timestamp_type == "CreateTime":
         for index, record in enumerate(records):
             _check_timestamp(index, record, config, now_ms)
     return records
+
+
+def _rejected(errors: list[tuple[int, str]]) -> str:
+    first = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:ERRORS_SHOWN])
+    return (
+        f"One or more records have been rejected due to {len(errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{first}]"
+    )
 
 
 def _check_timestamp(index: int, record: Record, config: LogConfig, now_ms: int) -> None:

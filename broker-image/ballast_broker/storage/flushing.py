@@ -62,14 +62,18 @@ def _sync(log: Log, path: str) -> None:
 def settle(log: Log) -> None:
     """Everything that waits in memory goes to the files."""
     if log.directory.online:
-        active = log.active
-        active.add_time_entry()
-        active.trim_indexes()
-        if active.size != active.disk.size(active.path()):
-            file = active.writable_file()
-            file.truncate(active.size)
+        if log.touched:
+            _trim(log.active)
         log.write_epochs()
-        log.producers.map_end_offset = log.end_offset
-        log.snapshots.take(log.producers, log.end_offset, log.bases)
+        if log.producers_are_loaded or log.end_offset not in log.snapshots.offsets:
+            log.producers.map_end_offset = log.end_offset
+            log.snapshots.take(log.producers, log.end_offset, log.bases)
     for segment in log.segments:
         segment.close()
+
+
+def _trim(active: Segment) -> None:
+    active.add_time_entry()
+    active.trim_indexes()
+    if active.size != active.disk.size(active.path()):
+        active.writable_file().truncate(active.size)

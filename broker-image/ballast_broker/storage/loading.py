@@ -6,6 +6,7 @@ here: `.deleted` and `.cleaned` go, `.swap` is completed, overlaps are cut, what
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
@@ -49,9 +50,14 @@ def create_log(
     config: LogConfig,
     start_offset: int = 0,
 ) -> Log:
-    """A new folder with one empty segment."""
+    """A new folder with one empty segment. Records that are there already are never written over."""
+    if context.disk.exists(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
+        raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
     context.disk.make_directory(path)
-    log = _assemble(context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset)
+    log = _assemble(
+        context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
+        producers=ProducerStates(),
+    )  # fmt: skip
     if topic_id != ZERO_UUID:
         write_topic_id(log, topic_id)
     log.new_segment(start_offset)
@@ -91,7 +97,7 @@ def _assemble(
         end_offset=end_offset,
         recovery_point=recovery_point,
         epochs=epochs or LeaderEpochs(),
-        producers=producers or ProducerStates(),
+        producers=producers,
         snapshots=snapshots or ProducerSnapshots(context.disk, folder, []),
     )
 
@@ -146,10 +152,11 @@ class _Loading:
     def _log(self, directory: LogDirectory, partition: TopicPartition, start: int) -> Log:
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
-        producers = ProducerStates()
+        producers: ProducerStates | None = None
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
         snapshots.remove_after(self.end_offset)
-        if self.segments:
+        if self.end_offset not in snapshots.offsets:  # else it is read when it is needed
+            producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             replay(producers, self.segments, self.end_offset)
         return _assemble(

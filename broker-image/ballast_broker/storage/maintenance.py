@@ -171,7 +171,8 @@ class Maintenance:
         now_ms = self._manager.clock.wall_ms()
         expiration_ms = self._manager.config.producer_id_expiration_ms
         async for log in self._slices(self._manager.logs.values()):
-            log.producers.expire(now_ms, expiration_ms)
+            if log.producers_are_loaded:
+                log.producers.expire(now_ms, expiration_ms)
 
     async def flush_old(self) -> None:
         """`flush.ms`, where it is set."""

@@ -87,6 +87,10 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._states)
 
+    def __bool__(self) -> bool:
+        """An object, not a count: true also when empty."""
+        return True
+
     def items(self) -> Iterable[tuple[int, ProducerState]]:
         return self._states.items()
 

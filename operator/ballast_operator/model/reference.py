@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from ballast_operator.status import reasons_page
+
 Schema = Mapping[str, Any]
 
 
@@ -83,8 +85,11 @@ def _rules(path: str, node: Schema) -> Iterator[tuple[str, str]]:
 
 
 def main(crds: Path, docs: Path) -> None:
+    (docs / "reasons.md").write_text(reasons_page())
     for file in sorted(crds.glob("*.yaml")):
         crd = yaml.safe_load(file.read_text())
+        if crd["kind"] != "CustomResourceDefinition":
+            continue
         (docs / f"{crd['spec']['names']['singular']}.md").write_text(reference_page(crd))
 
 

@@ -15,9 +15,11 @@ from ballast_planner import (
     Plan,
     PlanError,
     PlanFormatError,
+    PlanOptions,
     StaleRowsError,
     Target,
     plan_add_brokers,
+    plan_balance,
     plan_drain,
     plan_explicit,
     plan_generate,
@@ -54,6 +56,8 @@ def make_plan(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any
             return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
         if spec.add_brokers:
             return plan_add_brokers(load, spec.add_brokers)
+        if spec.generate is not None and not spec.generate.topics and not spec.generate.to_brokers:
+            return plan_balance(load, PlanOptions(level_leaders=False, level_traffic=False))
         if spec.generate is not None:
             brokers = spec.generate.to_brokers or tuple(b.id for b in view.brokers.values() if b.online)
             return plan_generate(load, spec.generate.topics or None, brokers)

@@ -35,7 +35,6 @@ def shared_properties(layout: Layout) -> dict[str, str]:
     return {
         **DEFAULTS,
         "offsets.topic.replication.factor": str(replication),
-        "transaction.state.log.replication.factor": str(replication),
         "default.replication.factor": str(replication),
         "min.insync.replicas": str(max(1, replication - 1)),
         **spec.config,

@@ -16,9 +16,9 @@ from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import API_KEYS, ControllerService, ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
-from ballast_broker.raft.core import Timeouts
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import Timeouts
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -45,7 +45,9 @@ class FewConfigs:
     def default(self, resource_type: int, name: str) -> str | None:
         return KNOWN.get(name)
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
         for name, default in KNOWN.items():
             own = name in overrides
             yield ConfigEntry(name, overrides.get(name, default), False, 1 if own else 5, False)

@@ -26,129 +26,105 @@ async def settled(cluster: Cluster) -> None:
 
 
 @pytest.mark.spec("CLU-01", "CLU-03")
-def test_every_node_applies_the_same_metadata() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3, observers=1) as cluster:
-            await cluster.create_topic("orders", [1, 2, 3], [2, 3, 4])
-            await settled(cluster)
-            images = [node.image for node in cluster.nodes.values()]
-            assert all(image.topics.by_name("orders") is not None for image in images)
-            assert images[0].cluster.brokers.keys() == {1, 2, 3, 4}
-            assert len({node.log.batches[-1] for node in cluster.nodes.values()}) == 1
-
-    asyncio.run(scenario())
+async def test_every_node_applies_the_same_metadata() -> None:
+    async with Cluster(voters=3, observers=1) as cluster:
+        await cluster.create_topic("orders", [1, 2, 3], [2, 3, 4])
+        await settled(cluster)
+        images = [node.image for node in cluster.nodes.values()]
+        assert all(image.topics.by_name("orders") is not None for image in images)
+        assert images[0].cluster.brokers.keys() == {1, 2, 3, 4}
+        assert len({node.log.batches[-1] for node in cluster.nodes.values()}) == 1
 
 
 @pytest.mark.spec("CLU-02")
-def test_another_controller_serves_soon_after_the_active_one_dies() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3) as cluster:
-            await cluster.create_topic("before", [1, 2, 3])
-            dead = cluster.active
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await dead.kill()
-            await cluster.create_topic("after", [node.id for node in cluster.live])
-            assert loop.time() - began < 2.0
-            await settled(cluster)
-            for node in cluster.live:
-                assert [topic.name for topic in node.image.topics] == ["after", "before"]
-            assert cluster.active.id != dead.id
-
-    asyncio.run(scenario())
+async def test_another_controller_serves_soon_after_the_active_one_dies() -> None:
+    async with Cluster(voters=3) as cluster:
+        await cluster.create_topic("before", [1, 2, 3])
+        dead = cluster.active
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await dead.kill()
+        await cluster.create_topic("after", [node.id for node in cluster.live])
+        assert loop.time() - began < 2.0
+        await settled(cluster)
+        for node in cluster.live:
+            assert [topic.name for topic in node.image.topics] == ["after", "before"]
+        assert cluster.active.id != dead.id
 
 
 @pytest.mark.spec("CLU-01")
-def test_a_killed_broker_is_fenced_as_soon_as_its_connection_ends() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=1, observers=2) as cluster:
-            await cluster.create_topic("orders", [2, 3])
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await cluster.nodes[2].kill()
-            await cluster.until(lambda: cluster.partition("orders", 0).leader == 3)
-            assert loop.time() - began < 1.0
-            partition = cluster.partition("orders", 0)
-            assert partition.isr == (3,)
-            assert partition.leader_epoch == 1
-            assert cluster.active.image.cluster.brokers[2].fenced
-
-    asyncio.run(scenario())
+async def test_a_killed_broker_is_fenced_as_soon_as_its_connection_ends() -> None:
+    async with Cluster(voters=1, observers=2) as cluster:
+        await cluster.create_topic("orders", [2, 3])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await cluster.nodes[2].kill()
+        await cluster.until(lambda: cluster.partition("orders", 0).leader == 3)
+        assert loop.time() - began < 1.0
+        partition = cluster.partition("orders", 0)
+        assert partition.isr == (3,)
+        assert partition.leader_epoch == 1
+        assert cluster.active.image.cluster.brokers[2].fenced
 
 
 @pytest.mark.spec("CLU-01", "CLU-02")
-def test_what_died_with_the_active_controller_is_fenced_by_the_next_one_at_once() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3) as cluster:
-            dead = cluster.active
-            await cluster.create_topic("orders", [dead.id, *(node.id for node in cluster.live if node is not dead)])
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            await dead.kill()
-            await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))
-            await cluster.until(lambda: cluster.partition("orders", 0).leader not in (dead.id, -1))
-            assert loop.time() - began < 1.5
-
-    asyncio.run(scenario())
+async def test_what_died_with_the_active_controller_is_fenced_by_the_next_one_at_once() -> None:
+    async with Cluster(voters=3) as cluster:
+        dead = cluster.active
+        await cluster.create_topic("orders", [dead.id, *(node.id for node in cluster.live if node is not dead)])
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await dead.kill()
+        await cluster.until(lambda: any(node.service and node.service.is_active for node in cluster.live))
+        await cluster.until(lambda: cluster.partition("orders", 0).leader not in (dead.id, -1))
+        assert loop.time() - began < 1.5
 
 
 @pytest.mark.spec("CLU-01")
-def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
-    async def scenario() -> None:
-        timing = ServiceTiming(session_timeout_s=1.5)
-        async with Cluster(voters=1, observers=1, timing=timing) as cluster:
-            loop = asyncio.get_running_loop()
-            cluster.nodes[2].lifecycle_task.cancel()  # it listens, but says nothing any more
-            began = loop.time()
-            await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced)
-            assert loop.time() - began > 0.9
-
-    asyncio.run(scenario())
+async def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
+    timing = ServiceTiming(session_timeout_s=1.5)
+    async with Cluster(voters=1, observers=1, timing=timing) as cluster:
+        loop = asyncio.get_running_loop()
+        cluster.nodes[2].lifecycle_task.cancel()  # it listens, but says nothing any more
+        began = loop.time()
+        await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced)
+        assert loop.time() - began > 0.9
 
 
 @pytest.mark.spec("CLU-01")
-def test_a_second_broker_with_an_id_in_use_is_refused() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=1, observers=1) as cluster:
-            request = cluster.nodes[2].lifecycle._registration()
-            request.incarnation_id = uuid.uuid4()
-            response = await cluster.nodes[2].client.call(request, 4)
-            assert response.error_code == 101  # DUPLICATE_BROKER_REGISTRATION
-
-    asyncio.run(scenario())
+async def test_a_second_broker_with_an_id_in_use_is_refused() -> None:
+    async with Cluster(voters=1, observers=1) as cluster:
+        request = cluster.nodes[2].lifecycle._registration()
+        request.incarnation_id = uuid.uuid4()
+        response = await cluster.nodes[2].client.call(request, 4)
+        assert response.error_code == 101  # DUPLICATE_BROKER_REGISTRATION
 
 
 @pytest.mark.spec("CLU-12")
-def test_a_broker_that_leaves_hands_its_leaderships_over_first() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=1, observers=2) as cluster:
-            await cluster.create_topic("orders", [2, 3], [3, 2])
-            leaving = cluster.nodes[2]
-            await leaving.leave()
-            assert cluster.partition("orders", 0).leader == 3
-            assert cluster.partition("orders", 0).isr == (3,)
-            broker = cluster.active.image.cluster.brokers[2]
-            assert broker.fenced
-            assert broker.in_controlled_shutdown
-
-    asyncio.run(scenario())
+async def test_a_broker_that_leaves_hands_its_leaderships_over_first() -> None:
+    async with Cluster(voters=1, observers=2) as cluster:
+        await cluster.create_topic("orders", [2, 3], [3, 2])
+        leaving = cluster.nodes[2]
+        await leaving.leave()
+        assert cluster.partition("orders", 0).leader == 3
+        assert cluster.partition("orders", 0).isr == (3,)
+        broker = cluster.active.image.cluster.brokers[2]
+        assert broker.fenced
+        assert broker.in_controlled_shutdown
 
 
 @pytest.mark.spec("CLU-11", "CLU-12")
-def test_all_brokers_leave_and_come_back() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=1, observers=1) as cluster:
-            await cluster.create_topic("orders", [2])
-            node = cluster.nodes[2]
-            await node.leave()
-            partition = cluster.partition("orders", 0)
-            assert (partition.leader, partition.isr, partition.elr) == (-1, (), (2,))
-            await node.start()
-            await cluster.until(node.lifecycle.running.is_set)
-            partition = cluster.partition("orders", 0)
-            assert (partition.leader, partition.isr, partition.elr) == (2, (2,), ())
-
-    asyncio.run(scenario())
+async def test_all_brokers_leave_and_come_back() -> None:
+    async with Cluster(voters=1, observers=1) as cluster:
+        await cluster.create_topic("orders", [2])
+        node = cluster.nodes[2]
+        await node.leave()
+        partition = cluster.partition("orders", 0)
+        assert (partition.leader, partition.isr, partition.elr) == (-1, (), (2,))
+        await node.start()
+        await cluster.until(node.lifecycle.running.is_set)
+        partition = cluster.partition("orders", 0)
+        assert (partition.leader, partition.isr, partition.elr) == (2, (2,), ())
 
 
 async def rolling(cluster: Cluster, nodes: list[Node]) -> None:
@@ -160,69 +136,57 @@ async def rolling(cluster: Cluster, nodes: list[Node]) -> None:
 
 
 @pytest.mark.spec("CLU-02", "CLU-12")
-def test_a_rolling_restart_never_stops_the_controller_for_long() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3) as cluster:
-            await rolling(cluster, list(cluster.nodes.values()))
-            await settled(cluster)
-            names = [topic.name for topic in cluster.nodes[1].image.topics]
-            assert names == ["while-0", "while-1", "while-2"]
-
-    asyncio.run(scenario())
+async def test_a_rolling_restart_never_stops_the_controller_for_long() -> None:
+    async with Cluster(voters=3) as cluster:
+        await rolling(cluster, list(cluster.nodes.values()))
+        await settled(cluster)
+        names = [topic.name for topic in cluster.nodes[1].image.topics]
+        assert names == ["while-0", "while-1", "while-2"]
 
 
 @pytest.mark.spec("CLU-02")
-def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3) as cluster:
-            away = next(node for node in cluster.nodes.values() if node is not cluster.active)
-            await away.kill()
-            for number in range(4):
-                await cluster.create_topic(f"t{number}", [cluster.active.id])
-                await settled(cluster)
-                for node in cluster.live:
-                    await node.replica.snapshot()
-            assert cluster.active.log.log_start_offset > away.log.log_end_offset
-            await away.start()
-            await cluster.until(away.lifecycle.running.is_set)
-            assert len(away.image.topics) == 4
-            assert away.log.log_start_offset > 0
-            assert away.image.offset == cluster.active.image.offset
-
-    asyncio.run(scenario())
+async def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
+    async with Cluster(voters=3) as cluster:
+        away = next(node for node in cluster.nodes.values() if node is not cluster.active)
+        await away.kill()
+        for number in range(4):
+            await cluster.create_topic(f"t{number}", [cluster.active.id])
+            await settled(cluster)
+            for node in cluster.live:
+                await node.replica.snapshot()
+        assert cluster.active.log.log_start_offset > away.log.log_end_offset
+        await away.start()
+        await cluster.until(away.lifecycle.running.is_set)
+        assert len(away.image.topics) == 4
+        assert away.log.log_start_offset > 0
+        assert away.image.offset == cluster.active.image.offset
 
 
 @pytest.mark.spec("CLU-04")
-def test_the_quorum_describes_itself() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3, observers=1) as cluster:
-            await settled(cluster)
-            kind = message("DescribeQuorumRequest")
-            topic = kind.TopicData(
-                topic_name="__cluster_metadata", partitions=[kind.TopicData.PartitionData(partition_index=0)]
-            )
-            response = await cluster.active.driver.handle(55, 2, kind(topics=[topic]))
-            data = response.topics[0].partitions[0]
-            assert data.leader_id == cluster.active.id
-            assert {each.replica_id for each in data.current_voters} == {1, 2, 3}
-            assert [each.replica_id for each in data.observers] == [4]
-            assert all(each.log_end_offset == cluster.active.log.log_end_offset for each in data.current_voters)
-
-    asyncio.run(scenario())
+async def test_the_quorum_describes_itself() -> None:
+    async with Cluster(voters=3, observers=1) as cluster:
+        await settled(cluster)
+        kind = message("DescribeQuorumRequest")
+        topic = kind.TopicData(
+            topic_name="__cluster_metadata", partitions=[kind.TopicData.PartitionData(partition_index=0)]
+        )
+        response = await cluster.active.driver.handle(55, 2, kind(topics=[topic]))
+        data = response.topics[0].partitions[0]
+        assert data.leader_id == cluster.active.id
+        assert {each.replica_id for each in data.current_voters} == {1, 2, 3}
+        assert [each.replica_id for each in data.observers] == [4]
+        assert all(each.log_end_offset == cluster.active.log.log_end_offset for each in data.current_voters)
 
 
 @pytest.mark.spec("CLU-02")
-def test_an_idle_quorum_only_says_that_it_lives() -> None:
-    async def scenario() -> None:
-        async with Cluster(voters=3) as cluster:
-            await settled(cluster)
-            for node in cluster.nodes.values():
-                node.lifecycle_task.cancel()
-            await asyncio.sleep(0.6)
-            cluster.network.calls.clear()
-            await asyncio.sleep(1.1)
-            fetches = cluster.network.calls.count("Fetch")
-            assert 2 <= fetches <= 8  # two followers, one request of half a second each
-            assert "Vote" not in cluster.network.calls
-
-    asyncio.run(scenario())
+async def test_an_idle_quorum_only_says_that_it_lives() -> None:
+    async with Cluster(voters=3) as cluster:
+        await settled(cluster)
+        for node in cluster.nodes.values():
+            node.lifecycle_task.cancel()
+        await asyncio.sleep(0.6)
+        cluster.network.calls.clear()
+        await asyncio.sleep(1.1)
+        fetches = cluster.network.calls.count("Fetch")
+        assert 2 <= fetches <= 8  # two followers, one request of half a second each
+        assert "Vote" not in cluster.network.calls

@@ -39,7 +39,10 @@ class ConfigRules(Protocol):
     def default(self, resource_type: int, name: str) -> str | None:
         """The static value or default that append and subtract begin from."""
 
-    def effective_topic_configs(self, overrides: Mapping[str, str]) -> Iterable[ConfigEntry]: ...
+    def effective_topic_configs(
+        self, overrides: Mapping[str, str], own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> Iterable[ConfigEntry]:
+        """`own` and `cluster`: what this node and all brokers were given at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class CommandContext:
     rules: ConfigRules
     random: Random
     next_offset: int = 0
+    _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
+    """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
 
     @property
     def elr_enabled(self) -> bool:
@@ -69,12 +74,24 @@ class CommandContext:
 
     def topic_setting(self, topic: str, name: str, static: str) -> str:
         """A topic config as it counts for the controller: topic, this node, all brokers, static."""
+        found = self._settings.get((topic, name))
+        if found is None:
+            found = self._settings[topic, name] = self._find_setting(topic, name, static)
+        return found
+
+    def _find_setting(self, topic: str, name: str, static: str) -> str:
         configs = self.image.configs
         for resource in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, str(self.config.node_id)), (RESOURCE_BROKER, "")):
             value = configs.of(*resource).get(name)
             if value is not None:
                 return value
         return static
+
+    @property
+    def dynamic_broker_configs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What was set at run time for this node, and for all brokers."""
+        configs = self.image.configs
+        return configs.of(RESOURCE_BROKER, str(self.config.node_id)), configs.of(RESOURCE_BROKER, "")
 
     def min_insync_replicas(self, topic: str, replica_count: int) -> int:
         value = self.topic_setting(topic, "min.insync.replicas", str(self.config.min_insync_replicas))
@@ -96,7 +113,7 @@ class CommandContext:
         delta = MetadataDelta(self.image)
         for each in records:
             delta.replay(each)
-        return replace(self, image=delta.apply())
+        return replace(self, image=delta.apply(), _settings={})
 
     def new_id(self) -> UUID:
         """A random id that is none of the reserved ones."""

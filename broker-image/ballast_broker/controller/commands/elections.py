@@ -11,6 +11,7 @@ from ballast_broker.controller.commands.partition_change import Election, change
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.wording import WORDING
 
 PREFERRED_TYPE = 0
 UNCLEAN_TYPE = 1
@@ -18,7 +19,7 @@ MAX_ELECTIONS_PER_ROUND = 1_000
 
 
 def elect_leaders(context: CommandContext, request: Any) -> Outcome:
-    """No list of partitions means all of them; those that need no election are then left out of the answer."""
+    """No list of partitions means all of them; those that need no election are then left out below their topic."""
     election = _election_type(request.election_type)
     everything = request.topic_partitions is None
     response = message("ElectLeadersResponse")(replica_election_results=[], error_code=0, throttle_time_ms=0)
@@ -26,6 +27,8 @@ def elect_leaders(context: CommandContext, request: Any) -> Outcome:
     answers: dict[str, Any] = {}
     records = []
     for name, partition in _wanted(context, request):
+        if name not in answers:
+            answers[name] = kind(topic=name, partition_result=[])
         result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
         try:
             records.append(_elect(context, name, partition, election))
@@ -33,8 +36,6 @@ def elect_leaders(context: CommandContext, request: Any) -> Outcome:
             if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
             result.error_code, result.error_message = int(error.code), error.message
-        if name not in answers:
-            answers[name] = kind(topic=name, partition_result=[])
         answers[name].partition_result.append(result)
     response.replica_election_results = list(answers.values())
     return Outcome(records, response, atomic=False)
@@ -59,6 +60,10 @@ def _wanted(context: CommandContext, request: Any) -> Iterator[tuple[str, int]]:
             yield each.topic, partition
 
 
+def _refused(code: ErrorCode) -> ApiError:
+    return ApiError(code, WORDING[code])
+
+
 def _elect(context: CommandContext, name: str, partition_id: int, election: Election) -> Any:
     topic = context.image.topics.by_name(name)
     if topic is None:
@@ -67,14 +72,14 @@ def _elect(context: CommandContext, name: str, partition_id: int, election: Elec
     if before is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{partition_id}")
     if election is Election.PREFERRED and before.leader == before.preferred_leader:
-        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+        raise _refused(ErrorCode.ELECTION_NOT_NEEDED)
     if election is Election.UNCLEAN and before.leader != NO_LEADER:
-        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED)
+        raise _refused(ErrorCode.ELECTION_NOT_NEEDED)
     built = change_of(context, topic, partition_id, election=election).build()
     if built is None:
         if election is Election.PREFERRED:
-            raise ApiError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
-        raise ApiError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+            raise _refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
+        raise _refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
     return built
 
 

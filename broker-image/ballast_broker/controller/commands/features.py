@@ -44,7 +44,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
     if refusal is None:
         if request.version is None or request.version < 2:
             response.results = [
-                type(response).UpdatableFeatureResult(feature=each.feature, error_code=0, error_message=None)
+                type(response).UpdatableFeatureResult(feature=each.feature, error_code=0, error_message="NONE")
                 for each in request.feature_updates
             ]
         return Outcome([] if request.validate_only else records, response)
@@ -58,7 +58,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
 def _update(context: CommandContext, update: Any) -> list[Any]:
     name, level = update.feature, update.max_version_level
     before = context.image.features.level(name)
-    _check_level(name, level)
+    _check_level(context.config.node_id, name, level)
     if level < before:
         if update.upgrade_type == UPGRADE:
             raise _invalid(
@@ -82,14 +82,14 @@ def _invalid(name: str, level: int, why: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid update version {level} for feature {name}. {why}")
 
 
-def _check_level(name: str, level: int) -> None:
+def _check_level(node_id: int, name: str, level: int) -> None:
     if level < 0:
         raise _invalid(name, level, "A feature version cannot be less than 0.")
     low, high = SUPPORTED.get(name, (0, -1))
     if high < 0:
-        raise _invalid(name, level, "Local controller does not support this feature.")
+        raise _invalid(name, level, f"Local controller {node_id} does not support this feature.")
     if level and not low <= level <= high:
-        raise _invalid(name, level, f"Local controller only supports versions {low}-{high}")
+        raise _invalid(name, level, f"Local controller {node_id} only supports versions {low}-{high}")
 
 
 def _check_brokers(context: CommandContext, name: str, level: int) -> None:

@@ -21,6 +21,7 @@ from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
+from ballast_wire.wording import WORDING
 
 Allowed = Callable[[str], bool]
 
@@ -153,7 +154,7 @@ def _describe(
             config_source=each.source,
             is_sensitive=each.sensitive,
         )
-        for each in context.rules.effective_topic_configs(configs)
+        for each in context.rules.effective_topic_configs(configs, *context.dynamic_broker_configs)
     ]
 
 
@@ -192,11 +193,11 @@ def _find(context: CommandContext, name: str | None, topic_id: UUID) -> Any:
     if name is not None:
         topic = context.image.topics.by_name(name)
         if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, WORDING[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
         return topic
     topic = context.image.topics.by_id(topic_id)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, WORDING[ErrorCode.UNKNOWN_TOPIC_ID])
     return topic
 
 

@@ -8,11 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
-from ballast_broker.config_rules import DYNAMIC_BROKER_PROPERTIES, dynamic_values
 from ballast_broker.config_types import Property
 from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_default
+
+# What takes effect at run time.
+DYNAMIC_BROKER_PROPERTIES = frozenset(
+    {
+        "compression.type",
+        "cordoned.log.dirs",
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+        "log.cleanup.policy",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.retention.bytes",
+        "log.retention.ms",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "log.segment.delete.delay.ms",
+        "message.max.bytes",
+        "min.insync.replicas",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "unclean.leader.election.enable",
+    }
+)
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = range(1, 8)
 UNKNOWN_TYPE = 0
@@ -63,6 +96,12 @@ class ConfigEntry:
         return self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT
 
 
+def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
+    """Values of broker configs that were set at run time; later layers win: all brokers' first, then this one's."""
+    texts = {name: text for layer in layers for name, text in layer.items() if name in BROKER_PROPERTIES}
+    return {name: BROKER_PROPERTIES[name].parse(text) for name, text in texts.items()}
+
+
 class ConfigEntries:
     """`own` and `cluster`: the dynamic configs of this broker and of all brokers, as the metadata has them."""
 
@@ -77,7 +116,10 @@ class ConfigEntries:
             (ConfigSource.DYNAMIC_BROKER, dict(own)),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, dict(cluster)),
             (ConfigSource.STATIC_BROKER, given),
-            (ConfigSource.DEFAULT, {name: text for name, text in defaults.items() if text is not None}),
+            (
+                ConfigSource.DEFAULT,
+                {name: text for name, text in defaults.items() if text is not None and name not in SHOWN_WHERE_SET},
+            ),
         )
 
     def of_topic(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:

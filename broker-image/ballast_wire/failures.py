@@ -38,11 +38,13 @@ def failure_response(name: str, request: Any | None, version: int, error: ErrorC
     _fill(response, kind, version, error, text)
     if name == "DescribeClientQuotas":
         response.entries = None
-    answers = next(_struct_lists(kind, version), None)
-    if answers is None or request is None or name in NEVER_REPEATED:
+    if request is None or name in NEVER_REPEATED or (own_error and name not in REPEATED_BESIDE):
         return response
-    if not own_error or name in REPEATED_BESIDE:
-        repeated = [_repeat(answers.data_class, each, version, error, text) for each in _asked(name, request, version)]
+    asked_name, asked = _asked(name, request, version)
+    lists = {field.name: field for field in _struct_lists(kind, version)}
+    answers = lists.get(asked_name) or next(iter(lists.values()), None)
+    if answers is not None:
+        repeated = [_repeat(answers.data_class, each, version, error, text) for each in asked]
         setattr(response, answers.name, repeated)
     return response
 
@@ -59,13 +61,14 @@ def _struct_lists(kind: Any, version: int) -> Iterator[Any]:
     return (field for field in _fields(kind, version) if field.is_struct_array())
 
 
-def _asked(name: str, request: Any, version: int) -> list[Any]:
+def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
+    """The request's first list, by its name."""
     if name == "AlterReplicaLogDirs":  # asked by directory, answered by topic
-        return [topic for directory in request.dirs for topic in directory.topics]
+        return "topics", [topic for directory in request.dirs for topic in directory.topics]
     for field in _fields(type(request), version):
         if field.is_array():
-            return list(getattr(request, field.name) or ())
-    return []
+            return field.name, list(getattr(request, field.name) or ())
+    return "", []
 
 
 def _fill(answer: Any, kind: Any, version: int, error: ErrorCode, text: str | None) -> None:

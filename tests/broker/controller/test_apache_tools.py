@@ -1,0 +1,71 @@
+"""Apache Kafka's own tool reads our metadata log and our snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.broker.controller.cluster import Cluster
+
+pytestmark = pytest.mark.java
+
+
+def dump(path: Path) -> list[dict]:
+    """What DumpLogSegments prints: one entry per record, control records by their name."""
+    jars = os.environ["BALLAST_KAFKA_JARS"]
+    command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", "kafka.tools.DumpLogSegments"]
+    command += ["--cluster-metadata-decoder", "--files", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    assert "isvalid: false" not in done.stdout
+    records = []
+    for line in done.stdout.splitlines():
+        if found := re.search(r" payload: (\{.*\})$", line):
+            records.append(json.loads(found[1]))
+        elif found := re.search(r"\] (\w+)[: ]+(\{.*\})$", line):
+            records.append({"type": found[1], "data": json.loads(found[2])})
+    return records
+
+
+@pytest.mark.spec("CLU-03")
+@pytest.mark.timeout(120)
+def test_the_metadata_log_and_a_snapshot_of_it(tmp_path: Path) -> None:
+    async def scenario() -> tuple[bytes, dict[str, bytes]]:
+        async with Cluster(voters=1, observers=1) as cluster:
+            await cluster.create_topic("orders", [1, 2], [2, 1], retention_ms="1000")
+            await cluster.nodes[2].leave()
+            node = cluster.nodes[1]
+            await node.replica.snapshot()
+            return b"".join(node.log.batches), {name: bytes(data) for name, data in node.disk.files.items()}
+
+    log, files = asyncio.run(scenario())
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(log)
+    records = dump(path)
+    kinds = [each["type"] for each in records]
+    assert kinds[0] == "LeaderChange"
+    assert records[0]["data"] == {
+        "version": 0,
+        "leaderId": 1,
+        "voters": [{"voterId": 1}],
+        "grantingVoters": [{"voterId": 1}],
+    }
+    for kind in ("FEATURE_LEVEL", "REGISTER_BROKER", "BROKER_REGISTRATION_CHANGE", "TOPIC", "CONFIG", "PARTITION"):
+        assert f"{kind}_RECORD" in kinds
+    partition = next(each for each in records if each["type"] == "PARTITION_RECORD")
+    assert (partition["version"], partition["data"]["replicas"], partition["data"]["leader"]) == (2, [1, 2], 1)
+    change = next(each for each in records if each["type"] == "PARTITION_CHANGE_RECORD")
+    assert change["data"]["isr"] == [1]
+
+    name = next(each for each in files if each.endswith(".checkpoint"))
+    snapshot = tmp_path / name.rsplit("/", 1)[1]
+    snapshot.write_bytes(files[name])
+    contents = dump(snapshot)
+    assert contents[0]["type"] == "SnapshotHeader"
+    assert contents[-1]["type"] == "SnapshotFooter"
+    partitions = [each["data"] for each in contents if each["type"] == "PARTITION_RECORD"]
+    assert [(each["partitionId"], each["isr"]) for each in partitions] == [(0, [1]), (1, [1])]

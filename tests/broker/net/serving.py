@@ -1,0 +1,136 @@
+"""A server on a free port with a dispatch of the test's own, and clients that speak in frames."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ballast_broker.net.server import Limits, Server
+from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
+from ballast_broker.storage.disk import RealDisk, RealThreads
+
+PATIENCE_S = 20.0
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def echo(peer: Peer, frame: memoryview) -> Reply:
+    del peer
+    return framed(bytes(frame))
+
+
+class Serving:
+    """For `async with`. Ends every connection that the test opened."""
+
+    def __init__(self, dispatch: Dispatch = echo, kind: type[Server] = Server, **limits: Any) -> None:
+        self.threads = RealThreads()
+        self.server = kind(Limits(**limits), self.threads)
+        self.port = self.server.listen("PLAINTEXT", "127.0.0.1", 0, dispatch)
+        self._clients: list[Client] = []
+
+    async def __aenter__(self) -> Serving:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        for client in self._clients:
+            client.close()
+        self.server.close()
+        self.threads.close()
+        await asyncio.sleep(0)
+        assert not self.server.connections
+
+    async def connect(self, *, receive_buffer_bytes: int | None = None) -> Client:
+        client = Client(*await _open(self.port, receive_buffer_bytes))
+        self._clients.append(client)
+        return client
+
+
+async def _open(port: int, receive_buffer_bytes: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    sock = socket.socket()
+    if receive_buffer_bytes is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+    sock.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    except OSError:
+        sock.close()
+        raise
+    # A small limit: what is not asked for stays in the kernel, so that a slow reader really is one.
+    return await asyncio.open_connection(sock=sock, limit=4096)
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    def send(self, *bodies: bytes) -> None:
+        self.writer.write(b"".join(map(framed, bodies)))
+
+    def send_raw(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return await self._reader.readexactly(size)
+
+    async def call(self, body: bytes) -> bytes:
+        self.send(body)
+        return await self.receive()
+
+    async def closed_by_server(self) -> bool:
+        """Waits for it; what came before is passed over."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while await self._reader.read(65536):
+                    pass
+            except ConnectionError:
+                pass
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Slice:
+    """A stretch of a real file, that counts how often it was let go."""
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self.position = position
+        self.size = size
+        self.file: Any = RealDisk().open(str(path), writable=False)
+        self.released = 0
+
+    def release(self) -> None:
+        self.released += 1
+        if self.file is not None:
+            self.file.close()
+        self.file = None
+
+
+def file_reply(head: bytes, part: FileData, tail: bytes = b"") -> list[Any]:
+    size = len(head) + part.size + len(tail)
+    return [size.to_bytes(4, "big") + head, part, tail] if tail else [size.to_bytes(4, "big") + head, part]
+
+
+def random_file(path: Path, size: int) -> bytes:
+    content = os.urandom(size)
+    path.write_bytes(content)
+    return content
+
+
+async def until(holds: Any, what: str) -> None:
+    """Turn by turn of the loop, until it holds."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():  # noqa: ASYNC110 - the condition is nobody's event
+                await asyncio.sleep(0.001)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {PATIENCE_S:g} s") from None

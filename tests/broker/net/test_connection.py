@@ -1,0 +1,352 @@
+"""One connection: frames in whatever pieces they come, replies in order, nothing without a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.broker.net.serving import Serving, Slice, echo, file_reply, framed, random_file, until
+
+from ballast_broker.net.connection import MAX_PIPELINED, REQUESTS_PER_TURN
+from ballast_broker.net.server import Server
+from ballast_broker.net_reply import FileData, Peer, Pending, Reply
+from ballast_wire.fast.reader import MalformedRequest
+
+MIB = 1 << 20
+
+
+# ---- frames
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 1000])
+async def test_frames_come_in_any_pieces(piece: int) -> None:
+    bodies = [b"", b"a", b"bc" * 500, b"d"]
+    stream = b"".join(map(framed, bodies))
+    async with Serving() as serving:
+        client = await serving.connect()
+        for at in range(0, len(stream), piece):
+            client.send_raw(stream[at : at + piece])
+            await asyncio.sleep(0)
+        assert [await client.receive() for _ in bodies] == bodies
+
+
+@pytest.mark.parametrize("size", [100_000, 600_000, MIB, MIB + 1, 5 * MIB + 3])
+async def test_large_frames_arrive_whole(size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    async with Serving() as serving:
+        client = await serving.connect()
+        assert await client.call(body) == body
+        assert await client.call(b"small") == b"small"
+        assert serving.server.queued_bytes == 0
+
+
+async def test_a_frame_can_be_written_to() -> None:
+    """Offsets are stamped into the request's own buffer."""
+
+    def stamp(_: Peer, frame: memoryview) -> Reply:
+        frame[:1] = b"!"
+        return framed(bytes(frame))
+
+    async with Serving(stamp) as serving:
+        client = await serving.connect()
+        for size in (10, 2 * MIB):
+            assert (await client.call(b"x" * size))[:2] == b"!x"
+        client.send(*[b"xy"] * (REQUESTS_PER_TURN * 3))  # some of them wait in the connection's own buffer
+        assert [await client.receive() for _ in range(REQUESTS_PER_TURN * 3)] == [b"!y"] * (REQUESTS_PER_TURN * 3)
+
+
+@pytest.mark.spec("CLI-08")
+@pytest.mark.parametrize("claimed", [2**31 - 1, 104_857_601, -1, -(2**31)])
+async def test_an_impossible_length_ends_the_connection_and_no_other(claimed: int) -> None:
+    async with Serving() as serving:
+        bad, good = await serving.connect(), await serving.connect()
+        bad.send_raw(claimed.to_bytes(4, "big", signed=True) + b"x" * 100)
+        assert await bad.closed_by_server()
+        assert await good.call(b"still here") == b"still here"
+
+
+@pytest.mark.spec("CLI-08")
+async def test_a_length_that_is_only_claimed_costs_no_memory() -> None:
+    async with Serving() as serving:
+        clients = [await serving.connect() for _ in range(10)]
+        tracemalloc.start()
+        try:
+            for client in clients:
+                client.send_raw((100 * MIB).to_bytes(4, "big") + b"x")
+            await until(lambda: serving.server.queued_bytes == 1000 * MIB, "all have been heard")
+            assert tracemalloc.get_traced_memory()[0] < 16 * MIB
+        finally:
+            tracemalloc.stop()
+        for client in clients:
+            client.close()
+        await until(lambda: not serving.server.connections, "all are gone")
+        assert serving.server.queued_bytes == 0
+
+
+@pytest.mark.spec("CLI-08")
+async def test_what_the_dispatcher_cannot_read_ends_the_connection_and_gives_its_memory_back() -> None:
+    def refuse(_: Peer, frame: memoryview) -> Reply:
+        raise MalformedRequest(f"{len(frame)} bytes of nonsense")
+
+    async with Serving(refuse) as serving:
+        for size in (10, 3 * MIB):
+            client = await serving.connect()
+            client.send(b"x" * size)
+            assert await client.closed_by_server()
+        assert serving.server.queued_bytes == 0
+
+
+async def test_a_bug_in_a_handler_ends_the_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def stumble(peer: Peer, frame: memoryview) -> Reply:
+        if bytes(frame) == b"stumble":
+            raise KeyError("a bug")
+        return echo(peer, frame)
+
+    async with Serving(stumble) as serving:
+        bad, good = await serving.connect(), await serving.connect()
+        bad.send(b"stumble", b"next")
+        assert await bad.closed_by_server()
+        assert await good.call(b"still here") == b"still here"
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.spec("CLI-08")
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.binary(max_size=2000), max_size=5))
+async def test_noise_disturbs_nobody(noise: list[bytes]) -> None:
+    async with Serving(max_request_bytes=10_000) as serving:
+        good, bad = await serving.connect(), await serving.connect()
+        for piece in noise:
+            bad.send_raw(piece)
+            assert await good.call(piece) == piece
+        bad.close()
+        assert await good.call(b"end") == b"end"
+
+
+# ---- order
+
+
+class Later:
+    """Answers a frame when the test says so; frames beginning with "p" may be overtaken by their successors."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bytes, asyncio.Future[Any]] = {}
+
+    def __call__(self, _: Peer, frame: memoryview) -> Reply:
+        body = bytes(frame)
+        if body.startswith(b"now"):
+            return framed(body)
+        future = self.waiting[body] = asyncio.get_running_loop().create_future()
+        return Pending(future, pipelined=body.startswith(b"p"), for_this_client_only=body.startswith(b"fetch"))
+
+    def answer(self, body: bytes) -> None:
+        self.waiting[body].set_result((framed(body),))
+
+
+async def test_replies_keep_the_order_of_requests() -> None:
+    later = Later()
+    async with Serving(later) as serving:
+        client = await serving.connect()
+        client.send(b"p1", b"p2", b"now", b"p3")
+        await until(lambda: len(later.waiting) == 3, "all have begun")
+        for body in (b"p3", b"p2", b"p1"):
+            later.answer(body)
+        assert [await client.receive() for _ in range(4)] == [b"p1", b"p2", b"now", b"p3"]
+
+
+async def test_a_request_that_is_not_pipelined_holds_back_the_next() -> None:
+    later = Later()
+    async with Serving(later) as serving:
+        client = await serving.connect()
+        client.send(b"p1", b"alone", b"p2")
+        await until(lambda: b"alone" in later.waiting, "it has begun")
+        assert b"p2" not in later.waiting
+        later.answer(b"alone")
+        later.answer(b"p1")
+        await until(lambda: b"p2" in later.waiting, "the next has begun")
+        later.answer(b"p2")
+        assert [await client.receive() for _ in range(3)] == [b"p1", b"alone", b"p2"]
+
+
+async def test_requests_without_an_answer_take_no_place() -> None:
+    def silent(_: Peer, frame: memoryview) -> Reply:
+        return None if bytes(frame) == b"acks=0" else framed(bytes(frame))
+
+    async with Serving(silent) as serving:
+        client = await serving.connect()
+        client.send(b"acks=0", b"acks=0", b"acks=1")
+        assert await client.receive() == b"acks=1"
+
+
+@pytest.mark.spec("CLI-09")
+async def test_pipelined_requests_are_bounded() -> None:
+    later = Later()
+    async with Serving(later) as serving:
+        client = await serving.connect()
+        client.send(*[b"p%d" % n for n in range(3 * MAX_PIPELINED)])
+        await until(lambda: len(later.waiting) == MAX_PIPELINED, "as many as may be have begun")
+        await client.writer.drain()
+        assert len(later.waiting) == MAX_PIPELINED
+        for n in range(3 * MAX_PIPELINED):
+            await until(lambda n=n: b"p%d" % n in later.waiting, "it has begun")
+            later.answer(b"p%d" % n)
+            assert await client.receive() == b"p%d" % n
+
+
+@pytest.mark.spec("CLI-09")
+async def test_a_flood_does_not_hold_up_others() -> None:
+    handled: list[bytes] = []
+
+    def note(_: Peer, frame: memoryview) -> Reply:
+        handled.append(bytes(frame))
+        return framed(bytes(frame))
+
+    async with Serving(note) as serving:
+        flooding, other = await serving.connect(), await serving.connect()
+        flooding.send(*[b"flood"] * 2000)
+        other.send(b"other")
+        await until(lambda: len(handled) == 2001, "all are handled")
+        assert handled.index(b"other") < 1000
+        assert [await flooding.receive() for _ in range(2000)] == [b"flood"] * 2000
+
+
+async def test_what_only_the_client_waited_for_is_given_up_with_it() -> None:
+    later = Later()
+    async with Serving(later) as serving:
+        for body in (b"fetch", b"create"):
+            client = await serving.connect()
+            client.send(body)
+            await until(lambda body=body: body in later.waiting, "it has begun")
+            client.close()
+            client.send_raw(b"")
+        for connection in list(serving.server.connections):
+            connection.close(None)
+        assert later.waiting[b"fetch"].cancelled()
+        assert not later.waiting[b"create"].cancelled()
+        later.answer(b"create")
+
+
+async def test_a_reply_that_fails_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    later = Later()
+    async with Serving(later) as serving:
+        client = await serving.connect()
+        client.send(b"p1")
+        await until(lambda: b"p1" in later.waiting, "it has begun")
+        later.waiting[b"p1"].set_exception(RuntimeError("no answer"))
+        assert await client.closed_by_server()
+    assert "no answer" in caplog.text
+
+
+# ---- replies that lie in files
+
+
+class FromFile:
+    """Answers every frame "position size" with that stretch of the file between two marks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.slices: list[Slice] = []
+
+    def __call__(self, _: Peer, frame: memoryview) -> Reply:
+        position, size = map(int, bytes(frame).split())
+        self.slices.append(Slice(self.path, position, size))
+        return file_reply(b"<", self.slices[-1], b">")
+
+
+@pytest.mark.spec("LOG-31")
+async def test_files_are_sent_between_bytes(tmp_path: Path) -> None:
+    content = random_file(tmp_path / "f", 3 * MIB)
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file) as serving:
+        client = await serving.connect()
+        client.send(b"0 10", b"5 100000", b"1000 3000000")
+        for position, size in ((0, 10), (5, 100_000), (1000, 3_000_000)):
+            assert await client.receive() == b"<" + content[position : position + size] + b">"
+        assert [part.released for part in from_file.slices] == [1, 1, 1]
+
+
+@pytest.mark.spec("CLI-09")
+async def test_a_slow_reader_gets_everything_and_holds_back_only_itself(tmp_path: Path) -> None:
+    content = random_file(tmp_path / "f", 8 * MIB)
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file, send_buffer_bytes=20_000) as serving:
+        slow, quick = await serving.connect(receive_buffer_bytes=20_000), await serving.connect()
+        slow.send(*[b"0 %d" % (8 * MIB)] * 3)
+        await until(lambda: len(from_file.slices) == 1, "the first has begun")
+        assert await quick.call(b"1 5") == b"<" + content[1:6] + b">"
+        assert len(from_file.slices) == 2  # the slow one's second request has not begun
+        for _ in range(3):
+            assert await slow.receive() == b"<" + content + b">"
+        assert [part.released for part in from_file.slices] == [1] * 4
+
+
+async def test_a_slice_is_let_go_when_the_client_leaves_in_the_middle(tmp_path: Path) -> None:
+    random_file(tmp_path / "f", 8 * MIB)
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file, send_buffer_bytes=20_000) as serving:
+        client = await serving.connect(receive_buffer_bytes=20_000)
+        client.send(b"0 %d" % (8 * MIB))
+        await until(lambda: bool(from_file.slices), "it has begun")
+        client.writer.transport.abort()
+        await until(lambda: not serving.server.connections, "the server has noticed")
+        assert [part.released for part in from_file.slices] == [1]
+
+
+async def test_a_file_that_is_shorter_than_the_reply_ends_the_connection(tmp_path: Path) -> None:
+    random_file(tmp_path / "f", 100)
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file) as serving:
+        client = await serving.connect()
+        client.send(b"50 100")
+        assert await client.closed_by_server()
+        assert [part.released for part in from_file.slices] == [1]
+
+
+class Cold(Server):
+    """As if the first and the last page of every slice had to be read from the disk first."""
+
+    warmed = 0
+    fails = False
+
+    def is_warm(self, part: FileData) -> bool:
+        return self.warmed > 0 and super().is_warm(part)
+
+    def warm(self, part: FileData) -> asyncio.Task[None]:
+        type(self).warmed += 1
+        task = super().warm(part)
+        if self.fails:
+            task.cancel()
+        return task
+
+
+@pytest.mark.spec("LOG-32")
+async def test_cold_data_is_read_by_a_thread_first(tmp_path: Path) -> None:
+    content = random_file(tmp_path / "f", 3 * MIB)
+    Cold.warmed, Cold.fails = 0, False
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file, kind=Cold) as serving:
+        client, other = await serving.connect(), await serving.connect()
+        client.send(b"0 %d" % (3 * MIB), b"7 7")
+        assert await other.call(b"1 2") == b"<" + content[1:3] + b">"
+        assert await client.receive() == b"<" + content + b">"
+        assert await client.receive() == b"<" + content[7:14] + b">"
+        assert Cold.warmed >= 1
+
+
+@pytest.mark.spec("LOG-32")
+async def test_cold_data_that_cannot_be_read_ends_the_connection(tmp_path: Path) -> None:
+    random_file(tmp_path / "f", 100)
+    Cold.warmed, Cold.fails = 0, True
+    from_file = FromFile(tmp_path / "f")
+    async with Serving(from_file, kind=Cold) as serving:
+        client = await serving.connect()
+        with suppress(ConnectionError):
+            client.send(b"0 100")
+        assert await client.closed_by_server()
+        assert [part.released for part in from_file.slices] == [1]

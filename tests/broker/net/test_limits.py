@@ -1,0 +1,125 @@
+"""What holds for all connections together: how many, how idle, how much memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.net.serving import Serving, framed, until
+
+from ballast_broker.net.server import Limits, Server
+from ballast_broker.net_reply import Peer, Pending, Reply
+from ballast_broker.storage.disk import RealThreads
+
+MIB = 1 << 20
+
+
+@pytest.mark.spec("CLI-09")
+async def test_more_connections_than_max_wait_until_one_ends() -> None:
+    async with Serving(max_connections=2) as serving:
+        first, second = await serving.connect(), await serving.connect()
+        assert await first.call(b"1") == b"1"
+        assert await second.call(b"2") == b"2"
+        third = await serving.connect()
+        third.send(b"3")
+        assert await first.call(b"1") == b"1"
+        assert len(serving.server.connections) == 2
+        first.close()
+        assert await third.receive() == b"3"
+
+
+@pytest.mark.spec("CLI-09")
+async def test_more_connections_of_one_address_are_refused() -> None:
+    async with Serving(max_connections_per_ip=1) as serving:
+        first = await serving.connect()
+        assert await first.call(b"1") == b"1"
+        second = await serving.connect()
+        assert await second.closed_by_server()
+        assert serving.server.refused_count == 1
+        first.close()
+        await until(lambda: not serving.server.connections, "the first is gone")
+        third = await serving.connect()
+        assert await third.call(b"3") == b"3"
+
+
+@pytest.mark.spec("CLI-09")
+async def test_idle_connections_end() -> None:
+    async with Serving(max_idle_ms=200) as serving:
+        silent, half = await serving.connect(), await serving.connect()
+        half.send_raw(b"\x00\x00")
+        assert await silent.closed_by_server()
+        assert await half.closed_by_server()
+
+
+@pytest.mark.spec("CLI-09")
+async def test_a_client_that_never_reads_ends() -> None:
+    async with Serving(max_idle_ms=300, send_buffer_bytes=20_000) as serving:
+        deaf = await serving.connect(receive_buffer_bytes=20_000)
+        deaf.send(*[b"x" * 500_000] * 20)
+        await until(lambda: len(serving.server.connections) == 1, "it is there")
+        await until(lambda: not serving.server.connections, "it is gone")
+
+
+async def test_who_waits_for_an_answer_is_not_idle() -> None:
+    waiting: list[asyncio.Future[tuple[bytes]]] = []
+
+    def later(_: Peer, frame: memoryview) -> Reply:
+        if bytes(frame) == b"now":
+            return framed(b"now")
+        waiting.append(asyncio.get_running_loop().create_future())
+        return Pending(waiting[-1], pipelined=False)
+
+    async with Serving(later, max_idle_ms=200) as serving:
+        patient, silent = await serving.connect(), await serving.connect()
+        patient.send(b"join")
+        assert await silent.closed_by_server()
+        assert len(serving.server.connections) == 1
+        waiting[0].set_result((framed(b"joined"),))
+        assert await patient.receive() == b"joined"
+        assert await patient.call(b"now") == b"now"  # the time that it waited does not count
+
+
+@pytest.mark.spec("CLI-09")
+async def test_memory_of_incoming_requests_is_bounded() -> None:
+    async with Serving(max_queued_bytes=4 * MIB) as serving:
+        first, second = await serving.connect(), await serving.connect()
+        body = b"x" * (3 * MIB)
+        first.send_raw(framed(body)[: 2 * MIB])
+        await until(lambda: serving.server.queued_bytes == 3 * MIB, "the first has begun")
+        second.send(body)
+        await asyncio.sleep(0.05)
+        assert serving.server.queued_bytes == 3 * MIB  # the second waits, most of it in the kernel
+        first.send_raw(framed(body)[2 * MIB :])
+        assert await first.receive() == body
+        assert await second.receive() == body
+        assert serving.server.queued_bytes == 0
+
+
+@pytest.mark.spec("CLI-09")
+async def test_memory_of_a_client_that_left_is_given_to_the_next() -> None:
+    async with Serving(max_queued_bytes=4 * MIB) as serving:
+        first, second = await serving.connect(), await serving.connect()
+        first.send_raw((3 * MIB).to_bytes(4, "big") + b"x")
+        await until(lambda: serving.server.queued_bytes == 3 * MIB, "the first has begun")
+        second.send(b"y" * (3 * MIB))
+        first.close()
+        assert await second.receive() == b"y" * (3 * MIB)
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with Serving() as serving:
+        threads = RealThreads()
+        other = Server(Limits(), threads)
+        with pytest.raises(OSError, match=f"PLAINTEXT://127.0.0.1:{serving.port}"):
+            other.listen("PLAINTEXT", "127.0.0.1", serving.port, lambda peer, frame: None)
+        threads.close()
+
+
+async def test_stop_listening_keeps_connections() -> None:
+    async with Serving() as serving:
+        client = await serving.connect()
+        assert await client.call(b"1") == b"1"
+        serving.server.stop_listening()
+        assert await client.call(b"2") == b"2"
+        with pytest.raises(ConnectionRefusedError):
+            await serving.connect()

@@ -1,0 +1,137 @@
+"""What is decided about moves, without a disk."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from ballast_broker.replication.moves import (
+    GIB,
+    Convergence,
+    Move,
+    MoveQueue,
+    Position,
+    Request,
+    Stage,
+    Step,
+    decide_request,
+    next_step,
+    reserve_bytes,
+    room_for,
+)
+from ballast_wire.names import TopicPartition
+
+D1, D2, D3 = "/d1", "/d2", "/d3"
+
+
+def move(number: int = 0, **fields: object) -> Move:
+    made = Move(TopicPartition("orders", number), UUID(int=500), D1, D2, 0.0)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def position(future_end: int, *, source_end: int = 100, left: int = 1_000_000, sealed: bool = False) -> Position:
+    return Position(0, source_end, 0, future_end, left, sealed)
+
+
+@pytest.mark.spec("DIR-16")
+@pytest.mark.parametrize(
+    ("destination", "wanted", "expected"),
+    [
+        (None, D1, Request.NOTHING),
+        (None, D2, Request.START),
+        (D2, D2, Request.NOTHING),
+        (D2, D1, Request.CANCEL),
+        (D2, D3, Request.REDIRECT),
+    ],
+)
+def test_what_a_request_means(destination: str | None, wanted: str, expected: Request) -> None:
+    assert decide_request(D1, destination, wanted) is expected
+
+
+@pytest.mark.spec("DIR-29")
+def test_the_steps_of_a_move_in_order() -> None:
+    made = move()
+    assert next_step(made, position(0, sealed=True)) is Step.COPY_SEGMENT
+    assert next_step(made, position(60)) is Step.COPY_TAIL
+    assert next_step(made, position(100, left=0)) is Step.ASK
+    made.told_controller, made.stage = True, Stage.ASKING
+    assert next_step(made, position(100, left=0)) is Step.WAIT
+    made.stage = Stage.AGREED
+    assert next_step(made, position(100, left=0)) is Step.FLUSH
+    made.flushed = True
+    assert next_step(made, position(90, left=5_000)) is Step.SWAP
+    assert next_step(made, position(50, left=50_000_000)) is Step.COPY_TAIL, "too much to hold appends for"
+
+
+@pytest.mark.spec("DIR-29")
+def test_no_swap_without_agreement_or_flush() -> None:
+    for stage in (Stage.COPYING, Stage.ASKING):
+        assert next_step(move(stage=stage, flushed=True, told_controller=True), position(100, left=0)) is Step.WAIT
+    assert next_step(move(stage=Stage.AGREED, told_controller=True), position(100, left=0)) is Step.FLUSH
+
+
+@pytest.mark.spec("DIR-28")
+def test_a_truncation_comes_before_everything() -> None:
+    made = move(stage=Stage.AGREED, flushed=True, told_controller=True)
+    made.note_truncation(40)
+    made.note_truncation(70)
+    assert made.cut_at == 40
+    assert next_step(made, position(100, left=0)) is Step.CUT
+
+
+@pytest.mark.spec("DIR-24")
+def test_a_mover_takes_agreed_moves_first_and_stays_with_the_one_it_began() -> None:
+    queue = MoveQueue()
+    first, second, third = move(1), move(2), move(3)
+    for each in (third, second):
+        queue.add(each)
+    assert queue.next() is second
+    queue.add(first)
+    assert queue.next() is second, "it stays"
+    second.stage = Stage.ASKING
+    assert queue.next() is first
+    second.stage = Stage.AGREED
+    assert queue.next() is second
+    queue.remove(second)
+    first.paused = "no room"
+    assert queue.next() is third
+    third.paused = "no room"
+    assert queue.next() is None
+    assert len(queue) == 2
+
+
+@pytest.mark.spec("DIR-26")
+def test_one_that_does_not_converge_lets_the_others_go_first() -> None:
+    queue = MoveQueue()
+    slow, other = move(1), move(2)
+    queue.add(slow)
+    queue.add(other)
+    assert queue.next() is slow
+    queue.defer(slow)
+    assert queue.next() is other
+    queue.remove(other)
+    assert queue.next() is slow, "and then it has its turn again"
+
+
+@pytest.mark.spec("DIR-26")
+def test_convergence_is_judged_over_a_window() -> None:
+    convergence = Convergence()
+    assert convergence.observe(0.0, 1000) is None
+    assert convergence.observe(5.0, 5000) is None
+    assert convergence.observe(10.0, 900) is True
+    assert convergence.observe(20.0, 900) is False
+    convergence.interrupted()
+    assert convergence.observe(31.0, 10_000) is None
+
+
+@pytest.mark.spec("DIR-45")
+def test_how_much_room_a_destination_keeps() -> None:
+    assert reserve_bytes(None, 1000 * GIB) == 20 * GIB
+    assert reserve_bytes(None, 20 * GIB) == GIB
+    assert reserve_bytes(None, 5 * GIB) == GIB // 2
+    assert reserve_bytes(0, 5 * GIB) == 0
+    assert room_for(10, 110, 100)
+    assert not room_for(11, 110, 100)

@@ -1,0 +1,159 @@
+"""Files are interchangeable with Apache Kafka's: both directions, after clean stops and after kills, byte for byte.
+
+Needs its jars (BALLAST_KAFKA_JARS) and Java.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ballast_broker.storage.cleaner import clean
+from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_wire.records import Record, encode_batch, iterate_batches
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+PROGRAM = Path(__file__).with_name("KafkaLog.java")
+START_MS = time.time_ns() // 1_000_000  # Kafka forgets producers by the real clock
+CONFIG = {"segment_bytes": 4000, "index_interval_bytes": 200}
+COMPLAINTS = re.compile(
+    r"isvalid: false|mismatch|corrupt|out of order|non-secutive|non-consecutive|duplicate|exception|error",
+    re.IGNORECASE,
+)
+
+
+def java(*arguments):
+    jars = os.environ["BALLAST_KAFKA_JARS"]
+    done = subprocess.run(
+        ["java", "-Xmx256m", "-cp", f"{jars}/*", *map(str, arguments)], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kafka_sees(folder, *, clean, append=0, end="close"):
+    lines = java(PROGRAM, folder, "clean" if clean else "unclean", append, end, START_MS).splitlines()
+    return dict(line.split(" ", 1) for line in lines)
+
+
+def dump(folder):
+    names = [n for n in sorted(os.listdir(folder)) if n.endswith((".log", ".index", ".timeindex", ".snapshot"))]
+    files = ",".join(str(folder / name) for name in names)
+    return java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
+
+
+def fill(bench, log):
+    """Several segments, codecs, producers, epochs."""
+    bench.clock.now_ms = START_MS
+    for number in range(100):
+        records = [Record(b"k%d" % (number % 9), b"value%d" % n, START_MS + 3 * number + n) for n in range(3)]
+        batch = encode_batch(
+            records, codec=number % 5, producer_id=number % 2, producer_epoch=3, base_sequence=number // 2 * 3
+        )
+        log.append_as_leader(batch, number // 20, now_ms=bench.clock.now_ms)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def digest(records):
+    total = sum(r.offset * 31 + r.timestamp % 1000003 + (-1 if r.value is None else len(r.value)) for r in records)
+    return f"{len(records)} {total}"
+
+
+@pytest.mark.spec("LOG-01")
+def test_dump_log_reads_a_folder_whole_without_complaint(bench):
+    log = bench.create(**CONFIG)
+    fill(bench, log)
+    log.close()
+    output = dump(bench.folder)
+    assert not COMPLAINTS.search(output), COMPLAINTS.findall(output)
+    assert len(re.findall(r"^baseOffset: ", output, re.MULTILINE)) == 100
+    assert len(re.findall(r"^\| offset: ", output, re.MULTILINE)) == 300
+    assert len(re.findall(r"^producerId: ", output, re.MULTILINE)) == 2 * len(log.snapshots.offsets)
+
+
+@pytest.mark.spec("LOG-25")
+def test_dump_log_reads_a_compacted_folder(bench, read_all):
+    log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}))
+    fill(bench, log)
+    log.append_as_leader(encode_batch([Record(b"k1", None, START_MS)]), 9, now_ms=bench.clock.now_ms)
+    log.roll()
+    log.update_high_watermark(log.log_end_offset)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+    segments = {segment.base_offset: segment for segment in log.segments}
+    for group in clean(bench.disk, job).groups:
+        swap_in(log, [segments[base] for base in group.replaced], group.size)
+    kept = read_all(log)
+    assert len({record.key for record in kept}) == len(kept) == 9
+    log.close()
+    output = dump(bench.folder)
+    assert not COMPLAINTS.search(output), COMPLAINTS.findall(output)
+    assert output.count("deleteHorizonMs: OptionalLong[") == 1
+    assert len(re.findall(r"^\| offset: ", output, re.MULTILINE)) == 9
+    seen = kafka_sees(bench.folder, clean=True)
+    assert seen["records"] == digest(kept)
+
+
+@pytest.mark.spec("LOG-01")
+@pytest.mark.parametrize("clean_stop", [True, False])
+def test_kafka_opens_what_ballast_wrote_and_ballast_goes_on_after_kafka(bench, read_all, clean_stop):
+    log = bench.create(**CONFIG)
+    fill(bench, log)
+    expected = digest(read_all(log))
+    if clean_stop:
+        log.close()
+    bench.release()
+    seen = kafka_sees(bench.folder, clean=clean_stop, append=4)
+    assert seen["first_end"] == "300"
+    assert seen["end"] == "312"
+    assert seen["topic_id"] == "ASNFZ4mrze8BI0VniavN7w"
+    assert seen["timestamp"] == f"{START_MS + 50} 50"
+    assert seen["epochs"].count("EpochEntry") == 5
+    again = bench.load(clean=True, **CONFIG)
+    assert again.log_end_offset == 312
+    assert digest([record for record in read_all(again) if record.offset < 300]) == expected
+    assert seen["records"] == digest(read_all(again))
+    states = {producer: state.last_sequence for producer, state in again.producers.items()}
+    assert states == {0: 149, 1: 149, 77: 11}
+
+
+@pytest.mark.spec("LOG-01")
+@pytest.mark.parametrize("end", ["close", "halt"])
+def test_ballast_opens_what_kafka_wrote(bench, read_all, end):
+    bench.folder.mkdir()
+    seen = kafka_sees(bench.folder, clean=False, append=100, end=end)
+    log = bench.load(clean=end == "close", **CONFIG)
+    assert log.log_end_offset == 300
+    assert len(log.segments) == int(seen["segments"])
+    assert digest(read_all(log)) == seen["records"]
+    assert log.epochs.entries == [(0, 0), (1, 60), (2, 120), (3, 180), (4, 240)]
+    state = log.producers.get(77)
+    assert (state.epoch, state.last_sequence, state.last_offset) == (1, 299, 299)
+    assert log.offset_for_timestamp(START_MS + 50) == (START_MS + 50, 50, 0)
+    bench.append(log, epoch=5)
+    log.close()
+    assert kafka_sees(bench.folder, clean=True)["end"] == "301"
+
+
+@pytest.mark.spec("LOG-01")
+@pytest.mark.spec("LOG-04")
+def test_the_same_batches_make_the_same_files(bench, tmp_path):
+    theirs = tmp_path / "kafka" / "topic-0"
+    theirs.mkdir(parents=True)
+    kafka_sees(theirs, clean=False, append=100)
+    log = bench.create(**CONFIG)
+    for name in sorted(name for name in os.listdir(theirs) if name.endswith(".log")):
+        for batch in iterate_batches(memoryview((theirs / name).read_bytes())):
+            log.append_as_follower(batch.bytes_view)
+    log.close()
+    os.unlink(bench.folder / "partition.metadata")
+    names = sorted(os.listdir(theirs))
+    assert sorted(os.listdir(bench.folder)) == names
+    for name in names:
+        assert (bench.folder / name).read_bytes() == (theirs / name).read_bytes(), name
+    shutil.rmtree(theirs)

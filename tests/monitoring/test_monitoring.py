@@ -1,0 +1,155 @@
+"""Rules and dashboards: generated, about metrics that exist, and every panel's query answers with data."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from tests.rebalance.real_prometheus import prometheus, wait_for
+
+from ballast_rebalance.prometheus_http import Endpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+MONITORING = ROOT / "manifests" / "monitoring"
+ROW = re.compile(r"^\| (ballast_\w+) \| (gauge|counter|histogram) \| ([\w, ]*)\| (.+) \|$", re.MULTILINE)
+NAME = re.compile(r"\bballast_\w+\b")
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("monitoring_generate", MONITORING / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def documented() -> dict[str, tuple[str, list[str]]]:
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    return {name: (kind, labels.replace(" ", "").split(",")) for name, kind, labels, _ in ROW.findall(text)}
+
+
+def dashboards() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((MONITORING / "dashboards").glob("*.json"))]
+
+
+def queries() -> list[tuple[str, str]]:
+    return [
+        (f"{dashboard['title']}: {panel['title']}", target["expr"])
+        for dashboard in dashboards()
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+    ]
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((MONITORING / "rules.yaml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for path, text in generator().generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"run {MONITORING}/generate.py"
+
+
+@pytest.mark.spec("REB-03")
+def test_only_documented_metrics_are_used() -> None:
+    known = documented()
+    assert len(known) > 40
+    texts = [query for _, query in queries()] + [str(rule["expr"]) for rule in rules()]
+    for text in texts:
+        for name in NAME.findall(text):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert name in known or known.get(base, ("", []))[0] == "histogram", f"{name} is not in docs/metrics.md"
+
+
+def test_every_alert_says_what_to_do_and_is_tested() -> None:
+    tested = (MONITORING / "rules_test.yaml").read_text(encoding="utf-8")
+    for rule in rules():
+        if "alert" in rule:
+            assert len(rule["annotations"]["runbook"]) > 40
+            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert rule["alert"] in tested, f"{rule['alert']} has no promtool test"
+
+
+def test_panels_do_not_overlap() -> None:
+    for dashboard in dashboards():
+        taken: set[tuple[int, int]] = set()
+        for panel in dashboard["panels"]:
+            place = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert place["x"] + place["w"] <= 24
+            assert not taken & cells
+            taken |= cells
+
+
+def test_the_jobs_own_metrics_are_documented() -> None:
+    from ballast_rebalance.outcomes import OutcomeMetrics
+
+    metrics, known = OutcomeMetrics(), documented()
+    metrics.record("Balanced", None, 1.0)
+    for family in metrics.registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert known[name][0] == family.type
+
+
+@pytest.mark.prometheus
+def test_the_rules_do_what_their_tests_say() -> None:
+    promtool = shutil.which("promtool")
+    assert promtool is not None
+    for arguments in (("test", "rules", "rules_test.yaml"), ("check", "config", "scrape-config.yaml")):
+        found = subprocess.run([promtool, *arguments], cwd=MONITORING, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+def sample_values() -> dict[str, str]:
+    return {"api": "Produce", "partition": "0", "broker": "1", "log_dir": "/a", "kind": "KafkaTopic"}
+
+
+def expose_everything(registry: CollectorRegistry) -> None:
+    """One series of each documented metric, as a cluster has them."""
+    for name, (kind, labels) in documented().items():
+        named = [label for label in labels if label]
+        values = [sample_values().get(label, label) for label in named]
+        metric = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}[kind](name, "x", named, registry=registry)
+        child = metric.labels(*values) if named else metric
+        if isinstance(child, Histogram):
+            child.observe(0.01)
+        else:
+            child.inc(1)
+
+
+@pytest.mark.prometheus
+@pytest.mark.timeout(120)
+def test_every_panel_answers_with_data(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    expose_everything(registry)
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    try:
+        with prometheus(tmp_path, [server.server_port]) as endpoint:
+            wait_for(lambda: (endpoint.scalar("max(count_over_time(ballast_broker_info[1m]))") or 0) >= 3)
+            silent = [title for title, query in queries() if not answers(endpoint, query)]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert silent == []
+
+
+def answers(endpoint: Endpoint, query: str) -> bool:
+    return bool(endpoint.query(query.replace("$job", ".*").replace("$broker", ".*")))

@@ -1,0 +1,105 @@
+"""What must hold, each by its name; a violation raises `Broken` with what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.sim.clients import Ledger
+from tests.sim.machine import Machine
+
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import decode_records, iterate_batches
+
+
+class Broken(AssertionError):
+    pass
+
+
+class Invariants:
+    """Checked again and again while the world runs; remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._controllers: dict[int, int] = {}
+        self._committed: dict[int, bytes] = {}
+
+    def check(self, machines: Iterable[Machine]) -> None:
+        for machine in machines:
+            node = machine.process.node if machine.process is not None else None
+            if node is None:
+                continue
+            self._one_controller_per_epoch(machine)
+            if node.broker is not None:
+                self._one_leader_per_epoch(machine)
+
+    def _one_leader_per_epoch(self, machine: Machine) -> None:
+        assert machine.process is not None
+        broker = machine.process.node.broker
+        assert broker is not None
+        for state in broker.replicas.partitions():
+            if state.is_leader:
+                key = (state.topic_partition, state.leader_epoch)
+                leader = self._leaders.setdefault(key, machine.node_id)
+                if leader != machine.node_id:
+                    raise Broken(f"one leader per epoch: {key} is led by {leader} and {machine.node_id}")
+
+    def _one_controller_per_epoch(self, machine: Machine) -> None:
+        assert machine.process is not None
+        driver = getattr(machine.process.node, "driver", None)
+        if driver is None or not driver.is_leader:
+            return
+        leader = self._controllers.setdefault(driver.epoch, machine.node_id)
+        if leader != machine.node_id:
+            raise Broken(f"one controller per epoch: epoch {driver.epoch} has {leader} and {machine.node_id}")
+
+
+def contents(machine: Machine, partition: TopicPartition) -> dict[int, bytes]:
+    """The partition's records on this machine, by offset."""
+    assert machine.process is not None
+    log = machine.process.node.logs.get(partition)
+    found: dict[int, bytes] = {}
+    if log is None:
+        return found
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        piece = log.read(offset, 1 << 24, upper_offset=log.log_end_offset)
+        data = piece.read()
+        piece.release()
+        for batch in iterate_batches(memoryview(data)):
+            for record in decode_records(batch):
+                found[record.offset] = record.value or b""
+            offset = batch.last_offset + 1
+    return found
+
+
+def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> dict[int, bytes]:
+    copies = {m.host: contents(m, partition) for m in machines}
+    first = next(iter(copies.values()))
+    for host, copy in copies.items():
+        if copy != first:
+            differing = sorted(o for o in first.keys() | copy.keys() if first.get(o) != copy.get(o))[:5]
+            raise Broken(
+                f"replicas are equal: {partition} on {host} differs at {differing}: "
+                f"{[(first.get(o), copy.get(o)) for o in differing]}"
+            )
+    return first
+
+
+def check_ledger(ledger: Ledger, final: dict[TopicPartition, dict[int, bytes]]) -> None:
+    for (partition, offset), value in ledger.acked.items():
+        there = final[partition].get(offset)
+        if there != value:
+            raise Broken(f"acked is never lost: {partition} offset {offset} was {value!r}, is {there!r}")
+    for (partition, offset), value in ledger.seen.items():
+        there = final[partition].get(offset)
+        if there != value:
+            raise Broken(f"read is never undone: {partition} offset {offset} was {value!r}, is {there!r}")
+    everything = [value for records in final.values() for value in records.values()]
+    phantoms = set(everything) - ledger.sent
+    if phantoms:
+        raise Broken(f"no phantom records: {sorted(phantoms)[:5]}")
+    if len(everything) != len(set(everything)):
+        raise Broken("no record twice: nobody sent anything twice")
+    for partition, records in final.items():
+        if sorted(records) != list(range(len(records))):
+            raise Broken(f"no gaps: {partition} has {len(records)} records up to offset {max(records)}")

@@ -1,0 +1,204 @@
+"""Clients of the simulation: they remember what they did and what they were told, for the checkers to judge.
+
+Every record has a value that exists once. A producer that does not know whether its write happened says so and goes
+on with the next record; it never sends the same twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.sim.network import Fabric, SimChannel, SimNetwork
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
+
+REQUEST_TIMEOUT_S = 3.0
+RETRY_S = 0.1
+
+
+@dataclass
+class Ledger:
+    """What the outside world knows of one topic."""
+
+    sent: set[bytes] = field(default_factory=set)
+    acked: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
+    unknown: set[bytes] = field(default_factory=set)
+    seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
+
+
+class SimClient:
+    """Finds leaders, keeps connections, asks."""
+
+    def __init__(self, fabric: Fabric, name: str, hosts: list[str]) -> None:
+        self.name = name
+        self._network = SimNetwork(fabric, name)
+        self._hosts = hosts
+        self._channels: dict[str, SimChannel] = {}
+        self._leaders: dict[TopicPartition, str] = {}
+        self._next_host = 0
+
+    async def ask(self, host: str, request: Any, version: int) -> Any:
+        """The answer; ConnectionError or TimeoutError where there is none."""
+        channel = self._channels.get(host)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                if channel is None or channel.closed:
+                    channel = await self._network.connect(host, 9092, timeout_s=1.0)
+                    self._channels[host] = channel
+                return await channel.call(request, version)
+        except TimeoutError:
+            if channel is not None:
+                channel.close()
+            raise
+
+    async def ask_any(self, request: Any, version: int) -> Any:
+        while True:
+            host = self._hosts[self._next_host % len(self._hosts)]
+            try:
+                return await self.ask(host, request, version)
+            except (OSError, TimeoutError):
+                self._next_host += 1
+                await asyncio.sleep(RETRY_S)
+
+    async def leader_of(self, partition: TopicPartition) -> str | None:
+        known = self._leaders.get(partition)
+        if known is not None:
+            return known
+        kind = message("MetadataRequest")
+        request = kind(
+            topics=[kind.MetadataRequestTopic(version=9, name=partition.topic)], allow_auto_topic_creation=False
+        )
+        answer = await self.ask_any(request, 9)
+        hosts = {broker.node_id: broker.host for broker in answer.brokers}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.leader_id in hosts:
+                    self._leaders[TopicPartition(topic.name, each.partition_index)] = hosts[each.leader_id]
+        if partition not in self._leaders:
+            self._next_host += 1
+        return self._leaders.get(partition)
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        self._leaders.pop(partition, None)
+        self._next_host += 1
+
+
+async def create_topic(client: SimClient, name: str, partitions: int, replicas: int, **configs: str) -> None:
+    kind = message("CreateTopicsRequest")
+    topic = kind.CreatableTopic(
+        version=5,
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[],
+        configs=[
+            kind.CreatableTopic.CreatableTopicConfig(version=5, name=k.replace("_", "."), value=v)
+            for k, v in configs.items()
+        ],
+    )
+    while True:
+        answer = await client.ask_any(kind(topics=[topic], timeout_ms=5000, validate_only=False), 5)
+        error = ErrorCode(answer.topics[0].error_code)
+        if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            return
+        await asyncio.sleep(RETRY_S)
+
+
+async def produce_for_ever(
+    client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random
+) -> None:
+    number = 0
+    while True:
+        partition = rng.choice(partitions)
+        values = [f"{client.name}:{number + i}".encode() for i in range(rng.randint(1, 3))]
+        number += len(values)
+        ledger.sent.update(values)
+        await _produce(client, ledger, partition, values)
+        await asyncio.sleep(rng.expovariate(10))
+
+
+async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition, values: list[bytes]) -> None:
+    kind = message("ProduceRequest")
+    batch = bytes(encode_batch([Record(value=value, timestamp=1) for value in values]))
+    data = kind.TopicProduceData(
+        version=9,
+        name=partition.topic,
+        partition_data=[
+            kind.TopicProduceData.PartitionProduceData(version=9, index=partition.partition, records=batch)
+        ],
+    )
+    request = kind(transactional_id=None, acks=-1, timeout_ms=2000, topic_data=[data])
+    leader = await client.leader_of(partition)
+    if leader is None:
+        return
+    try:
+        answer = await client.ask(leader, request, 9)
+    except (OSError, TimeoutError):
+        ledger.unknown.update(values)
+        client.forget_leader(partition)
+        return
+    result = answer.responses[0].partition_responses[0]
+    if result.error_code == ErrorCode.NONE:
+        for index, value in enumerate(values):
+            ledger.acked[(partition, result.base_offset + index)] = value
+        return
+    ledger.unknown.update(values)
+    client.forget_leader(partition)
+
+
+async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPartition) -> None:
+    """Reads on and on from the beginning; what was seen at an offset must never be anything else."""
+    kind = message("FetchRequest")
+    offset = 0
+    while True:
+        leader = await client.leader_of(partition)
+        if leader is None:
+            await asyncio.sleep(RETRY_S)
+            continue
+        asked = kind.FetchTopic.FetchPartition(
+            version=11,
+            partition=partition.partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
+        )
+        topic = kind.FetchTopic(version=11, topic=partition.topic, partitions=[asked])
+        request = kind(
+            replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+            session_epoch=-1, topics=[topic], forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        try:
+            answer = await client.ask(leader, request, 11)
+        except (OSError, TimeoutError):
+            client.forget_leader(partition)
+            await asyncio.sleep(RETRY_S)
+            continue
+        offset = _take(ledger, partition, answer, offset)
+        if offset < 0:
+            offset = -1 - offset
+            client.forget_leader(partition)
+            await asyncio.sleep(RETRY_S)
+
+
+def _take(ledger: Ledger, partition: TopicPartition, answer: Any, offset: int) -> int:
+    """The next offset; or -1 - offset where the leader refused."""
+    result = answer.responses[0].partitions[0]
+    if result.error_code != ErrorCode.NONE:
+        return -1 - offset
+    for batch in iterate_batches(memoryview(bytes(result.records or b"")), whole=False):
+        for record in decode_records(batch):
+            if record.offset < offset:
+                continue
+            assert record.value is not None
+            place = (partition, record.offset)
+            before = ledger.seen.setdefault(place, record.value)
+            assert before == record.value, f"{partition} offset {record.offset}: {before!r}, later {record.value!r}"
+            offset = record.offset + 1
+    return offset

@@ -1,0 +1,368 @@
+"""A file system in memory that forgets what was not flushed: `seams.Disk` for the simulation.
+
+A process that dies leaves the page cache: nothing is lost. A machine that loses power keeps what was synced, plus, of
+each file, a random prefix of the writes since, the last of them possibly torn, and of each directory a random prefix
+of the names made, renamed and removed since its last sync. Faults: a directory tree may answer EIO, or be full.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+DEFAULT_CAPACITY = 1 << 34
+
+
+class Crashed(BaseException):
+    """Code of a dead process touched the disk; nothing of it may go on."""
+
+
+class Usage(NamedTuple):
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (size, None): truncate
+    modified_ms: int = 0
+
+    def write(self, data: bytes, position: int) -> None:
+        end = position + len(data)
+        if len(self.data) < end:
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[position:end] = data
+        self.pending.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        if size < len(self.data):
+            del self.data[size:]
+        else:
+            self.data.extend(bytes(size - len(self.data)))
+        self.pending.append((size, None))
+
+    def sync(self) -> None:
+        self.durable = bytes(self.data)
+        self.pending.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        kept = Inode(bytearray(self.durable))
+        count = rng.randint(0, len(self.pending))
+        for position, data in self.pending[:count]:
+            if data is None:
+                kept.truncate(position)
+            else:
+                kept.write(data, position)
+        if count < len(self.pending):
+            position, data = self.pending[count]
+            if data and rng.random() < 0.5:
+                kept.write(data[: rng.randint(0, len(data))], position)
+        self.data = kept.data
+        self.sync()
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    entries: dict[str, Inode | Folder] = field(default_factory=dict)
+    durable: dict[str, Inode | Folder] = field(default_factory=dict)
+    history: list[dict[str, Inode | Folder]] = field(default_factory=list)  # the entries after each change since sync
+
+    def changed(self) -> None:
+        self.history.append(dict(self.entries))
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.history.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        states = [self.durable, *self.history]
+        self.entries = dict(states[rng.randrange(len(states))])
+        self.sync()
+        for entry in self.entries.values():
+            entry.lose_power(rng)
+
+
+class Store:
+    """What the machine's disks hold; it outlives the processes that use it."""
+
+    def __init__(self, rng: random.Random, wall_ms: Callable[[], int]) -> None:
+        self.root = Folder()
+        self.rng = rng
+        self.wall_ms = wall_ms
+        self.failing: dict[str, int] = {}  # path prefix → errno
+        self.capacity: dict[str, int] = {}
+        self.locks: set[str] = set()
+
+    def lose_power(self) -> None:
+        self.root.lose_power(self.rng)
+
+    def fail(self, path: str, code: int = errno.EIO) -> None:
+        self.failing[path] = code
+
+    def heal(self, path: str) -> None:
+        self.failing.pop(path, None)
+        self.capacity.pop(path, None)
+
+    def used(self, path: str) -> int:
+        entry = self.find(path)
+        return _size_of(entry) if entry is not None else 0
+
+    def find(self, path: str) -> Inode | Folder | None:
+        entry: Inode | Folder | None = self.root
+        for part in _parts(path):
+            if not isinstance(entry, Folder):
+                return None
+            entry = entry.entries.get(part)
+        return entry
+
+
+def _parts(path: str) -> list[str]:
+    assert path.startswith("/"), f"not absolute: {path}"
+    return [part for part in path.split("/") if part]
+
+
+def _size_of(entry: Inode | Folder) -> int:
+    if isinstance(entry, Inode):
+        return len(entry.data)
+    return sum(_size_of(child) for child in entry.entries.values())
+
+
+class SimDisk:
+    """One process's view of a store; after `kill` every call raises `Crashed`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._alive = True
+        self._held: set[str] = set()
+        self.calls = 0
+        self.crash_at: int | None = None  # die at this call: crash points
+        self.on_crash: Callable[[], None] = lambda: None
+
+    def kill(self) -> None:
+        self._alive = False
+        self._store.locks -= self._held
+
+    def touch(self, path: str, growth: int = 0) -> None:
+        """Every call comes through here: is the process alive, does the disk answer, is there room?"""
+        if not self._alive:
+            raise Crashed
+        self.calls += 1
+        if self.crash_at is not None and self.calls >= self.crash_at:
+            self.kill()
+            self.on_crash()
+            raise Crashed
+        for prefix, code in self._store.failing.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                raise OSError(code, errno.errorcode[code], path)
+        if growth > 0:
+            for prefix, capacity in self._store.capacity.items():
+                if path.startswith(prefix + "/") and self._store.used(prefix) + growth > capacity:
+                    raise OSError(errno.ENOSPC, "ENOSPC", path)
+
+    def _find(self, path: str) -> Inode | Folder:
+        entry = self._store.find(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return entry
+
+    def _file(self, path: str) -> Inode:
+        entry = self._find(path)
+        if isinstance(entry, Folder):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return entry
+
+    def _folder(self, path: str) -> Folder:
+        entry = self._find(path)
+        if isinstance(entry, Inode):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        return entry
+
+    def _parent(self, path: str) -> tuple[Folder, str]:
+        head, _, name = path.rstrip("/").rpartition("/")
+        return self._folder(head or "/"), name
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimFile:
+        self.touch(path)
+        entry = self._store.find(path)
+        if entry is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            folder, name = self._parent(path)
+            entry = folder.entries[name] = Inode(modified_ms=self._store.wall_ms())
+            folder.changed()
+        if isinstance(entry, Folder):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return SimFile(self, self._store, path, entry)
+
+    def exists(self, path: str) -> bool:
+        self.touch(path)
+        return self._store.find(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        self.touch(path)
+        return isinstance(self._store.find(path), Folder)
+
+    def list(self, path: str) -> list[str]:
+        self.touch(path)
+        return sorted(self._folder(path).entries)
+
+    def size(self, path: str) -> int:
+        self.touch(path)
+        return len(self._file(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        self.touch(path)
+        return self._file(path).modified_ms
+
+    def make_directory(self, path: str) -> None:
+        self.touch(path)
+        folder = self._store.root
+        for part in _parts(path):
+            child = folder.entries.get(part)
+            if child is None:
+                child = folder.entries[part] = Folder()
+                folder.changed()
+            if isinstance(child, Inode):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            folder = child
+
+    def rename(self, old: str, new: str) -> None:
+        self.touch(old)
+        self.touch(new)
+        entry = self._find(old)
+        source, source_name = self._parent(old)
+        target, target_name = self._parent(new)
+        standing = target.entries.get(target_name)
+        if isinstance(standing, Folder) and standing.entries:
+            raise OSError(errno.ENOTEMPTY, "not empty", new)
+        del source.entries[source_name]
+        target.entries[target_name] = entry
+        if source is not target:
+            target.changed()
+        source.changed()
+
+    def remove(self, path: str) -> None:
+        self.touch(path)
+        self._file(path)
+        folder, name = self._parent(path)
+        del folder.entries[name]
+        folder.changed()
+
+    def remove_tree(self, path: str) -> None:
+        self.touch(path)
+        self._find(path)
+        folder, name = self._parent(path)
+        del folder.entries[name]
+        folder.changed()
+
+    def sync_directory(self, path: str) -> None:
+        self.touch(path)
+        self._folder(path).sync()
+
+    def read_bytes(self, path: str) -> bytes:
+        self.touch(path)
+        return bytes(self._file(path).data)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        beside = path + ".tmp"
+        file = self.open(beside, create=True)
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.sync()
+        self.rename(beside, path)
+        self.sync_directory(path.rpartition("/")[0] or "/")
+
+    def copy_range(
+        self, source: SimFile, source_position: int, target: SimFile, target_position: int, size: int
+    ) -> int:
+        data = source.pread(size, source_position)
+        target.pwrite(data, target_position)
+        return len(data)
+
+    def usage(self, path: str) -> Usage:
+        self.touch(path)
+        total = self._store.capacity.get(path, DEFAULT_CAPACITY)
+        return Usage(total, max(0, total - self._store.used(path)))
+
+    def lock(self, path: str) -> Callable[[], None]:
+        self.touch(path)
+        if path in self._store.locks:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self._store.locks.add(path)
+        self._held.add(path)
+
+        def release() -> None:
+            self._held.discard(path)
+            self._store.locks.discard(path)
+
+        return release
+
+
+class SimFile:
+    def __init__(self, disk: SimDisk, store: Store, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._store = store
+        self._path = path
+        self._inode = inode
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._disk.touch(self._path)
+        return bytes(self._inode.data[position : position + size])
+
+    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
+        data = self.pread(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._disk.touch(self._path, growth=position + len(data) - len(self._inode.data))
+        self._inode.write(bytes(data), position)
+        self._inode.modified_ms = self._store.wall_ms()
+
+    def size(self) -> int:
+        self._disk.touch(self._path)
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        self._disk.touch(self._path)
+        self._inode.truncate(size)
+
+    def sync(self) -> None:
+        self._disk.touch(self._path)
+        self._inode.sync()
+
+    def descriptor(self) -> int | None:
+        return None
+
+    def map(self, size: int) -> SimMap:
+        self._disk.touch(self._path)
+        if len(self._inode.data) < size:
+            self._inode.truncate(size)
+        return SimMap(self, self._inode, size)
+
+    def close(self) -> None:
+        pass
+
+
+class SimMap:
+    """A private copy that is written back at flush and close: like a map, it may be lost before."""
+
+    def __init__(self, file: SimFile, inode: Inode, size: int) -> None:
+        self._file = file
+        self._buffer = bytearray(inode.data[:size])
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self._buffer)
+
+    def flush(self) -> None:
+        self._file.pwrite(bytes(self._buffer), 0)
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.pwrite(bytes(self._buffer), 0)

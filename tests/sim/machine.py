@@ -1,0 +1,139 @@
+"""One simulated machine: its disks stay, processes of the real node come and go on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tests.sim.disk import SimDisk, Store
+from tests.sim.loop import NODE, SimLoop
+from tests.sim.network import Fabric, SimListening, SimNetwork
+
+from ballast_broker.app import Node
+from ballast_broker.config import broker_config
+from ballast_broker.world import World
+
+T = TypeVar("T")
+EPOCH_MS = 1_700_000_000_000
+THREAD_COST_S = 0.0005
+
+
+class SimClock:
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.offset_ms = 0
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self._loop.time() * 1000) + self.offset_ms
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+
+class SimRandom:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def random(self) -> float:
+        return self._rng.random()
+
+    def randrange(self, stop: int) -> int:
+        return self._rng.randrange(stop)
+
+    def bytes_of(self, count: int) -> bytes:
+        return self._rng.randbytes(count)
+
+
+class SimThreads:
+    async def run(self, work: Any) -> Any:
+        await asyncio.sleep(THREAD_COST_S)
+        return work()
+
+
+@dataclass
+class Process:
+    """One life of a node."""
+
+    name: str
+    node: Node
+    disk: SimDisk
+    task: asyncio.Task[None]
+
+
+class Machine:
+    def __init__(
+        self, loop: SimLoop, fabric: Fabric, rng: random.Random, node_id: int, properties: dict[str, str]
+    ) -> None:
+        self.node_id = node_id
+        self.host = f"n{node_id}"
+        self.clock = SimClock(loop)
+        self.store = Store(random.Random(rng.random()), self.clock.wall_ms)
+        self.process: Process | None = None
+        self.failures: list[BaseException] = []
+        self._loop = loop
+        self._fabric = fabric
+        self._rng = rng
+        self._properties = properties
+        self._lives = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+    def start(self) -> None:
+        assert self.process is None
+        self._lives += 1
+        name = f"{self.host}#{self._lives}"
+        context = contextvars.copy_context()
+        context.run(NODE.set, name)
+        context.run(self._launch, name)
+
+    def _launch(self, name: str) -> None:
+        disk = SimDisk(self.store)
+        world = World(
+            disk,
+            self.clock,
+            SimRandom(random.Random(self._rng.random())),
+            SimThreads(),
+            SimNetwork(self._fabric, self.host),
+            SimListening(self._fabric, self.host),
+        )
+        node = Node(broker_config(self._properties), world)
+        task = self._loop.create_task(self._live(node), name=f"{name} main")
+        self.process = Process(name, node, disk, task)
+
+    async def _live(self, node: Node) -> None:
+        try:
+            await node.start()
+            await node.failed
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.failures.append(error)
+            self._loop.call_soon(self.kill, context=contextvars.Context())
+
+    def kill(self) -> None:
+        """kill -9: nothing of the process goes on, the page cache stays."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.disk.kill()
+        self._fabric.silence(self.host)
+        self._loop.bury(process.name)
+
+    def lose_power(self) -> None:
+        self.kill()
+        self.store.lose_power()
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        process = self.process
+        if process is None:
+            return
+        context = contextvars.copy_context()
+        context.run(NODE.set, process.name)
+        await self._loop.create_task(process.node.stop(), context=context)
+        self.kill()

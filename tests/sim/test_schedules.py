@@ -1,0 +1,43 @@
+"""Random schedules of faults over whole nodes; a failing seed prints itself with its trace, and replays exactly.
+
+`SIM_SEEDS=100-200` runs others; the long run is `./ballast soak sim`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.sim.loop import run
+from tests.sim.schedule import Plan, Run
+
+DEFAULT_SEEDS = "0-20"
+
+
+def seeds() -> range:
+    first, _, last = os.environ.get("SIM_SEEDS", DEFAULT_SEEDS).partition("-")
+    return range(int(first), int(last or int(first) + 1))
+
+
+@pytest.mark.spec("REP-24")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", seeds())
+def test_schedule(seed: int) -> None:
+    simulate(seed, Plan())
+
+
+def simulate(seed: int, plan: Plan) -> Run:
+    runs: list[Run] = []
+
+    async def main() -> None:
+        runs.append(Run(seed, plan))
+        await runs[0].play()
+
+    try:
+        run(main())
+    except BaseException:
+        if runs:
+            print(f"\nseed {seed} failed; what happened:")
+            print("\n".join(runs[0].trace[-60:]))
+        raise
+    return runs[0]
