@@ -11,25 +11,34 @@ LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 
 
 class Latency:
-    __slots__ = ("buckets", "count", "total_s")
+    __slots__ = ("buckets", "total_s")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self.count = 0
         self.total_s = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def observe(self, seconds: float) -> None:
+        self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
 
 
 class RequestMetrics:
+    """`produce` and `fetch` are two of `latency`, at hand for whoever counts them at every request."""
+
     def __init__(self) -> None:
-        self.latency: dict[str, Latency] = {}
+        self.produce = Latency()
+        self.fetch = Latency()
+        self.latency: dict[str, Latency] = {"Produce": self.produce, "Fetch": self.fetch}
         self.errors: Counter[tuple[str, str]] = Counter()
 
     def answered(self, api: str, seconds: float, error: ErrorCode = ErrorCode.NONE) -> None:
         entry = self.latency.get(api)
         if entry is None:
             entry = self.latency[api] = Latency()
-        entry.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        entry.count += 1
-        entry.total_s += seconds
+        entry.observe(seconds)
         if error is not ErrorCode.NONE:
             self.errors[api, error.name] += 1
