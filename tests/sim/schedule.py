@@ -20,6 +20,11 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CHECK_INTERVAL_S = 0.1
 QUIET_LIMIT_S = 60.0
 TOPIC = "t"
+NETWORKS: list[dict[str, float]] = [
+    {"max_delay_s": 0.003},
+    {"max_delay_s": 0.02, "slow_chance": 0.05},
+    {"max_delay_s": 0.1, "slow_chance": 0.1, "slow_delay_s": 0.6},
+]
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Run:
         self.plan = plan
         self.rng = random.Random(seed)
         self.loop = loop
-        self.fabric = Fabric(random.Random(self.rng.random()))
+        self.fabric = Fabric(random.Random(self.rng.random()), **self.rng.choice(NETWORKS))
         self.trace: list[str] = []
         self.machines = [
             Machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
@@ -65,6 +70,7 @@ class Run:
             "listeners": f"PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
             "log.dirs": "/data/a,/data/b",
             "log.cleaner.enable": "false",
+            "log.index.size.max.bytes": "8192",
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "replica.lag.time.max.ms": "3000",
@@ -123,8 +129,16 @@ class Run:
             await asyncio.sleep(self.rng.uniform(0.2, gap))
 
     def _victim(self) -> Machine | None:
+        """A machine that is up; often one that leads something, for that is where mistakes hurt."""
         up = [m for m in self.machines if m.is_up]
+        leading = [m for m in up if self._leads(m)]
+        if leading and self.rng.random() < 0.7:
+            return self.rng.choice(leading)
         return self.rng.choice(up) if up else None
+
+    def _leads(self, machine: Machine) -> bool:
+        broker = machine.process.node.broker if machine.process is not None else None
+        return broker is not None and any(state.is_leader for state in broker.replicas.partitions())
 
     async def _back_later(self, machine: Machine) -> None:
         await asyncio.sleep(self.rng.choice([0.01, 0.5, 2.0, 6.0]))
