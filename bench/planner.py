@@ -75,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
 def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
     """One case: build, plan, and say what came of it."""
     load = generate(shape, sizes, start)
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     plan = plan_balance(load, PlanOptions(level_leaders=shape.replicas < 100_000))
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     quality, bounds = plan.quality, plan.bounds
     assert quality is not None
     assert bounds is not None
@@ -88,19 +88,21 @@ def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
         "sizes": sizes,
         "start": start,
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "bytes_per_bound": ratio,
         "network_per_bound": quality.bytes_network / bounds.bytes_network if bounds.bytes_network else None,
         "highest_fill_bound": bounds.highest_fill,
         "quality": asdict(quality),
-        "ok": _within_goals(shape, seconds, ratio, quality.after.out_of_band),
+        "ok": _within_goals(shape, cpu_seconds, ratio, quality.after.out_of_band),
     }
 
 
-def _within_goals(shape: Shape, seconds: float, ratio: float, out_of_band: int) -> bool:
+def _within_goals(shape: Shape, cpu_seconds: float, ratio: float, out_of_band: int) -> bool:
+    # In CPU seconds: what else runs on the machine must not decide. The planner uses one thread.
     limit = 120 if shape.replicas > 1_000_000 else 10
     # The ratio is a promise for clusters with many replicas; where some stay out of band it says nothing.
-    return seconds <= limit and (shape.replicas < 12_000 or out_of_band > 0 or ratio <= 1.10)
+    return cpu_seconds <= limit and (shape.replicas < 12_000 or out_of_band > 0 or ratio <= 1.10)
 
 
 def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
@@ -189,7 +191,7 @@ def _assemble(
 
 HEADER = (
     f"{'shape':14} {'sizes':10} {'start':16} {'high':>11} {'spread':>11} {'cv':>11} {'out':>9} "
-    f"{'bytes/bound':>11} {'moves':>6} {'leaders':>7} {'transient':>9} {'s':>6} {'MB':>5}"
+    f"{'bytes/bound':>11} {'moves':>6} {'leaders':>7} {'transient':>9} {'cpu s':>6} {'MB':>5}"
 )
 
 
@@ -203,7 +205,7 @@ def _line(row: dict[str, object]) -> str:
         f"{before['coefficient_of_variation']:.2f}->{after['coefficient_of_variation']:.3f} "
         f"{before['out_of_band']:>4}->{after['out_of_band']:<3} {row['bytes_per_bound']:>11.3f} "
         f"{quality['replica_moves']:>6} {quality['leader_changes']:>7} {quality['highest_transient']:>9.3f} "
-        f"{row['seconds']:>6.2f} {row['peak_memory_mb']:>5}{'' if row['ok'] else '  MISSED'}"
+        f"{row['cpu_seconds']:>6.2f} {row['peak_memory_mb']:>5}{'' if row['ok'] else '  MISSED'}"
     )
 
 
@@ -217,7 +219,7 @@ def _summary(rows: list[dict[str, object]]) -> dict[str, object]:
         "bench": "planner",
         "ok": all(row["ok"] for row in rows),
         "bytes_per_bound": {name: worst("bytes_per_bound", name) for name in names},
-        "seconds": {name: worst("seconds", name) for name in names},
+        "cpu_seconds": {name: worst("cpu_seconds", name) for name in names},
         "peak_memory_mb": {name: worst("peak_memory_mb", name) for name in names},
         "cases": rows,
     }

@@ -28,12 +28,12 @@ from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
-from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, LocalRequests
+from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
-from ballast_broker.metadata_gate import NO_EPOCH, MetadataGate
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
@@ -190,7 +190,7 @@ class Node:
         return ControllerClient(
             node_id=self.config.node_id,
             leader=self.driver,
-            local=None if self.controller is None else LocalRequests(self.driver, self.controller),
+            local=self.controller,
             endpoints=self._quorum_endpoints(),
             network=self.world.network,
             clock=self.world.clock,
@@ -279,10 +279,13 @@ class _Broker:
         self.services = self._services()
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
-        self._gate = MetadataGate(self._epoch, [self.replicas.publish, leadership.publish])
+        self._caught_up = asyncio.Event()
+        publishers = [self.replicas.publish, leadership.publish]
+        self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
 
     def _epoch(self) -> int:
+        """-1 until this broker is registered."""
         return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
     def _services(self) -> BrokerServices:
@@ -341,7 +344,7 @@ class _Broker:
         node.spawn(self._expire_offsets(), "offset expiry")
         await self._wait_for(lifecycle.registered.wait(), membership)
         self._gate.look(node.image)
-        await self._wait_for(self._gate.opened.wait(), membership)
+        await self._wait_for(self._caught_up.wait(), membership)
         self.replicas.settle_strays(node.image)
         for endpoint in node.config.client_listeners:
             node.world.listening.accept(endpoint.name)

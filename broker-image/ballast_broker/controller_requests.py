@@ -57,19 +57,6 @@ CONTROLLER_APIS = {
 }
 
 
-class LocalRequests:
-    """The controller of this process, asked without a connection: its own requests, and those about the quorum."""
-
-    def __init__(self, driver: RaftDriver, service: ControllerService) -> None:
-        self._driver = driver
-        self._service = service
-
-    async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
-        if api_key in RAFT_KEYS:
-            return await self._driver.handle(api_key, version, request)
-        return await self._service.handle(api_key, version, request, context)
-
-
 class ControllerHandlers:
     def __init__(
         self, driver: RaftDriver, service: ControllerService, image: Callable[[], MetadataImage], cluster_id: str

@@ -56,8 +56,11 @@ def message(name: str) -> Any:
     return made
 
 
-def _decode(base: Any, kind: Any, data: bytes | memoryview, version: int) -> Any:
-    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers."""
-    found = base.decode.__func__(kind, data, version=version)
+def _decode(base: Any, kind: Any, *data: Any, **how: Any) -> Any:
+    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers.
+
+    Arguments as there: in one process with kafka-python's clients the engine uses our classes for them, too.
+    """
+    found = base.decode.__func__(kind, *data, **how)
     found._header = None
     return found

@@ -43,11 +43,15 @@ DYNAMIC_BROKER_SOURCE = 2
 CONFIGS_PER_REQUEST = 1_000
 TOPICS_PER_REQUEST = 2_000
 UNKNOWN_TOPIC = 3
+# Where the library has another name than Kafka.
+RENAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}
 
 
 def error_name(code: int) -> str | None:
     """Kafka's name of an error code, None for success."""
-    return None if code == 0 else str(kafka_errors.for_code(code).message)
+    if code == 0:
+        return None
+    return RENAMED.get(code) or str(kafka_errors.for_code(code).message)
 
 
 async def observe_brokers(kafka: KafkaConnection) -> KafkaView:

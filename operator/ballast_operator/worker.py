@@ -56,6 +56,7 @@ class Again:
         """The cycle failed: everything has to be looked at again."""
         self.failed = True
         self.topics |= work.topics
+        self.topics_seconds = RETRY_SECONDS
         if work.reassignments:
             self.reassignments_within(RETRY_SECONDS)
         self.cluster_within(RETRY_SECONDS)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ballast_planner.assemble import Step, by_gain, steps_of
 from ballast_planner.bounds import bounds_of
 from ballast_planner.check import check_plan
 from ballast_planner.exact import score_of, solve_exactly
-from ballast_planner.goals import ORDER, PREFERENCES, SPACE, evacuation, racks
+from ballast_planner.goals import ORDER, PREFERENCES, SPACE, SPACE_LARGE_FIRST, Goal, evacuation, racks
 from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_directories
 from ballast_planner.model import Bools, ClusterLoad, Ints
@@ -25,6 +24,8 @@ from ballast_planner.plan import Plan, Unplaced
 from ballast_planner.quality import fill_of, quality_of, used_after
 from ballast_planner.waves import follow_waves, order_in_waves
 from ballast_planner.workbench import Workbench
+
+NOTABLE_FILL = 0.002
 
 
 class PlanError(ValueError):
@@ -44,12 +45,26 @@ def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_ta
         _pursue_apart(bench, chosen, solve_tasks)
         return _finish_balance(bench, movable, chosen)[0]
     repaired = pursue_goals(bench, chosen, SPACE)
+    other = Workbench(load, levels, movable)
+    pursue_goals(other, chosen, SPACE_LARGE_FIRST)
+    bench = other if _outdoes(other, bench) else bench
     exact = None if repaired else _exact(bench, movable, chosen)
     if exact is not None:
         plan, complete = _finish_balance(exact, movable, chosen)
         if complete:
             return plan
     return _finish_balance(bench, movable, chosen)[0]
+
+
+def _outdoes(one: Workbench, other: Workbench) -> bool:
+    """Whether a placement is better: its peak first, then what is out of band, then its bytes."""
+    peaks = [float(bench.fill()[bench.levels.counts].max(initial=0.0)) for bench in (one, other)]
+    if abs(peaks[0] - peaks[1]) > NOTABLE_FILL:
+        return peaks[0] < peaks[1]
+    scores = [score_of(bench) for bench in (one, other)]
+    if abs(scores[0].out_of_band - scores[1].out_of_band) > NOTABLE_FILL:
+        return scores[0].out_of_band < scores[1].out_of_band
+    return (scores[0].network, scores[0].disk) < (scores[1].network, scores[1].disk)
 
 
 def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions) -> tuple[Plan, bool]:
@@ -84,7 +99,7 @@ def plan_drain(
     no_source = "no live replica to copy it from"
     unplaced += [_unplaced(load, int(replica), no_source) for replica in np.flatnonzero(leaving & ~movable)]
     ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
-    return finish(load, levels, movable, ordered, chosen, unplaced=unplaced)
+    return finish(load, bench.levels, movable, ordered, chosen, unplaced=unplaced)
 
 
 def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanOptions | None = None) -> Plan:
@@ -95,7 +110,7 @@ def plan_add_brokers(load: ClusterLoad, brokers: Collection[int], options: PlanO
     movable = movable_replicas(load, chosen)
     levels = find_levels(load, chosen.band, chosen.high_water, movable)
     new = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))[load.directories.broker]
-    closed = replace(levels, open=levels.open & new, lower=np.where(new, levels.lower, levels.lower))
+    closed = replace(levels, open=levels.open & new)
     bench = Workbench(load.with_cordons(others), closed, movable)
     pursue_goals(bench, replace(chosen, level_leaders=False, level_traffic=False, repair_racks=False))
     steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), chosen.max_moves)
@@ -146,7 +161,7 @@ def finish(
     return plan
 
 
-def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[ModuleType] = ORDER) -> bool:
+def pursue_goals(bench: Workbench, options: PlanOptions, goals: Sequence[Goal] = ORDER) -> bool:
     """These goals in their order; says whether racks had to be repaired."""
     repaired = False
     for goal in goals:

@@ -13,6 +13,8 @@ import numpy as np
 
 from ballast_planner.model import Bools, ClusterLoad, Floats, Ints
 
+MAX_ROUNDS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Levels:
@@ -41,24 +43,30 @@ def readable_directories(load: ClusterLoad) -> Bools:
 
 
 def find_levels(
-    load: ClusterLoad, band: float, high_water: float, movable: Bools, evacuated: Bools | None = None
+    load: ClusterLoad,
+    band: float,
+    high_water: float,
+    movable: Bools,
+    evacuated: Bools | None = None,
+    used: Ints | None = None,
+    directory: Ints | None = None,
 ) -> Levels:
-    """Levels over all readable directories; `evacuated` ones shall end empty of movable replicas."""
+    """Levels over all readable directories; `evacuated` ones shall end empty of movable replicas.
+
+    `used` and `directory` (of each replica) describe a placement other than the present one.
+    """
     total = load.directories.total.astype(np.float64)
+    used = load.directories.used if used is None else used
+    directory = load.replicas.directory if directory is None else directory
     gone = np.zeros(total.size, np.bool_) if evacuated is None else evacuated
     readable, receiving = readable_directories(load), receiving_directories(load) & ~gone
     counts = readable & ~gone
-    fixed, largest = _fixed_bytes(load, movable)
-    moving_in = float((load.directories.used - fixed)[gone].sum()) + _unplaced_bytes(load, movable)
+    fixed, largest = _fixed_bytes(load, movable, used, directory)
+    moving_in = float((used - fixed)[gone].sum()) + float(load.replicas.size[movable & (directory < 0)].sum())
     # What takes nothing new can sink but not rise; what cannot be moved can rise but not sink.
-    ceiling = np.where(receiving, np.inf, load.directories.used.astype(np.float64))
-    amount = float(load.directories.used[counts].sum()) + moving_in
-    level = _water_level(total, fixed, ceiling, amount, counts)
-    # A replica that is larger than every band allows makes its directory stand out of the water, wherever it is.
-    giant = counts & (largest > 0) & (fixed + largest > (1 + band) * level * np.max(total[counts], initial=0.0))
-    floor = np.where(giant, fixed + largest, fixed)
-    if giant.any():
-        level = _water_level(total, floor, ceiling, amount, counts)
+    ceiling = np.where(receiving, np.inf, used.astype(np.float64))
+    amount = float(used[counts].sum()) + moving_in
+    level, floor = _level_and_floor(total, fixed, largest, ceiling, amount, counts, band)
     upper = np.minimum((1 + band) * level, high_water) * total
     upper = np.where(counts, np.maximum(upper, floor), 0.0)
     lower = np.where(receiving, np.minimum((1 - band) * level, high_water) * total, 0.0)
@@ -72,19 +80,35 @@ def find_levels(
     )
 
 
-def _fixed_bytes(load: ClusterLoad, movable: Bools) -> tuple[Floats, Floats]:
+def _level_and_floor(
+    total: Floats, fixed: Floats, largest: Floats, ceiling: Floats, amount: float, counts: Bools, band: float
+) -> tuple[float, Floats]:
+    """The level, and the floors that giants make: replicas larger than every directory's band.
+
+    A giant makes its directory stand out of the water wherever it is; the rest then stands lower, which may make
+    giants of others, hence the rounds.
+    """
+    floor, widest = fixed, float(np.max(total[counts], initial=0.0))
+    level = _water_level(total, floor, ceiling, amount, counts)
+    for _ in range(MAX_ROUNDS):
+        giant = counts & (largest > 0) & (fixed + largest > (1 + band) * level * widest)
+        raised = np.where(giant, fixed + largest, fixed)
+        if (raised == floor).all():
+            break
+        floor = raised
+        level = _water_level(total, floor, ceiling, amount, counts)
+    return level, floor
+
+
+def _fixed_bytes(load: ClusterLoad, movable: Bools, used: Ints, directory: Ints) -> tuple[Floats, Floats]:
     """Per directory: bytes that no plan moves, and the largest replica that one could."""
     size = load.directories.total.size
-    can_go = movable & (load.replicas.directory >= 0)
-    where, sizes = load.replicas.directory[can_go], load.replicas.size[can_go]
+    can_go = movable & (directory >= 0)
+    where, sizes = directory[can_go], load.replicas.size[can_go]
     moving = np.bincount(where, weights=sizes, minlength=size)
     largest = np.zeros(size)
     np.maximum.at(largest, where, sizes.astype(np.float64))
-    return np.maximum(load.directories.used - moving, 0.0), largest
-
-
-def _unplaced_bytes(load: ClusterLoad, movable: Bools) -> float:
-    return float(load.replicas.size[movable & (load.replicas.directory < 0)].sum())
+    return np.maximum(used - moving, 0.0), largest
 
 
 def _water_level(total: Floats, floor: Floats, ceiling: Floats, amount: float, counts: Bools) -> float:

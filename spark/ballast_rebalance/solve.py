@@ -23,7 +23,7 @@ def spark_solver(spark: SparkSession, worth_sending: int = WORTH_SENDING_REPLICA
     """A solver for `plan_balance`; small clusters are solved in the driver, with the same result."""
 
     def solve(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
-        if sum(task.replica.size for task in tasks) < worth_sending:
+        if not tasks or sum(task.replica.size for task in tasks) < worth_sending:
             return solve_in_turn(tasks, options)
         return _send(spark, tasks, options)
 

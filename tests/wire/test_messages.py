@@ -22,3 +22,11 @@ def test_the_client_library_is_not_loaded() -> None:
         "sys.exit(any(m.startswith(('kafka.consumer', 'kafka.client', 'ssl')) for m in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", check], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=30)
+
+
+def test_the_engines_own_clients_can_use_the_class() -> None:
+    """The engine keeps one class for each kind of response: whoever defined it last."""
+    kind = message("HeartbeatResponse")
+    data = kind(version=1, throttle_time_ms=0, error_code=27).encode(version=1)
+    assert kind[1].decode(bytes(data)).error_code == 27
+    assert kind.decode(memoryview(data), version=1).error_code == 27

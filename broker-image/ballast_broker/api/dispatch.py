@@ -32,6 +32,7 @@ from ballast_wire.headers import (
     skip_header_tags,
 )
 from ballast_wire.messages import message
+from ballast_wire.nulls import misplaced_null
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +109,13 @@ class Dispatcher:
         if is_flexible(api.name + "Request", version):
             body = skip_header_tags(frame, body)
         try:
-            return kind.decode(bytes(frame[body:]), version=version)
+            request = kind.decode(bytes(frame[body:]), version=version)
         except Exception as error:  # the codec raises whatever the bytes lead it to
             raise MalformedRequest(f"{api.name} version {version} cannot be read: {error}") from error
+        null = misplaced_null(request, version)
+        if null is not None:
+            raise MalformedRequest(f"{api.name} version {version}: {null} must not be null")
+        return request
 
     async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:
         try:

@@ -338,7 +338,8 @@ class RaftDriver:
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
         self._spawn(self._fetch_snapshot(effect.leader, effect.snapshot))
 
-    def _high_watermark(self, _effect: HighWatermark) -> None:
+    def _high_watermark(self, effect: HighWatermark) -> None:
+        self.store.committed_up_to(effect.offset)
         self._apply_committed()
 
     def _leader_changed(self, effect: LeaderChanged) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -25,6 +26,12 @@ class Slice(Protocol):
     def release(self) -> None: ...
 
 
+class Epochs(Protocol):
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """Ascending (epoch, first offset)."""
+
+
 class MetadataLog(Protocol):
     """What Raft uses of the storage engine's `Log`."""
 
@@ -36,8 +43,8 @@ class MetadataLog(Protocol):
     def append_as_follower(self, batches: memoryview) -> Any: ...
     def read(self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True) -> Slice: ...
     @property
-    def latest_epoch(self) -> int | None: ...
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]: ...
+    def epochs(self) -> Epochs: ...
+    def update_high_watermark(self, offset: int) -> Any: ...
     def truncate_to(self, offset: int) -> None: ...
     def truncate_fully_and_start_at(self, offset: int) -> None: ...
     def advance_log_start_offset(self, offset: int) -> Any: ...
@@ -63,10 +70,10 @@ class MetadataStore:
 
     @property
     def last_epoch(self) -> int:
-        epoch = self.log.latest_epoch
+        entries = self.log.epochs.entries
         snapshot = self.latest_snapshot
-        if epoch is not None:
-            return epoch
+        if entries:
+            return entries[-1][0]
         return snapshot.epoch if snapshot is not None else 0
 
     @property
@@ -74,14 +81,16 @@ class MetadataStore:
         return self.snapshots[-1] if self.snapshots else None
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        found = self.log.epoch_end_offset(epoch)
-        if found[0] >= 0:
-            return found
-        # The log begins after a snapshot: what the snapshot contains ends where the log begins.
+        entries = self.log.epochs.entries
+        number = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        if number:
+            end = entries[number][1] if number < len(entries) else self.end_offset
+            return entries[number - 1][0], end
+        # Older than all that the log has. What the snapshot that the log begins after contains ends where it begins.
         for snapshot in reversed(self.snapshots):
-            if snapshot.epoch <= epoch and snapshot.offset <= max(self.start_offset, 0):
+            if snapshot.epoch <= epoch and 0 < snapshot.offset <= self.start_offset:
                 return snapshot.epoch, snapshot.offset
-        return found
+        return -1, -1
 
     # ------------------------------------------------------------------ quorum-state
 
@@ -128,6 +137,10 @@ class MetadataStore:
 
     def truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
+
+    def committed_up_to(self, offset: int) -> None:
+        """What is below may be dropped once a snapshot contains it."""
+        self.log.update_high_watermark(min(offset, self.end_offset))
 
     # ------------------------------------------------------------------ snapshots
 

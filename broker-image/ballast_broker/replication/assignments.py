@@ -61,6 +61,12 @@ class Assignments:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="assign-replicas-to-dirs")
         return wish.agreed
 
+    def known(self, topic_id: UUID, partition: int, directory: UUID) -> None:
+        """The metadata says so: a wish for just that is fulfilled."""
+        wish = self._wishes.get((topic_id, partition))
+        if wish is not None and wish.directory == directory:
+            self._settle(wish, agreed=True)
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -73,6 +79,9 @@ class Assignments:
         await asyncio.sleep(0)  # let the rest of this turn's wishes come along
         retry_s = FIRST_RETRY_S
         while self._wishes:
+            if self._broker_epoch() < 0:  # not registered yet; what the metadata says may settle some until then
+                await asyncio.sleep(FIRST_RETRY_S)
+                continue
             batch = list(self._wishes.values())[:MAXIMUM_PER_REQUEST]
             try:
                 response = await self._controller.call(self._request(batch), ASSIGN_VERSION)
@@ -126,7 +135,10 @@ class Assignments:
             if error is not ErrorCode.NONE and error not in GONE:
                 settled = False
                 continue
-            del self._wishes[wish.key]
-            if not wish.agreed.done():
-                wish.agreed.set_result(error is ErrorCode.NONE)
+            self._settle(wish, agreed=error is ErrorCode.NONE)
         return settled
+
+    def _settle(self, wish: Wish, *, agreed: bool) -> None:
+        del self._wishes[wish.key]
+        if not wish.agreed.done():
+            wish.agreed.set_result(agreed)

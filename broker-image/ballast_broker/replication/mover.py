@@ -287,7 +287,7 @@ class Movers:
 
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset
-        piece = source.read(start, size, upper_offset=source.log_end_offset)
+        piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
         try:
             data = await self._threads.run(piece.read)
         finally:
@@ -331,7 +331,9 @@ class Movers:
             return
         began_s = self._clock.monotonic()
         while future.log_end_offset < source.log_end_offset:
-            piece = source.read(future.log_end_offset, TAIL_READ_BYTES, upper_offset=source.log_end_offset)
+            piece = source.read(
+                future.log_end_offset, TAIL_READ_BYTES, upper_offset=source.log_end_offset, from_first_file=True
+            )
             data = piece.read()
             piece.release()
             self.rate.record(len(data))

@@ -84,6 +84,7 @@ class Reader:
         self._throttle = throttle
         self._propose_expand = propose_expand
         self.wakeups = Wakeups(self._look_again)
+        self._parked_followers: dict[int, set[ParkedFetch]] = {}
 
     def fetch(
         self, params: FetchParams, entries: list[FetchEntry]
@@ -99,7 +100,16 @@ class Reader:
             # What the throttle left out may be had as soon as the throttle allows, not after the whole wait.
             delay_ms = min(delay_ms, self._throttle.take_wait_ms())
         parked.park(delay_ms, [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))])
+        if params.replica_id >= 0:
+            mine = self._parked_followers.setdefault(params.replica_id, set())
+            mine.add(parked)
+            parked.future.add_done_callback(lambda _: mine.discard(parked))
         return parked.future
+
+    def answer_follower(self, broker_id: int) -> None:
+        """Its waiting fetches end now, with what there is."""
+        for parked in list(self._parked_followers.get(broker_id, ())):
+            self._finish(parked)
 
     def _finish(self, parked: ParkedFetch) -> None:
         """Its time is over: answer with what there is."""

@@ -6,6 +6,7 @@ Loop thread only. Refusals are `ApiError`; a failing disk is `KAFKA_STORAGE_ERRO
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ballast_broker.seams import Clock
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.slices import AppendInfo
+
+logger = logging.getLogger(__name__)
 
 _STORAGE_ERROR = "The log's directory is offline."
 
@@ -58,6 +61,13 @@ class Replica:
         state, log = self.state, self.online_log()
         led = state.is_leader
         epoch = state.leader_epoch
+        if metadata.leader_epoch < (log.latest_epoch or 0):
+            # To lead or follow with it would undo what this log knows of later leaders.
+            logger.error(
+                "%s has records of epoch %s, but the metadata is at %d: left alone",
+                self.topic_partition, log.latest_epoch, metadata.leader_epoch,
+            )  # fmt: skip
+            return Transition.STALE
         transition = state.become(
             metadata, log_end_offset=log.log_end_offset, high_watermark=log.high_watermark, now_ms=self.now_ms()
         )

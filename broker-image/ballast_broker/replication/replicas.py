@@ -28,6 +28,7 @@ from ballast_broker.replication.directories import Directories, LogDirectoryInfo
 from ballast_broker.replication.fetchers import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
 from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.nudging import Nudges
 from ballast_broker.replication.partition import Partition, Transition
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
 from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult, Reader
@@ -100,6 +101,7 @@ class Replicas:
             reserve=settings.log_dir_reserve_bytes,
         )
         self._directories = Directories(logs, self._replicas, self.movers)
+        self._nudges = Nudges(self._reader.answer_follower)
         self._eligible: dict[int, int] = {}
         self._shrink_task: asyncio.Task[None] | None = None
         self._published = False
@@ -116,6 +118,7 @@ class Replicas:
         if self._shrink_task is not None:
             self._shrink_task.cancel()
             await asyncio.gather(self._shrink_task, return_exceptions=True)
+        self._nudges.close()
         await self.movers.close()
         await self.assignments.close()
         await self.fetchers.close()
@@ -337,6 +340,7 @@ class Replicas:
             self._replicas[topic_partition] = replica
         if replica.log is None:
             self._open_log(replica, registration, config, added)
+        if not replica.offline:
             self._settle_directory(replica, registration.directory_of(self._broker_id))
         self._apply_config(replica, config)
         isr = replica.state.isr
@@ -348,6 +352,8 @@ class Replicas:
         if replica.state.is_leader:
             replica.state.update_eligible(self._eligible)
             self.fetchers.unfollow(replica)
+            if replica.state.followers and transition is Transition.NEW_LEADER:
+                self._nudges.expect(replica)
         else:
             self.fetchers.follow(replica)
 
@@ -373,13 +379,18 @@ class Replicas:
         replica.offline = False
 
     def _settle_directory(self, replica: Replica, assigned: UUID | None) -> None:
-        """Go on with a move that a restart interrupted; else the controller is told where the replica really is."""
-        future = self._logs.future_logs.get(replica.topic_partition)
+        """Go on with a move that a restart interrupted; tell the controller where the replica is, if it errs."""
+        number = replica.topic_partition.partition
         directory = replica.online_log().directory
+        if assigned is not None:
+            self.assignments.known(replica.topic_id, number, assigned)
+        if replica.topic_partition in self.movers.moves:
+            return
+        future = self._logs.future_logs.get(replica.topic_partition)
         if future is not None:
             self.movers.start(replica, future.directory)
         elif assigned != directory.id:
-            self.assignments.assign(replica.topic_id, replica.topic_partition.partition, directory.id)
+            self.assignments.assign(replica.topic_id, number, directory.id)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """The partition is no longer here: its log goes."""

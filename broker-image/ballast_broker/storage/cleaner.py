@@ -220,7 +220,9 @@ def _clean_group(
         for base, size in group:
             result.read_bytes += size
             for batch in _batches(disk, job.folder, base, size, throttle):
-                kept = clean_batch(batch, newest, job.now_ms, job.delete_retention_ms, last_of_producers)
+                kept: memoryview | bytearray | None = batch.bytes_view
+                if batch.base_offset < result.end_offset:  # beyond the map nothing may go, tombstones least of all
+                    kept = clean_batch(batch, newest, job.now_ms, job.delete_retention_ms, last_of_producers)
                 if kept is not None:
                     throttle(len(kept))
                     output.write(kept, BatchView(memoryview(kept)).header)

@@ -28,6 +28,10 @@ LOST_DIRECTORY = UUID(int=1)
 MIGRATING_DIRECTORY = UUID(int=2)
 _RESERVED_IDS = 100
 
+SLOW_WRITE_S = 0.005
+_WINDOW_S = 1.0
+_SLOW_FOR_S = 5.0
+
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
@@ -75,6 +79,10 @@ class LogDirectory:
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.checkpoints: dict[str, int] = {}  # hash of what each checkpoint file holds
+        self.writes = 0  # all of them, for metrics and for what share of them is slow
+        self.slow_writes = 0
+        self.slow_until = 0.0
+        self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self._disk = disk
         self._unlock: Callable[[], None] | None = None
@@ -99,6 +107,19 @@ class LogDirectory:
         self.error = error
         for callback in list(self.on_failure):
             callback(self)
+
+    def note_slow_write(self, now_s: float) -> None:
+        """A write took over 5 ms. More than one in a hundred of them within a second (and not just one): appends go
+        by thread for a while, which each further slow write prolongs."""
+        self.slow_writes += 1
+        began_s, writes, slow = self._window
+        if now_s - began_s > _WINDOW_S:
+            self._window = (now_s, self.writes, self.slow_writes - 1)
+            if now_s > self.slow_until:
+                return
+        elif now_s > self.slow_until and (self.slow_writes - slow) * 100 <= max(100, self.writes - writes):
+            return
+        self.slow_until = now_s + _SLOW_FOR_S
 
     # Start and stop
 

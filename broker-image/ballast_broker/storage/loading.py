@@ -6,6 +6,7 @@ here: `.deleted` and `.cleaned` go, `.swap` is completed, overlaps are cut, what
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
@@ -49,7 +50,9 @@ def create_log(
     config: LogConfig,
     start_offset: int = 0,
 ) -> Log:
-    """A new folder with one empty segment."""
+    """A new folder with one empty segment. Records that are there already are never written over."""
+    if context.disk.exists(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
+        raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
     context.disk.make_directory(path)
     log = _assemble(
         context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,

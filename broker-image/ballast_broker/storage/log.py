@@ -8,6 +8,7 @@ path lies beside: `loading`, `truncation`, `retention`, `lookup`, `flushing`.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import threading
 from bisect import bisect_right
@@ -21,7 +22,7 @@ from ballast_broker.storage import flushing, lookup, retention, truncation
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.conversion import inspects_records, prepare
-from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe, replay
@@ -65,12 +66,14 @@ class Log:
         "recovery_point",
         "segments",
         "size_bytes",
+        "slow_append_turn",
         "snapshots",
         "start_offset",
         "topic_id",
         "topic_partition",
         "touched",
         "truncations",
+        "write_in_progress",
     )
 
     def __init__(
@@ -110,6 +113,8 @@ class Log:
         self.flush_lock = threading.Lock()
         self.truncations = 0
         self.touched = False  # since it was loaded
+        self.write_in_progress = False  # by `slow_append`
+        self.slow_append_turn: asyncio.Lock | None = None
         self.last_flush_ms = 0
         self.closed = False
         self.cleaning_paused = 0
@@ -208,7 +213,7 @@ class Log:
         last = first + header.last_offset_delta
         self._write(view, last, header.max_timestamp, now_ms)
         if header.producer_id >= 0:
-            self._record_producer(header, last)
+            self.record_producer(header, last)
         return AppendInfo(
             first, last, header.max_timestamp, -1, self.start_offset, header.record_count, len(view), False, changed
         )
@@ -228,7 +233,7 @@ class Log:
         producers.check(producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition)
         return None
 
-    def _record_producer(self, header: Header, last_offset: int) -> None:
+    def record_producer(self, header: Header, last_offset: int) -> None:
         observe(self.producers, header, last_offset)
         self.producers.map_end_offset = last_offset + 1
 
@@ -240,6 +245,19 @@ class Log:
 
     def _append_several(self, view: memoryview, leader_epoch: int, now_ms: int, origin: str) -> AppendInfo:
         """Several batches (coordinators, the metadata log), or a topic whose records are to be looked at."""
+        ready = self.check_batches(view, now_ms, origin)
+        if isinstance(ready, AppendInfo):
+            return ready
+        first = self.end_offset
+        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
+        for batch in ready:
+            header, last = self.stamp(batch, leader_epoch)
+            self._write(batch, last, header.max_timestamp, now_ms)
+            self.record_producer(header, last)
+        return self.sum_up(ready, first, now_ms, changed)
+
+    def check_batches(self, view: memoryview, now_ms: int, origin: str) -> list[memoryview] | AppendInfo:
+        """The batches as they are to be stored, or the answer for a repetition."""
         parts = split(view, self.topic_partition)
         if origin == CLIENT and len(parts) > 1:
             raise ApiError(
@@ -256,32 +274,38 @@ class Log:
             if self._inspects_records:
                 batch = prepare(batch, self._config, self.topic_partition, origin, now_ms)
             ready.append(batch)
-        first = self.end_offset
-        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
-        newest, count, size = -1, 0, 0
-        for batch in ready:
-            header = _make_header(_unpack_header(batch))
-            last = self.end_offset + header.last_offset_delta
-            _put_offset(batch, 0, self.end_offset)
-            _put_epoch(batch, EPOCH_POSITION, leader_epoch)
-            self._write(batch, last, header.max_timestamp, now_ms)
-            self._record_producer(header, last)
-            newest, count, size = max(newest, header.max_timestamp), count + header.record_count, size + len(batch)
-        append_time = now_ms if self._config.message_timestamp_type == "LogAppendTime" else -1
+        return ready
+
+    def stamp(self, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
+        """Give the batch the next offsets; answers its header and its last offset."""
+        header = _make_header(_unpack_header(batch))
+        _put_offset(batch, 0, self.end_offset)
+        _put_epoch(batch, EPOCH_POSITION, leader_epoch)
+        return header, self.end_offset + header.last_offset_delta
+
+    def sum_up(self, batches: list[memoryview], first: int, now_ms: int, epoch_changed: bool) -> AppendInfo:
+        headers = [_make_header(_unpack_header(batch)) for batch in batches]
         return AppendInfo(
-            first, self.end_offset - 1, newest, append_time, self.start_offset, count, size, False, changed
+            first,
+            self.end_offset - 1,
+            max(header.max_timestamp for header in headers),
+            now_ms if self._config.message_timestamp_type == "LogAppendTime" else -1,
+            self.start_offset,
+            sum(header.record_count for header in headers),
+            sum(map(len, batches)),
+            False,
+            epoch_changed,
         )
+
+    @property
+    def append_is_slow(self) -> bool:
+        """LOG-32: the directory stalls, or an append by thread is going on: append with `slow_append` now."""
+        return self.write_in_progress or self.directory.slow_until > self.context.clock.monotonic()
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Batches as the leader has them: offsets and epochs are kept."""
         view = memoryview(batches)
-        parts = split(view, self.topic_partition)
-        expected = self.end_offset
-        for position, header in parts:
-            check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, self.topic_partition)
-            if header.base_offset < expected:
-                self._refuse_offset(header.base_offset, expected)
-            expected = header.base_offset + header.last_offset_delta + 1
+        parts = self.check_follower_batches(view)
         now_ms = self.context.clock.wall_ms()
         changed, newest, count = False, -1, 0
         for position, header in parts:
@@ -289,11 +313,20 @@ class Log:
             if header.leader_epoch != self.epochs.latest:
                 changed = self.epochs.assign(header.leader_epoch, header.base_offset) or changed
             self._write(view[position : position + header.length + LOG_OVERHEAD], last, header.max_timestamp, now_ms)
-            self._record_producer(header, last)
+            self.record_producer(header, last)
             newest, count = max(newest, header.max_timestamp), count + header.record_count
-        return AppendInfo(
-            parts[0][1].base_offset, expected - 1, newest, -1, self.start_offset, count, len(view), False, changed
-        )
+        first = parts[0][1].base_offset
+        return AppendInfo(first, self.end_offset - 1, newest, -1, self.start_offset, count, len(view), False, changed)
+
+    def check_follower_batches(self, view: memoryview) -> list[tuple[int, Header]]:
+        parts = split(view, self.topic_partition)
+        expected = self.end_offset
+        for position, header in parts:
+            check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, self.topic_partition)
+            if header.base_offset < expected:
+                self._refuse_offset(header.base_offset, expected)
+            expected = header.base_offset + header.last_offset_delta + 1
+        return parts
 
     def _refuse_offset(self, offset: int, expected: int) -> NoReturn:
         raise UnexpectedAppendOffset(
@@ -305,36 +338,51 @@ class Log:
 
     def _write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         """One batch, ready, to the end of the active segment, which is a new one where that is due."""
-        if not self.directory.online:
-            raise LogDirectoryFailure(self.directory, self.directory.error)
         size = len(batch)
+        monotonic = self.context.clock.monotonic
         try:
-            segment = self.segments[-1]
-            if not self._writable:
-                self._prepare_to_write(segment)
-            stamp = max_timestamp if max_timestamp >= 0 else now_ms
-            if (
-                segment.size > self._config.segment_bytes - size
-                or stamp > self._roll_after_timestamp
-                or segment.full
-                or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
-            ):
-                segment = self._roll_for(size, last_offset)
-            position = segment.size
-            segment.writable_file().pwrite(batch, position)
-            if not position:
-                segment.first_timestamp = max_timestamp
-                self._roll_after_timestamp = stamp + retention.roll_ms(self._config, self.topic_partition)
-            segment.index_batch(last_offset, position, size, max_timestamp, self._config.index_interval_bytes)
+            segment = self.place(size, last_offset, max_timestamp, now_ms)
+            began_s = monotonic()
+            segment.writable_file().pwrite(batch, segment.size)
+            took_s = monotonic() - began_s
+            if took_s > SLOW_WRITE_S:
+                self.directory.note_slow_write(began_s + took_s)
+            self.placed(segment, size, last_offset, max_timestamp, now_ms)
         except OSError as error:
             self._fail(error)
+
+    def place(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+        """The segment that a batch goes to the end of: a new one where that is due."""
+        if not self.directory.online:
+            raise LogDirectoryFailure(self.directory, self.directory.error)
+        segment = self.segments[-1]
+        if not self._writable:
+            self._prepare_to_write(segment)
+        if (
+            segment.size > self._config.segment_bytes - size
+            or (max_timestamp if max_timestamp >= 0 else now_ms) > self._roll_after_timestamp
+            or segment.full
+            or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
+        ):
+            segment = self._roll_for(size, last_offset)
+        return segment
+
+    def placed(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+        """The bytes are in the file: now they are part of the log."""
+        position = segment.size
+        if not position:
+            segment.first_timestamp = max_timestamp
+            stamp = max_timestamp if max_timestamp >= 0 else now_ms
+            self._roll_after_timestamp = stamp + retention.roll_ms(self._config, self.topic_partition)
+        segment.index_batch(last_offset, position, size, max_timestamp, self._config.index_interval_bytes)
+        self.directory.writes += 1
         self.size_bytes += size
-        self.end_offset = last_offset + 1
+        end = self.end_offset = last_offset + 1
         known = self.known_positions
-        known[last_offset + 1] = (segment, position + size)
+        known[end] = (segment, position + size)
         if len(known) > _KNOWN_POSITIONS:
             del known[next(iter(known))]
-        if last_offset + 1 - self.recovery_point >= self._config.flush_messages:
+        if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
 
     def _roll_for(self, size: int, last_offset: int) -> Segment:
@@ -356,6 +404,8 @@ class Log:
 
     def _prepare_to_write(self, segment: Segment) -> None:
         """First append after a start, a truncation or a change of configuration."""
+        if self.write_in_progress:
+            raise RuntimeError(f"an append to {self.topic_partition} is going on in a thread")
         if self.closed:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {self.topic_partition} is closed")
         segment.resume()
@@ -423,9 +473,14 @@ class Log:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True) -> LogSlice:
-        """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it."""
-        if offset < self.start_offset or offset > self.end_offset:
+    def read(
+        self, offset: int, max_bytes: int, *, upper_offset: int, min_one: bool = True, from_first_file: bool = False
+    ) -> LogSlice:
+        """Whole batches from the one that contains `offset` (or the next) up to `upper_offset`, not including it.
+
+        `from_first_file`: also what lies before the log start in the first segment (a move copies files as they are).
+        """
+        if offset < (self.bases[0] if from_first_file else self.start_offset) or offset > self.end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Received request for offset {offset} for partition {self.topic_partition}, "
@@ -455,11 +510,17 @@ class Log:
 
     # Cutting, cleaning, closing
 
+    def _nobody_writes(self) -> None:
+        if self.write_in_progress:
+            raise RuntimeError(f"an append to {self.topic_partition} is going on in a thread")
+
     def truncate_to(self, offset: int) -> None:
+        self._nobody_writes()
         with self.disk_faults():
             truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
+        self._nobody_writes()
         with self.disk_faults():
             truncation.truncate_fully(self, offset)
 

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import posixpath
+import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from uuid import UUID
@@ -74,6 +75,8 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
         self._raft_log: Log | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._strays: dict[str, TopicPartition] = {}
         self._deleted: dict[str, TopicPartition] = {}
         self._preferred: dict[TopicPartition, str] = {}
@@ -133,6 +136,7 @@ class LogManager:
     async def start(self) -> None:
         """Lock, identify and load every directory, in parallel. A directory that fails goes offline; when none is
         left, or one belongs to somebody else, this raises."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         for directory in self.directories:
             self._try(directory, lambda directory=directory: self._enter(directory))  # type: ignore[misc]
         if not self.online_directories():
@@ -396,8 +400,15 @@ class LogManager:
     # Failure
 
     def _directory_failed(self, directory: LogDirectory) -> None:
-        """May be called by the thread that met the error; callbacks run on the loop."""
+        """A thread may have met the error; the callbacks run on the loop, at once where that is where we are."""
         logger.error("log directory %s is offline: %s", directory.path, directory.error)
+        loop = self._loop
+        if loop is not None and threading.get_ident() != self._thread and not loop.is_closed():
+            loop.call_soon_threadsafe(self._tell, directory)
+        else:
+            self._tell(directory)
+
+    def _tell(self, directory: LogDirectory) -> None:
         for callback in self.on_directory_failure:
             callback(directory)
 
@@ -458,7 +469,7 @@ class LogManager:
     async def _close_directory(self, directory: LogDirectory) -> None:
         logs = [
             log
-            for log in itertools.chain(self._logs.values(), self._future_logs.values())
+            for log in itertools.chain(self.all_current_logs(), self._future_logs.values())
             if log.directory is directory
         ]
         for share in range(0, len(logs), 64):

@@ -1,15 +1,38 @@
 """The goals, one per file, in the order in which they are pursued (REB-05).
 
 A goal is a module with a NAME and `improve(bench, options)`. It may move replicas that have not moved yet and must not
-undo what an earlier goal reached. To add one: write the module and give it a place in ORDER. PURE.
+undo what an earlier goal reached. To add one: write the module and give it a place in SPACE or PREFERENCES. PURE.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Protocol
 
-from ballast_planner.goals import brokers, directories, evacuation, leaders, racks, remainder, traffic
+from ballast_planner.goals import brokers, directories, evacuation, large, leaders, racks, remainder, traffic
+from ballast_planner.options import PlanOptions
+from ballast_planner.workbench import Workbench
 
-SPACE: tuple[ModuleType, ...] = (evacuation, racks, brokers, directories, remainder)
-PREFERENCES: tuple[ModuleType, ...] = (traffic, leaders)
+
+class Goal(Protocol):
+    """What every module of this package looks like."""
+
+    NAME: str
+
+    def improve(self, bench: Workbench, options: PlanOptions) -> None: ...
+
+
+class LargeAtOnce:
+    """The goal of large replicas in its other temper."""
+
+    NAME = large.NAME
+
+    def improve(self, bench: Workbench, options: PlanOptions) -> None:
+        large.improve_at_once(bench, options)
+
+
+LEVELLING: tuple[Goal, ...] = (large, brokers, directories)
+# Twice: what is too large for any room shows only once the easy bytes have moved.
+SPACE: tuple[Goal, ...] = (evacuation, racks, *LEVELLING, *LEVELLING, remainder)
+SPACE_LARGE_FIRST: tuple[Goal, ...] = (evacuation, racks, LargeAtOnce(), brokers, directories, remainder)
+PREFERENCES: tuple[Goal, ...] = (traffic, leaders)
 ORDER = SPACE + PREFERENCES

@@ -15,6 +15,7 @@ from ballast_planner.workbench import Workbench
 
 NAME = "brokers"
 TRIED_DIRECTORIES = 24
+PACKING_SLACK = 0.003
 
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
@@ -22,8 +23,11 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
         return
     upper, lower = bench.per_broker(bench.levels.upper), bench.per_broker(bench.levels.lower)
     capacity = np.maximum(bench.per_broker(np.where(bench.levels.counts, bench.total, 0)), 1)
-    _lower_the_full(bench, upper, capacity)
-    _fill_the_empty(bench, lower, capacity)
+    # A broker filled to the last byte of its band could be levelled inside only by a perfect packing.
+    slack = ((upper - lower) * PACKING_SLACK).astype(np.int64)
+    several = np.array([own.size > 1 for own in bench.directories_of], dtype=np.bool_)
+    _lower_the_full(bench, upper - np.where(several, slack, 0), capacity)
+    _fill_the_empty(bench, lower + np.where(several, slack, 0), capacity)
 
 
 def _lower_the_full(bench: Workbench, upper: Ints, capacity: Ints) -> None:
@@ -53,7 +57,8 @@ def _shed(bench: Workbench, broker: int, over: int, used: Ints, upper: Ints, cap
 def _lowest_targets(bench: Workbench, broker: int, roomy: Bools, used: Ints, capacity: Ints) -> Ints:
     open_ = bench.levels.open & (bench.used < bench.levels.upper) & roomy[bench.owner] & (bench.owner != broker)
     targets = np.flatnonzero(open_)
-    order = np.lexsort((bench.fill()[targets], (used / capacity)[bench.owner[targets]]))
+    saving = (_inner_need(bench) < 0)[bench.owner[targets]] & (bench.used < bench.levels.lower)[targets]
+    order = np.lexsort((bench.fill()[targets], (used / capacity)[bench.owner[targets]], ~saving))
     return targets[order[:TRIED_DIRECTORIES]]
 
 
@@ -85,5 +90,18 @@ def _receive(bench: Workbench, broker: int, used: Ints, lower: Ints, capacity: I
 def _highest_sources(bench: Workbench, broker: int, rich: Bools, used: Ints, capacity: Ints) -> Ints:
     giving = bench.levels.counts & (bench.used > bench.levels.lower) & rich[bench.owner] & (bench.owner != broker)
     sources = np.flatnonzero(giving)
-    order = np.lexsort((-bench.fill()[sources], -(used / capacity)[bench.owner[sources]]))
+    saving = (_inner_need(bench) > 0)[bench.owner[sources]] & (bench.used > bench.levels.upper)[sources]
+    order = np.lexsort((-bench.fill()[sources], -(used / capacity)[bench.owner[sources]], ~saving))
     return sources[order[:TRIED_DIRECTORIES]]
+
+
+def _inner_need(bench: Workbench) -> Ints:
+    """Per broker: bytes over its directories' bands minus bytes under them.
+
+    Where more is lacking than is too much, a byte that arrives spares one that would have moved between its disks;
+    where more is too much, one that leaves does.
+    """
+    levels = bench.levels
+    excess = np.where(levels.counts, np.maximum(bench.used - levels.upper, 0), 0)
+    deficit = np.where(levels.open, np.maximum(levels.lower - bench.used, 0), 0)
+    return bench.per_broker(excess - deficit)

@@ -39,6 +39,7 @@ class MemoryLog:
         self.batches: list[bytes] = []
         self.log_start_offset = 0
         self.flushed = 0
+        self.high_watermark = 0
         self.flush_count = 0
 
     @property
@@ -73,17 +74,22 @@ class MemoryLog:
             out += batch
         return MemorySlice(bytes(out))
 
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        best = (-1, -1)
-        for batch in self.batches:
-            view = _view(batch)
-            if view.header.leader_epoch <= epoch:
-                best = (view.header.leader_epoch, view.last_offset + 1)
-        return best
+    @property
+    def epochs(self) -> MemoryLog:
+        return self
 
     @property
-    def latest_epoch(self) -> int | None:
-        return _view(self.batches[-1]).header.leader_epoch if self.batches else None
+    def entries(self) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for batch in self.batches:
+            view = _view(batch)
+            if not found or view.header.leader_epoch > found[-1][0]:
+                found.append((view.header.leader_epoch, view.base_offset))
+        return found
+
+    def update_high_watermark(self, offset: int) -> None:
+        assert self.high_watermark <= offset <= self.log_end_offset
+        self.high_watermark = offset
 
     def truncate_to(self, offset: int) -> None:
         self.batches = [batch for batch in self.batches if _view(batch).last_offset < offset]
@@ -91,9 +97,10 @@ class MemoryLog:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self.batches = []
-        self.log_start_offset = self.flushed = offset
+        self.log_start_offset = self.flushed = self.high_watermark = offset
 
     def advance_log_start_offset(self, offset: int) -> None:
+        assert offset <= self.high_watermark
         self.log_start_offset = max(self.log_start_offset, offset)
         self.batches = [batch for batch in self.batches if _view(batch).last_offset >= offset]
 
@@ -102,7 +109,8 @@ class MemoryLog:
         self.flushed = self.log_end_offset
 
     def crash(self) -> None:
-        """The machine loses what was not flushed."""
+        """The machine loses what was not flushed, and the high watermark with it."""
+        self.high_watermark = 0
         self.truncate_to(self.flushed)
 
 

@@ -114,6 +114,12 @@ class Faults:
     loss: float = 0.05
     duplicate: float = 0.02
     slow: float = 0.05
+    delay_s: float = 0.01
+    write_gap_s: float = 0.3
+    flush_s: float = 0.01
+    crash_after_vote: float = 0.02
+    power_failure: float = 0.1
+    process_only: float = 0.7
     crash_every_s: float = 6.0
     partition_every_s: float = 8.0
     snapshot_every_s: float = 5.0
@@ -169,7 +175,7 @@ class World:
 
     def quiet(self, seconds: float) -> None:
         """All faults end, everybody restarts; then the cluster has to become one again."""
-        self.faults = Faults(0, 0, 0, 0, 0, 0)
+        self.faults = Faults(0, 0, 0, crash_after_vote=0, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
         self.cut.clear()
         self.queue = [event for event in self.queue if event.what not in ("crash", "partition", "heal", "snapshot")]
         heapq.heapify(self.queue)
@@ -208,9 +214,22 @@ class World:
 
     def _crash(self) -> None:
         self.at(self._gap(self.faults.crash_every_s), "crash")
-        node = self.nodes[self.rng.choice(list(self.nodes))]
+        away = self.rng.choice((0.05, 0.5, 4.0)) * self.rng.random()
+        victims = [self.rng.choice(list(self.nodes.values()))]
+        if self.rng.random() < self.faults.power_failure:
+            victims = list(self.nodes.values())  # everybody at once
+        for victim in victims:
+            self._kill(victim, away)
+
+    def _kill(self, node: SimNode, away_s: float) -> None:
+        """The process or its machine dies; only in the first case its connections end at once."""
         if node.core is None:
             return
+        process_only = self.rng.random() < self.faults.process_only
+        for key in [key for key in self.tokens if key[:2] == (node.id, node.incarnation)]:
+            sender, incarnation, request = self.tokens.pop(key)
+            if process_only:
+                self.at(0.001, "failed", sender, incarnation, node.id, request, False)
         lost = 0
         if self.faults.lose_unflushed and self.rng.random() < 0.7:
             keep = self.rng.randint(node.log.flushed, node.log.end_offset)
@@ -222,7 +241,7 @@ class World:
         node.generation += 1
         node.compared = 0
         node.tick_at = float("inf")
-        self.at(self.rng.choice((0.05, 0.5, 4.0)) * self.rng.random(), "start", node.id)
+        self.at(away_s, "start", node.id)
 
     def _partition(self) -> None:
         self.at(self._gap(self.faults.partition_every_s), "partition")
@@ -252,7 +271,7 @@ class World:
         self.note(f"{node.id} snapshots at {offset}")
 
     def _write(self) -> None:
-        self.at(self.rng.random() * 0.3, "write")
+        self.at(self.rng.random() * self.faults.write_gap_s, "write")
         for node in self.nodes.values():
             if node.core is not None and node.core.is_leader:
                 self.written += 1
@@ -272,7 +291,14 @@ class World:
     def _flush_later(self, node: SimNode) -> None:
         if not node.flushing:
             node.flushing = True
-            self.at(self.rng.random() * 0.01, "flush", node.id, node.incarnation, node.generation, node.log.end_offset)
+            self.at(
+                self.rng.random() * self.faults.flush_s,
+                "flush",
+                node.id,
+                node.incarnation,
+                node.generation,
+                node.log.end_offset,
+            )
 
     def _flush(self, node_id: int, incarnation: int, generation: int, end_offset: int) -> None:
         node = self.nodes[node_id]
@@ -308,6 +334,8 @@ class World:
         reply = handlers[type(request)](self.now, request)
         self._settle(node)
         self._reply(receiver, sender, incarnation, request, reply)
+        if isinstance(request, Vote) and reply.granted and self.rng.random() < self.faults.crash_after_vote:
+            self._kill(node, 0.02 * self.rng.random())
 
     def _reply(self, sender: int, receiver: int, incarnation: int, request: Any, reply: Any) -> None:
         self._transmit("replied", sender, receiver, receiver, incarnation, sender, request, reply)
@@ -331,7 +359,7 @@ class World:
             return
         copies = 2 if self.rng.random() < self.faults.duplicate else 1
         for _ in range(copies):
-            delay = self.rng.random() * (2.0 if self.rng.random() < self.faults.slow else 0.01)
+            delay = self.rng.random() * (2.0 if self.rng.random() < self.faults.slow else self.faults.delay_s)
             self.at(delay, what, *data)
 
     # ------------------------------------------------------------------ effects

@@ -21,6 +21,7 @@ from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
 from ballast_broker.replication.replicas import Replicas
@@ -132,9 +133,7 @@ class Controller:
         return round_trip(response, version)
 
     # -- what operators and the metadata log do
-    def register(
-        self, broker_id: int, directories: list[UUID], publish: Callable[[MetadataDelta, MetadataImage], None]
-    ) -> int:
+    def register(self, broker_id: int, directories: list[UUID]) -> int:
         kind = message("BrokerRegistrationRequest")
         request = kind(
             broker_id=broker_id,
@@ -148,11 +147,13 @@ class Controller:
             previous_broker_epoch=-1,
         )
         response = self.commit(register_broker(self.context(), request, session_is_valid=False))
-        # The broker reads the metadata log from its beginning before it takes part.
-        publish(everything(self.image), self.image)
+        return int(response.broker_epoch)
+
+    def join(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
+        """The broker has read the metadata up to its registration; from now on it takes part."""
+        publish(whole(self.image), self.image)
         self._publish[broker_id] = publish
         self.commit(Outcome(unfence_broker(self.context(), self.image.cluster.brokers[broker_id])))
-        return int(response.broker_epoch)
 
     def replace(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
         self._publish[broker_id] = publish
@@ -203,18 +204,6 @@ class Controller:
         self.commit(incremental_alter_configs(self.context(), kind(resources=[resource], validate_only=False)))
 
 
-def everything(image: MetadataImage) -> MetadataDelta:
-    """What a broker that knew nothing has to take in."""
-    from ballast_broker.metadata.delta import TopicDelta
-
-    delta = MetadataDelta(MetadataImage())
-    for topic in image.topics:
-        delta.topics_changed[topic.id] = TopicDelta(topic.id, topic.name, None, dict(topic.partitions))
-    delta.brokers_changed = dict(image.cluster.brokers)
-    delta.configs_changed = {key: dict(value) for key, value in image.configs.by_resource.items()}
-    return delta
-
-
 def round_trip(sent: Any, version: int) -> Any:
     kind = message(type(sent).__name__)
     return kind.decode(sent.encode(version), version=version)
@@ -234,18 +223,19 @@ class Node:
         self.replicas: Replicas
 
     async def start(self) -> None:
-        await self._open()
+        await self.open()
         ids = [directory.id for directory in self.logs.directories if directory.online]
-        self.epoch = self._cluster.controller.register(self.broker_id, ids, self.replicas.publish)
+        self.epoch = self._cluster.controller.register(self.broker_id, ids)
+        self._cluster.controller.join(self.broker_id, self.replicas.publish)
 
     async def start_unnoticed(self) -> None:
         """A restart so quick that nobody fenced the broker: it registers again without leaving any ISR."""
-        await self._open()
+        await self.open()
         controller = self._cluster.controller
-        self.replicas.publish(everything(controller.image), controller.image)
+        self.replicas.publish(whole(controller.image), controller.image)
         controller.replace(self.broker_id, self.replicas.publish)
 
-    async def _open(self) -> None:
+    async def open(self) -> None:
         for directory in self.directories:
             directory.parent.mkdir(parents=True, exist_ok=True)
         config = StorageConfig(

@@ -158,3 +158,33 @@ async def test_nothing_happens_while_nothing_happens(tmp_path: Path) -> None:
         began = one.replicas._clock.monotonic()
         await eventually(lambda: one.replicas._clock.monotonic() > began + 1.0)
         assert 3 <= len(cluster.fetches) - before <= 7
+
+
+@pytest.mark.spec("REP-06")
+async def test_the_first_record_of_a_new_topic_does_not_wait_for_an_idle_fetch_to_end(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, replica_fetch_wait_max_ms=8000) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.controller.create_topic("other", [[1, 2]])
+        assert await one.produce_to_all(TopicPartition("other", 0), "b", timeout_ms=4000) is ErrorCode.NONE
+
+
+@pytest.mark.spec("REP-20", "REP-21")
+async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        old = cluster.controller.last
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await one.crash()
+        assert await two.produce_to_all(ORDERS, "b") is ErrorCode.NONE
+        await one.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        epochs = one.logs.get(ORDERS).epochs.entries
+        await one.stop()
+        await one.open()
+        one.replicas.publish(*old)  # the broker reads an early part of the metadata log again
+        assert one.logs.get(ORDERS).epochs.entries == epochs
+        with pytest.raises(ApiError):
+            one.produce(ORDERS, "with a dead epoch")

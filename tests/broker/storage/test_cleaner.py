@@ -243,6 +243,20 @@ def test_resolving_leftovers_twice_changes_nothing(bench):
 
 
 @pytest.mark.spec("LOG-25")
+def test_a_tombstone_beyond_the_map_stays_while_what_it_deletes_does(bench, read_all):
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=1000)
+    for number in range(3):
+        put(bench, log, (number + 5, b"x"))
+    put(bench, log, (1, b"value"), (2, b"x"), (1, None))
+    log.roll()
+    now = bench.clock.now_ms
+    for _ in range(3):
+        now += 2000
+        assert compact(bench, log, now_ms=now, entries=3).end_offset == 3
+        assert (5, b"k1", None) in contents(read_all, log)
+
+
+@pytest.mark.spec("LOG-25")
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

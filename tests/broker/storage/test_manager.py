@@ -445,3 +445,39 @@ def test_maintenance_runs_by_the_clock(world, bench):
             await task
 
     run(story())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_failure_met_by_a_thread_is_told_on_the_loop(world):
+    import threading
+
+    async def story():
+        manager = world.manager()
+        told = []
+        manager.on_directory_failure.append(lambda directory: told.append((directory.path, threading.get_ident())))
+        await manager.start()
+        log = create(manager)
+        write(log)
+        world.disk.bad = (log.folder.path,)
+        with pytest.raises(LogDirectoryFailure):
+            await world.threads.run(log.flush)
+        async with asyncio.timeout(10):
+            while not told:
+                await asyncio.sleep(0)
+        assert told == [(log.directory.path, threading.get_ident())]
+        assert not log.directory.online
+
+    run(story())
+
+
+def test_a_log_that_is_there_is_never_created_over(world):
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        os.makedirs(f"{world.paths[0]}/t-0")
+        Path(world.paths[0], "t-0", "00000000000000000000.log").write_bytes(b"records")
+        with pytest.raises(ApiError):
+            create(manager)
+        assert Path(world.paths[0], "t-0", "00000000000000000000.log").read_bytes() == b"records"
+
+    run(story())

@@ -1,0 +1,108 @@
+"""What the Raft core does in single situations, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.raft.simulator import Faults, SimNode, World
+
+from ballast_broker.raft.core import RaftCore, Role
+
+QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
+
+
+def quiet_world(seed: int, nodes: int = 3) -> World:
+    world = World(seed, nodes, 1, QUIET)
+    world.run(5.0)
+    return world
+
+
+def core_of(node: SimNode) -> RaftCore:
+    assert node.core is not None
+    return node.core
+
+
+def leader_of(world: World) -> SimNode:
+    leaders = [node for node in world.nodes.values() if node.core is not None and node.core.is_leader]
+    assert len(leaders) == 1
+    return leaders[0]
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cluster_forms_in_under_a_second(seed: int) -> None:
+    world = World(seed, 3, 1, QUIET)
+    world.run(1.0)
+    leader = leader_of(world)
+    assert all(core_of(node).leader == leader.id for node in world.nodes.values())
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dead_leader_is_replaced_at_once(seed: int) -> None:
+    world = quiet_world(seed)
+    dead = leader_of(world)
+    began = world.now
+    world._kill(dead, 60.0)
+    world.run(began + 1.0)
+    assert leader_of(world).id != dead.id
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_falls_silent_is_replaced_after_its_time(seed: int) -> None:
+    world = quiet_world(seed)
+    silent = leader_of(world)
+    others = [each for each in world.nodes if each != silent.id]
+    world.cut = {(silent.id, each) for each in others} | {(each, silent.id) for each in others}
+    world.run(world.now + 6.0)
+    leaders = [node.id for node in world.nodes.values() if core_of(node).is_leader]
+    assert silent.id not in leaders, "it heard of nobody and stepped down"
+    assert len(leaders) == 1
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(10))
+def test_a_voter_that_was_cut_off_disturbs_nobody_when_it_returns(seed: int) -> None:
+    world = quiet_world(seed)
+    leader = leader_of(world)
+    away = next(each for each in world.voters if each != leader.id)
+    epoch = core_of(leader).epoch
+    others = [each for each in world.nodes if each != away]
+    world.cut = {(away, each) for each in others} | {(each, away) for each in others}
+    world.run(world.now + 20.0)
+    world.cut.clear()
+    world.run(world.now + 3.0)
+    assert leader_of(world) is leader
+    assert core_of(leader).epoch == epoch
+    assert core_of(world.nodes[away]).role is Role.FOLLOWER
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(10))
+def test_a_leader_that_resigns_is_followed_by_the_longest_log(seed: int) -> None:
+    world = quiet_world(seed)
+    old = leader_of(world)
+    began = world.now
+    core_of(old).resign(world.now)
+    world._settle(old)
+    world.run(began + 0.5)
+    assert leader_of(world) is not old
+
+
+@pytest.mark.spec("CLU-02")
+def test_a_process_that_stood_still_does_not_blame_the_others() -> None:
+    world = quiet_world(1)
+    follower = next(node for node in world.nodes.values() if core_of(node).role is Role.FOLLOWER and node.id < 3)
+    core = core_of(follower)
+    wakes_at = world.now + 30.0
+    core.postpone(30.0)
+    core.tick(wakes_at)
+    assert core.role is Role.FOLLOWER
+
+
+def test_committed_records_reach_followers_and_observers() -> None:
+    world = quiet_world(3)
+    world.run(world.now + 1.0)
+    marks = {core_of(node).high_watermark for node in world.nodes.values()}
+    assert max(marks) - min(marks) <= 2
+    assert min(marks) > 10

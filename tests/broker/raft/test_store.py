@@ -1,0 +1,125 @@
+"""Raft's store on real files and the storage engine's own log: what is promised to be stable is there again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.raft.memory import SeededRandom
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.metadata.batches import data_batch
+from ballast_broker.metadata.records import record
+from ballast_broker.raft.core import Persisted
+from ballast_broker.raft.messages import SnapshotId
+from ballast_broker.raft.store import MetadataStore
+from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.manager import LogManager, StorageConfig
+from ballast_wire.errors import ApiError
+from ballast_wire.records import iterate_batches
+
+
+class Clock:
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Threads:
+    async def run(self, work: Any) -> Any:
+        return await asyncio.to_thread(work)
+
+
+async def open_store(path: Path) -> tuple[LogManager, MetadataStore]:
+    config = StorageConfig(log_dirs=(str(path),), node_id=1, cluster_id="MkU3OEVBNTcwNTJENDM2Qg")
+    manager = LogManager(RealDisk(), Clock(), Threads(), config, SeededRandom())
+    await manager.start()
+    log = await manager.open_raft_log(LogConfig())
+    return manager, MetadataStore(manager.disk, log.folder.path, log)
+
+
+def batch(count: int = 1) -> bytearray:
+    return data_batch([record("NoOpRecord") for _ in range(count)], 1)
+
+
+@pytest.mark.spec("CLU-02")
+async def test_the_vote_and_the_log_survive_a_restart(tmp_path: Path) -> None:
+    manager, store = await open_store(tmp_path)
+    assert store.load_persisted() == Persisted()
+    store.persist(Persisted(7, 2, -1), (1, 2, 3))
+    assert store.append(batch(2), 6, 5) == (0, 1)
+    assert store.append(batch(3), 7, 5) == (2, 4)
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert store.load_persisted() == Persisted(7, 2, -1)
+    assert (store.start_offset, store.end_offset, store.last_epoch) == (0, 5, 7)
+    assert store.epoch_end_offset(6) == (6, 2)
+    assert store.epoch_end_offset(5) == (-1, -1)
+    assert store.epoch_end_offset(9) == (7, 5)
+    await manager.shutdown()
+
+
+async def test_what_a_follower_fetched_is_what_the_leader_has(tmp_path: Path) -> None:
+    leading, leader = await open_store(tmp_path / "leader")
+    following, follower = await open_store(tmp_path / "follower")
+    for epoch in (1, 1, 3):
+        leader.append(batch(2), epoch, 5)
+    follower.append_fetched(leader.read(0, 1 << 20, leader.end_offset))
+    assert follower.end_offset == leader.end_offset == 6
+    assert follower.epoch_end_offset(2) == (1, 4)
+    follower.truncate(4)
+    assert (follower.end_offset, follower.last_epoch) == (4, 1)
+    part = leader.read(2, 1, leader.end_offset)
+    assert [each.base_offset for each in iterate_batches(memoryview(part))] == [2]
+    await leading.shutdown()
+    await following.shutdown()
+
+
+@pytest.mark.spec("CLU-03")
+async def test_snapshots_count_once_they_are_complete(tmp_path: Path) -> None:
+    manager, store = await open_store(tmp_path)
+    for _ in range(6):
+        store.append(batch(2), 2, 5)
+    store.committed_up_to(10)
+    for end in (4, 8):
+        writer = store.new_snapshot(SnapshotId(end, 2))
+        writer.write(b"x" * 5000)
+        assert store.latest_snapshot != SnapshotId(end, 2)
+        writer.finish()
+        store.snapshot_written(SnapshotId(end, 2))
+    assert store.start_offset == 4
+    assert store.read_snapshot(SnapshotId(8, 2), 4990, 100) == (b"x" * 10, 5000)
+    assert store.read_snapshot(SnapshotId(9, 2), 0, 100) is None
+    store.new_snapshot(SnapshotId(10, 2)).write(b"half")
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert store.snapshots == [SnapshotId(4, 2), SnapshotId(8, 2)]
+    assert not [name for name in store.disk.list(store.directory) if name.endswith(".part")]
+    assert store.epoch_end_offset(1) == (-1, -1)
+    await manager.shutdown()
+
+
+async def test_the_log_begins_after_a_fetched_snapshot(tmp_path: Path) -> None:
+    manager, store = await open_store(tmp_path)
+    store.append(batch(2), 1, 5)
+    writer = store.new_snapshot(SnapshotId(50, 4))
+    writer.write(b"y")
+    writer.finish()
+    store.begin_after(SnapshotId(50, 4))
+    assert (store.start_offset, store.end_offset, store.last_epoch) == (50, 50, 4)
+    assert store.epoch_end_offset(4) == (4, 50)
+    assert store.epoch_end_offset(3) == (-1, -1), "what was before the snapshot cannot be compared any more"
+    assert store.append(batch(1), 5, 5) == (50, 50)
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert (store.start_offset, store.end_offset, store.last_epoch) == (50, 51, 5)
+    assert store.epoch_end_offset(4) == (4, 50)
+    assert store.epoch_end_offset(3) == (-1, -1)
+    with pytest.raises((ApiError, ValueError)):
+        store.read(10, 100, 51)
+    await manager.shutdown()

@@ -1,0 +1,113 @@
+"""While a disk stalls, appends go by thread and keep their order (LOG-32)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ballast_broker.storage import slow_append
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.disk import RealDisk, RealThreads
+from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_wire.records import Record, encode_batch
+
+
+def batch(number, **keywords):
+    return encode_batch([Record(b"k", b"%d" % number, 1_750_000_000_000)], **keywords)
+
+
+@pytest.mark.spec("LOG-32")
+def test_a_directory_is_slow_when_one_write_in_a_hundred_is(tmp_path):
+    directory = LogDirectory(str(tmp_path), RealDisk())
+    directory.writes = 1000
+    directory.note_slow_write(10.0)
+    assert directory.slow_until == 0
+    directory.writes = 1500
+    directory.note_slow_write(10.5)
+    assert directory.slow_until == 0
+    directory.writes = 1510
+    for _ in range(4):
+        directory.note_slow_write(10.6)
+    assert directory.slow_until == 15.6
+    directory.note_slow_write(15.0)
+    assert directory.slow_until == 20.0
+    directory.note_slow_write(30.0)
+    assert directory.slow_until == 20.0
+
+
+@pytest.mark.spec("LOG-32")
+def test_slow_writes_are_noticed_by_appends(bench):
+    log = bench.create()
+    times = iter(range(1000))
+    bench.clock.monotonic = lambda: next(times)
+    for _ in range(3):
+        bench.append(log)
+    assert bench.directory.slow_writes == 3
+    bench.clock.monotonic = lambda: 2.0
+    bench.directory.slow_until = 2.5
+    assert log.append_is_slow
+
+
+@pytest.mark.spec("LOG-32")
+def test_appends_by_thread_keep_their_order_and_become_visible_when_written(bench, read_all):
+    log = bench.create(segment_bytes=2000)
+    threads = RealThreads(4)
+    sizes = []
+
+    class Watching:
+        async def run(self, work):
+            before = log.log_end_offset
+            assert log.append_is_slow
+            with pytest.raises(RuntimeError):
+                log.append_as_leader(batch(0), 0, now_ms=bench.clock.now_ms)
+            result = await threads.run(work)
+            assert log.log_end_offset == before
+            sizes.append(before)
+            return result
+
+    async def story():
+        await asyncio.gather(
+            *(
+                slow_append.append_as_leader(log, batch(n), 1, now_ms=bench.clock.now_ms, threads=Watching())
+                for n in range(60)
+            )
+        )
+        follower = batch(60, base_offset=60, leader_epoch=2)
+        info = await slow_append.append_as_follower(log, memoryview(follower), threads=Watching())
+        assert (info.first_offset, info.last_offset, info.leader_epoch_changed) == (60, 60, True)
+
+    asyncio.run(story())
+    threads.close()
+    assert sizes == list(range(61))
+    assert [int(record.value) for record in read_all(log)] == list(range(61))
+    assert len(log.segments) > 1
+    log.append_as_leader(batch(61), 2, now_ms=bench.clock.now_ms)
+    log.close()
+    assert bench.load(clean=True).log_end_offset == 62
+
+
+@pytest.mark.spec("LOG-32")
+def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_directory(bench):
+    log = bench.create()
+
+    class Broken:
+        async def run(self, work):
+            raise OSError(5, "Input/output error")
+
+    class Inline:
+        async def run(self, work):
+            return work()
+
+    async def story():
+        sent = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+        now_ms = bench.clock.now_ms
+        await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms, threads=Inline())
+        again = await slow_append.append_as_leader(log, batch(0, **sent), 0, now_ms=now_ms, threads=Inline())
+        assert again.duplicate
+        with pytest.raises(LogDirectoryFailure):
+            await slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms, threads=Broken())
+        assert not bench.directory.online
+        assert log.log_end_offset == 1
+
+    asyncio.run(story())

@@ -1,0 +1,216 @@
+"""Apache Kafka's own command line tools and Java clients, unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.clients.running import RunningBroker
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-02")]
+
+TIMEOUT_S = 120
+TOOLS = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "features": "org.apache.kafka.tools.FeatureCommand",
+    "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
+    "dump-log": "kafka.tools.DumpLogSegments",
+}
+Tool = Callable[..., str]
+
+
+def run(name: str, *arguments: object, stdin: str | None = None, code: int = 0) -> str:
+    """What the tool prints; it must end with this code."""
+    java = [
+        "java",
+        "-Xshare:auto",
+        "-XX:TieredStopAtLevel=1",
+        "-Xmx256m",
+        "-cp",
+        f"{os.environ['BALLAST_KAFKA_JARS']}/*",
+    ]
+    ended = subprocess.run(
+        [*java, TOOLS[name], *map(str, arguments)],
+        input=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == code, f"{name} {arguments} ended with {ended.returncode}: {ended.stdout}"
+    return ended.stdout
+
+
+@pytest.fixture
+def tool(broker: RunningBroker) -> Tool:
+    def call(name: str, *arguments: object, **how: object) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+
+    return call
+
+
+def produced(broker: RunningBroker, tool: Tool, topic: str, count: int = 100, partitions: int = 1) -> list[str]:
+    tool("topics", "--create", "--topic", topic, "--partitions", partitions)
+    lines = [f"value {number}" for number in range(count)]
+    tool("console-producer", "--topic", topic, stdin="\n".join(lines) + "\n")
+    return lines
+
+
+@pytest.mark.spec("TOP-01", "TOP-02", "TOP-20", "TOP-24")
+def test_topics(tool: Tool, topic: str) -> None:
+    tool("topics", "--create", "--topic", topic, "--partitions", 3, "--config", "retention.ms=100000")
+    described = tool("topics", "--describe", "--topic", topic)
+    assert "PartitionCount: 3" in described
+    assert "retention.ms=100000" in described
+    assert described.count("Leader: 1") == 3
+    tool("topics", "--create", "--topic", topic, code=1)
+    tool("topics", "--alter", "--topic", re.escape(topic), "--partitions", 5)
+    assert "PartitionCount: 5" in tool("topics", "--describe", "--topic", topic)
+    assert "5 partition(s)" in tool("topics", "--alter", "--topic", topic, "--partitions", 4, code=1)
+    tool("topics", "--delete", "--topic", topic)
+    assert topic not in tool("topics", "--list").split()
+
+
+@pytest.mark.spec("TOP-23")
+def test_configs(tool: Tool, topic: str) -> None:
+    tool("topics", "--create", "--topic", topic)
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    tool("configs", *entity, "--alter", "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
+    described = tool("configs", *entity, "--describe")
+    assert "retention.ms=5000 " in described
+    assert "cleanup.policy=compact,delete " in described
+    tool("configs", *entity, "--alter", "--delete-config", "retention.ms")
+    assert "retention.ms" not in tool("configs", *entity, "--describe")
+    refused = tool("configs", *entity, "--alter", "--add-config", "retention.ms=never", code=1)
+    assert "Invalid value never for configuration retention.ms" in refused
+    everything = tool("configs", "--entity-type", "brokers", "--entity-name", 1, "--describe", "--all")
+    assert "log.retention.hours=168" in everything
+
+
+@pytest.mark.spec("CLI-01")
+def test_console_tools_and_offsets(broker: RunningBroker, tool: Tool, topic: str) -> None:
+    lines = produced(broker, tool, topic)
+    read = tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 100, "--timeout-ms", 30000)
+    assert [line for line in read.splitlines() if line.startswith("value")] == lines
+    assert tool("get-offsets", "--topic", topic).split()[-1] == f"{topic}:0:100"
+    assert tool("get-offsets", "--topic", topic, "--time", "earliest").split()[-1] == f"{topic}:0:0"
+
+
+@pytest.mark.spec("CLI-01")
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_performance_tools(broker: RunningBroker, tool: Tool, topic: str, codec: str) -> None:
+    tool("topics", "--create", "--topic", topic, "--partitions", 2)
+    properties = (f"bootstrap.servers={broker.bootstrap}", "acks=all", f"compression.type={codec}")
+    size = ("--num-records", 20_000, "--record-size", 100, "--throughput", -1)
+    assert "20000 records sent" in run("producer-perf-test", "--topic", topic, *size, "--producer-props", *properties)
+    read = tool("consumer-perf-test", "--topic", topic, "--messages", 20_000, "--timeout", 30_000)
+    assert read.splitlines()[-1].split(", ")[4] == "20000"
+
+
+@pytest.mark.spec("CLI-04")
+def test_groups(broker: RunningBroker, tool: Tool, topic: str) -> None:
+    produced(broker, tool, topic)
+    read = ("--topic", topic, "--group", topic, "--from-beginning", "--max-messages", 40, "--timeout-ms", 30000)
+    tool("console-consumer", *read)
+    described = tool("consumer-groups", "--describe", "--group", topic)
+    assert re.search(rf"{topic}\s+{topic}\s+0\s+40\s+100\s+60", described)
+    assert re.search(rf"^{topic}\s+Classic\s+consumer", tool("groups", "--list"), re.MULTILINE)
+    reset = ("--reset-offsets", "--to-earliest", "--topic", topic, "--group", topic, "--execute")
+    assert re.search(rf"{topic}\s+{topic}\s+0\s+0\s", tool("consumer-groups", *reset))
+    tool("consumer-groups", "--delete-offsets", "--group", topic, "--topic", topic)
+    tool("consumer-groups", "--delete", "--group", topic)
+    assert topic not in tool("consumer-groups", "--list").split()
+
+
+@pytest.mark.spec("TOP-26")
+def test_delete_records(broker: RunningBroker, tool: Tool, topic: str, tmp_path: Path) -> None:
+    produced(broker, tool, topic)
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 30}]}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
+    assert "low_watermark: 30" in tool("delete-records", "--offset-json-file", tmp_path / "offsets.json")
+    assert tool("get-offsets", "--topic", topic, "--time", "earliest").split()[-1] == f"{topic}:0:30"
+
+
+def test_log_dirs(broker: RunningBroker, tool: Tool, topic: str) -> None:
+    produced(broker, tool, topic, partitions=2)
+    printed = tool("log-dirs", "--describe", "--topic-list", topic)
+    found = json.loads(printed[printed.index("{") :])
+    directories = found["brokers"][0]["logDirs"]
+    assert sorted(d["logDir"] for d in directories) == sorted(map(str, broker.log_dirs))
+    replicas = [replica for d in directories for replica in d["partitions"]]
+    assert sorted(replica["partition"] for replica in replicas) == [f"{topic}-0", f"{topic}-1"]
+    assert sum(replica["size"] for replica in replicas) > 100
+
+
+@pytest.mark.spec("CLI-10")
+def test_what_the_cluster_says_of_itself(tool: Tool) -> None:
+    versions = tool("broker-api-versions")
+    assert re.search(r"Produce\(0\): 0 to \d+ \[usable: 13\]", versions)
+    assert "Metadata(3): 0 to 13" in versions
+    assert re.search(r"metadata.version\s.*FinalizedVersionLevel: 4.1-IV1", tool("features", "describe"))
+    status = tool("metadata-quorum", "describe", "--status")
+    assert re.search(r"LeaderId:\s+1\b", status)
+    assert re.search(r"^1\s.*Leader", tool("metadata-quorum", "describe", "--replication"), re.MULTILINE)
+
+
+def test_the_cluster_tool(broker: RunningBroker) -> None:
+    assert re.search(r"Cluster ID: \S{22}\b", run("cluster", "cluster-id", "--bootstrap-server", broker.bootstrap))
+    listed = run("cluster", "list-endpoints", "--bootstrap-server", broker.bootstrap)
+    assert re.search(rf"^1\s+127.0.0.1\s+{broker.port}\s.*unfenced\s+broker", listed, re.MULTILINE)
+
+
+def test_elections_and_reassignments(tool: Tool, topic: str) -> None:
+    tool("topics", "--create", "--topic", topic)
+    tool("leader-election", "--election-type", "preferred", "--all-topic-partitions")
+    assert "No partition reassignments found." in tool("reassign-partitions", "--list")
+
+
+@pytest.mark.spec("CLI-05")
+def test_producers_are_described(broker: RunningBroker, tool: Tool, topic: str) -> None:
+    produced(broker, tool, topic)
+    described = tool("transactions", "describe-producers", "--topic", topic, "--partition", 0)
+    assert re.search(r"^\d+\s+0\s+-1\s+99\s", described, re.MULTILINE)
+
+
+@pytest.mark.spec("LOG-01")
+def test_dump_log_reads_the_files(own_broker: Callable[..., RunningBroker], topic: str) -> None:
+    broker = own_broker()
+
+    def tool(name: str, *arguments: object, **how: object) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+
+    lines = produced(broker, tool, topic)
+    # Enough to fill an index: one entry per 4 KiB.
+    size = ("--num-records", 2000, "--record-size", 100, "--throughput", -1)
+    run("producer-perf-test", "--topic", topic, *size, "--producer-props", f"bootstrap.servers={broker.bootstrap}")
+    broker.stop()
+    (folder,) = [path for directory in broker.log_dirs for path in directory.glob(f"{topic}-0")]
+    segment = folder / f"{0:020}.log"
+    printed = run("dump-log", "--files", segment, "--print-data-log")
+    assert re.findall(r"payload: (value \d+)", printed) == lines
+    assert "isvalid: true" in printed
+    assert "isvalid: false" not in printed
+    for name in ("index", "timeindex"):
+        checked = run("dump-log", "--files", segment.with_suffix(f".{name}"), "--index-sanity-check")
+        assert "passed sanity check" in checked

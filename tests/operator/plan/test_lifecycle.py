@@ -1,0 +1,178 @@
+"""What a Reassignment does next: phases, approval, staleness, cancel, rollback."""
+
+from typing import Any
+
+import pytest
+from making import NOW, move, reassignment, topic_view, view
+
+from ballast_operator.model.kafka import KafkaView, LogView, OngoingView
+from ballast_operator.model.reassignment import Phase, Reassignment
+from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
+from ballast_operator.plan.moves import State
+from ballast_operator.plan.stored import keep
+from ballast_planner import Plan, Unplaced
+
+MOVE = move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b")), network=100)
+PLAN = keep(Plan((MOVE,)))
+SOURCE = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 1): LogView("/a", 100)}
+TARGET = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 2): LogView("/b", 100)}
+AT_SOURCE = view({"orders": topic_view((0, 1))}, SOURCE)
+AT_TARGET = view({"orders": topic_view((0, 2))}, TARGET)
+MOVING = view({"orders": topic_view((0, 2, 1))}, SOURCE, {("orders", 0): OngoingView((0, 2, 1), (2,), (1,))})
+ELSEWHERE = view({"orders": topic_view((1, 2))}, {})
+STARTED = {"startedAt": NOW, "phase": "Running", "plan": {"hash": PLAN.hash}}
+ROWS = [{"topic": "orders", "partition": 0, "replicas": [0, 2], "logDirs": ["/a", "/b"]}]
+
+
+def step(subject: Reassignment, seen: KafkaView = AT_SOURCE, plan: Any = PLAN, **more: Any) -> Step:
+    return next_step(Scene(subject, plan, seen, now=NOW, **more))
+
+
+@pytest.mark.spec("OPR-33")
+def test_an_automatic_plan_starts_and_holds_its_partitions_and_throttles() -> None:
+    found = step(reassignment(drainBrokers=[1]))
+    assert (found.phase, found.starts, found.claims, found.holds_throttles) == (Phase.RUNNING, True, True, True)
+
+
+@pytest.mark.spec("OPR-32")
+def test_with_required_approval_nothing_runs_before_exactly_this_hash_is_approved() -> None:
+    waiting = step(reassignment(drainBrokers=[1], approval="Required"))
+    assert (waiting.phase, waiting.starts, waiting.run) == (Phase.AWAITING_APPROVAL, False, False)
+    assert PLAN.hash in waiting.verdict.message
+    other = step(reassignment(drainBrokers=[1], approval="Required", approvedPlan="0" * 64))
+    assert other.phase is Phase.AWAITING_APPROVAL
+    assert step(reassignment(drainBrokers=[1], approval="Required", approvedPlan=PLAN.hash)).starts
+    assert step(reassignment(drainBrokers=[1], approval="Required", approvedPlan=f"sha256:{PLAN.hash}")).starts
+
+
+@pytest.mark.spec("OPR-32")
+def test_a_plan_with_another_hash_than_its_author_computed_does_not_run() -> None:
+    found = step(reassignment(partitions=ROWS, planHash="0" * 64))
+    assert (found.phase, found.verdict.reason, found.starts) == (Phase.STALE, "PlanHashDiffers", False)
+
+
+@pytest.mark.spec("OPR-32")
+def test_an_expired_plan_does_not_start() -> None:
+    found = step(reassignment(partitions=ROWS, expiresAt="2026-01-01T00:00:00Z"))
+    assert (found.phase, found.verdict.reason, found.starts) == (Phase.STALE, "Expired", False)
+    assert step(reassignment(partitions=ROWS, expiresAt="2027-01-01T00:00:00Z")).starts
+
+
+@pytest.mark.spec("OPR-32")
+def test_after_expiry_what_moves_goes_on_and_nothing_else_starts() -> None:
+    subject = reassignment(partitions=ROWS, expiresAt="2026-01-01T00:00:00Z", status=STARTED)
+    assert step(subject, MOVING).phase is Phase.RUNNING
+    assert not step(subject, MOVING).run
+    assert step(subject, AT_SOURCE).phase is Phase.STALE
+
+
+@pytest.mark.spec("OPR-32")
+def test_a_stale_row_stops_an_explicit_plan_and_replans_a_generated_one() -> None:
+    explicit = step(reassignment(partitions=ROWS), ELSEWHERE)
+    assert (explicit.phase, explicit.starts) == (Phase.STALE, False)
+    assert "orders-0" in explicit.verdict.message
+    assert step(reassignment(drainBrokers=[1]), ELSEWHERE).replan
+
+
+@pytest.mark.spec("OPR-32")
+def test_an_explicit_plan_that_went_stale_stays_so_until_its_spec_changes() -> None:
+    stale = {"phase": "Stale", "observedGeneration": 1}
+    assert step(reassignment(partitions=ROWS, status=stale)).phase is Phase.STALE
+    assert step(reassignment(partitions=ROWS, status={**stale, "observedGeneration": 0})).starts
+    moved_something = reassignment(partitions=ROWS, status={**STARTED, **stale})
+    assert goal_of(moved_something) is Goal.REST
+
+
+@pytest.mark.spec("OPR-33")
+def test_it_waits_for_another_one_that_holds_its_partitions_and_names_it() -> None:
+    found = step(reassignment(partitions=ROWS), conflicts=("nightly",))
+    assert (found.phase, found.waits_for, found.starts) == (Phase.WAITING, ("nightly",), False)
+
+
+@pytest.mark.spec("OPR-33")
+def test_paused_starts_nothing_and_lets_go_on_what_moves() -> None:
+    assert step(reassignment(partitions=ROWS, paused=True)).phase is Phase.PAUSED
+    running = step(reassignment(partitions=ROWS, paused=True, status=STARTED), MOVING)
+    assert (running.phase, running.run, running.stop, running.holds_throttles) == (Phase.PAUSED, False, (), True)
+
+
+@pytest.mark.spec("OPR-33")
+def test_all_arrived_is_verified_and_ends_only_when_the_throttles_are_gone() -> None:
+    subject = reassignment(partitions=ROWS, status=STARTED)
+    held = step(subject, AT_TARGET, throttles_held=True)
+    assert (held.phase, held.holds_throttles) == (Phase.VERIFYING, False)
+    assert step(subject, AT_TARGET).phase is Phase.SUCCEEDED
+    lagging = view({"orders": topic_view((0, 2), isr={0: (0,)})}, TARGET)
+    verifying = step(subject, lagging)
+    assert (verifying.phase, verifying.holds_throttles) == (Phase.VERIFYING, True)
+
+
+@pytest.mark.spec("OPR-33")
+def test_cancel_stops_what_moves_and_leaves_the_rest() -> None:
+    subject = reassignment(partitions=ROWS, cancel=True, status=STARTED)
+    assert list(step(subject, MOVING).stop) == [MOVE]
+    ended = step(subject, AT_TARGET)
+    assert (ended.phase, ended.verdict.reason) == (Phase.CANCELLED, "Cancelled")
+    assert "1 of 1" in ended.verdict.message
+
+
+@pytest.mark.spec("OPR-33")
+def test_deleting_a_running_one_cancels_it_and_deleting_an_ended_one_does_nothing() -> None:
+    meta = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
+    assert list(step(reassignment(partitions=ROWS, status=STARTED, meta=meta), MOVING).stop) == [MOVE]
+    ended = reassignment(partitions=ROWS, onCancel="Rollback", status={**STARTED, "phase": "Succeeded"}, meta=meta)
+    assert goal_of(ended) is Goal.REST
+
+
+@pytest.mark.spec("OPR-33")
+def test_cancel_with_rollback_stops_first_and_then_goes_back() -> None:
+    subject = reassignment(partitions=ROWS, cancel=True, onCancel="Rollback", status=STARTED)
+    assert list(step(subject, MOVING).stop) == [MOVE]
+    back = step(subject, AT_TARGET)
+    assert (back.phase, back.run) == (Phase.RUNNING, True)
+    assert back.states[0].move.to == MOVE.from_
+    assert back.states[0].state is State.PENDING
+    assert step(subject, AT_SOURCE).phase is Phase.ROLLED_BACK
+
+
+@pytest.mark.spec("OPR-33")
+def test_rollback_after_the_end_puts_back_what_was() -> None:
+    subject = reassignment(partitions=ROWS, rollback=True, status={**STARTED, "phase": "Succeeded"})
+    assert step(subject, AT_TARGET).verdict.reason == "RollingBack"
+    turning = view({"orders": topic_view((0, 1, 2))}, SOURCE, {("orders", 0): OngoingView((0, 1, 2), (1,), (2,))})
+    running = step(subject, turning)
+    assert (running.stop, running.run) == ((), True)
+    assert step(subject, AT_SOURCE).phase is Phase.ROLLED_BACK
+    assert goal_of(reassignment(rollback=True, partitions=ROWS, status={**STARTED, "phase": "RolledBack"})) is Goal.REST
+
+
+@pytest.mark.spec("OPR-32")
+def test_a_rollback_does_not_touch_what_was_moved_on_since() -> None:
+    subject = reassignment(partitions=ROWS, rollback=True, status={**STARTED, "phase": "Succeeded"})
+    found = step(subject, ELSEWHERE)
+    assert (found.phase, found.run) == (Phase.FAILED, False)
+
+
+def test_cancelled_before_it_began_it_has_nothing_to_put_back() -> None:
+    assert step(reassignment(partitions=ROWS, cancel=True, onCancel="Rollback")).phase is Phase.CANCELLED
+
+
+def test_a_plan_without_moves_is_at_its_end() -> None:
+    found = step(reassignment(drainBrokers=[1], approval="Required"), plan=keep(Plan(())))
+    assert (found.phase, found.verdict.reason) == (Phase.SUCCEEDED, "NothingToMove")
+
+
+def test_replicas_that_found_no_place_are_not_called_a_success() -> None:
+    plan = keep(Plan((MOVE,), unplaced=(Unplaced("orders", 7, 1, "no room"),)))
+    found = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, plan)
+    assert (found.phase, found.verdict.reason) == (Phase.FAILED, "Incomplete")
+    assert "orders-7 on broker 1 (no room)" in found.verdict.message
+
+
+@pytest.mark.spec("OPR-36")
+def test_what_cannot_go_on_is_told_while_the_rest_runs() -> None:
+    within = move(((0, "/a"), (1, "/a")), ((0, "/b"), (1, "/a")), partition=1, disk=5)
+    seen = view({"orders": topic_view((1, 2), (0, 1))}, {}, offline=[0])
+    found = step(reassignment(drainBrokers=[1], status=STARTED), seen, keep(Plan((MOVE, within))))
+    assert found.phase is Phase.RUNNING
+    assert "broker 0 does not tell" in found.verdict.message

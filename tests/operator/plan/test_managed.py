@@ -1,0 +1,161 @@
+"""What a cluster that the operator runs needs next: nothing that holds a replica is removed."""
+
+import pytest
+from making import cluster, topic_view, view
+
+from ballast_operator.model.cluster import Volume
+from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
+from ballast_operator.plan import managed
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
+from ballast_operator.resources.layout import Identity
+
+IDENTITY = Identity("id", (0, 1, 2), replication=3)
+A, B, C = (Volume(name, "10Gi") for name in "abc")
+
+
+def kube(replicas: int = 3, revision: str = "new", volumes: tuple[Volume, ...] = (A, B), **more: object) -> KubeFacts:
+    pods = {n: PodFacts(f"demo-{n}", f"uid-{n}", n, True, f"10.0.0.{n}", revision) for n in range(replicas)}
+    return KubeFacts(True, False, replicas, {v.name: v for v in volumes}, pods={**pods, **more.pop("pods", {})}, **more)  # type: ignore[arg-type, dict-item]
+
+
+@pytest.mark.spec("OPR-42")
+def test_brokers_that_are_too_many_stay_until_they_are_drained() -> None:
+    subject = cluster(brokers=3)
+    assert managed.held_layout(subject, IDENTITY, kube(5)).brokers == 5
+    assert managed.excess_brokers(subject, kube(5)) == (3, 4)
+    assert managed.held_layout(cluster(brokers=7), IDENTITY, kube(5)).brokers == 7
+
+
+@pytest.mark.spec("OPR-42")
+def test_brokers_that_are_added_are_marked_for_a_proposal() -> None:
+    assert managed.held_layout(cluster(brokers=5), IDENTITY, kube(3)).added == (3, 4)
+    assert managed.held_layout(cluster(brokers=3), IDENTITY, KubeFacts()).added == ()
+
+
+@pytest.mark.spec("OPR-42")
+def test_replicas_that_are_arriving_count_and_unread_topics_make_it_unknown() -> None:
+    held = view({"orders": topic_view((0, 3), (1, 2))})
+    assert managed.replicas_on(held, [3]) == 1
+    arriving = view({"orders": topic_view((0, 1))}, ongoing={("orders", 0): OngoingView((0, 3, 1), (3,), (1,))})
+    assert managed.replicas_on(arriving, [3]) == 1
+    assert managed.replicas_on(view(topic_errors={"secret": "TOPIC_AUTHORIZATION_FAILED"}), [3]) is None
+    assert managed.replicas_on(KafkaView(), [3]) is None
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_that_leaves_the_spec_stays_until_it_is_drained() -> None:
+    subject = cluster()
+    layout = managed.held_layout(subject, IDENTITY, kube(volumes=(A, C, B)))
+    assert layout.volume_names == ("a", "c", "b")
+    assert managed.leaving_volumes(subject, kube(volumes=(A, C, B))) == ("c",)
+    assert managed.wanted_layout(subject, IDENTITY, kube(volumes=(A, C, B)), 3, ()).volume_names == ("a", "b")
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_that_is_added_comes_last_and_a_new_order_alone_changes_nothing() -> None:
+    turned = cluster(
+        volumes=[{"name": "b", "size": "10Gi"}, {"name": "a", "size": "10Gi"}, {"name": "d", "size": "1Gi"}]
+    )
+    assert managed.held_layout(turned, IDENTITY, kube()).volume_names == ("a", "b", "d")
+
+
+@pytest.mark.spec("OPR-40")
+def test_the_volume_with_the_metadata_log_is_kept() -> None:
+    subject = cluster(volumes=[{"name": "b", "size": "10Gi"}])
+    assert managed.metadata_volume_leaves(subject, kube()) == "a"
+    own = cluster(volumes=[{"name": "b", "size": "10Gi"}], metadataVolume={"size": "1Gi"})
+    assert managed.metadata_volume_leaves(own, kube()) is None
+
+
+@pytest.mark.spec("OPR-08")
+@pytest.mark.spec("OPR-43")
+def test_what_a_directory_holds_is_known_only_when_all_brokers_told() -> None:
+    held = view(logs={("orders", 0, 0): LogView("/b", 1), ("orders", 1, 1): LogView("/a", 1, "/b", 1)})
+    both = [DirectoryId(0, "/b"), DirectoryId(1, "/b")]
+    assert managed.replicas_in(held, both, [0, 1, 2]) == 2
+    assert managed.replicas_in(view(offline=[2]), both, [0, 1, 2]) is None
+
+
+@pytest.mark.spec("OPR-43")
+def test_directories_are_known_by_mount_path_and_by_claim() -> None:
+    seen = view(
+        directories=("/var/lib/ballast/b/data", "/x/volumes/default/b-demo-0/data", "/x/volumes/default/b-demo-1/data")
+    )
+    found = managed.directories_of(cluster(), seen, ("b",), (0,))
+    assert {where.path for where in found} == {"/var/lib/ballast/b/data", "/x/volumes/default/b-demo-0/data"}
+
+
+def restart(facts: KubeFacts, seen: KafkaView, least: int = 2) -> managed.Restart:
+    return managed.next_restart(facts, "new", seen, dict.fromkeys(seen.topics, least), 3)
+
+
+WHOLE = view({"orders": topic_view((0, 1, 2), (1, 2, 0))})
+
+
+@pytest.mark.spec("OPR-44")
+def test_the_active_controller_is_restarted_last_and_nobody_needlessly() -> None:
+    assert restart(kube(), WHOLE) == managed.Restart()
+    old = kube(revision="old")
+    assert restart(old, WHOLE).broker == 1
+    only_controller_left = kube(pods={0: PodFacts("demo-0", "u", 0, True, "10.0.0.0", "old")})
+    assert restart(only_controller_left, WHOLE).broker == 0
+
+
+@pytest.mark.spec("OPR-44")
+def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> None:
+    broken = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "old")})
+    assert restart(broken, view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})).broker == 2
+
+
+@pytest.mark.spec("OPR-44")
+def test_it_waits_while_a_pod_is_not_ready() -> None:
+    starting = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "new")})
+    found = restart(starting, WHOLE)
+    assert found.broker is None
+    assert "demo-2" in str(found.waits)
+
+
+@pytest.mark.spec("OPR-44")
+def test_it_waits_until_the_isr_is_whole_again() -> None:
+    found = restart(kube(revision="old"), view({"orders": topic_view((0, 1, 2), isr={0: (0, 1)})}))
+    assert found.broker is None
+    assert found.waits == "broker 2 is catching up with orders-0"
+
+
+@pytest.mark.spec("OPR-44")
+def test_no_partition_falls_below_min_insync_replicas() -> None:
+    lost_for_good = view({"orders": topic_view((0, 1, 2), isr={0: (0, 1)})}, offline=[2])
+    found = restart(kube(revision="old"), lost_for_good)
+    assert found.broker is None
+    assert "fewer than 2" in str(found.waits)
+
+
+@pytest.mark.spec("OPR-44")
+def test_partitions_that_cannot_be_protected_are_listed_and_not_waited_for() -> None:
+    found = restart(kube(revision="old"), view({"single": topic_view((1,))}), least=1)
+    assert found.broker == 1
+    assert found.unprotected == ("single-0",)
+
+
+@pytest.mark.spec("OPR-08")
+def test_it_waits_when_something_could_not_be_read() -> None:
+    assert restart(kube(revision="old"), view(topic_errors={"x": "UNKNOWN"})).broker is None
+    unknown = managed.next_restart(kube(revision="old"), "new", WHOLE, {}, 3)
+    assert unknown.broker is None
+
+
+@pytest.mark.spec("OPR-43")
+@pytest.mark.spec("OPR-45")
+def test_claims_grow_and_unused_ones_are_listed() -> None:
+    rows = (
+        ClaimFacts("a-demo-0", "u", "a", "demo-0", "5Gi"),
+        ClaimFacts("b-demo-0", "u", "b", "demo-0", "20Gi"),
+        ClaimFacts("a-demo-4", "u", "a", "demo-4", "10Gi"),
+        ClaimFacts("c-demo-0", "u", "c", "demo-0", "10Gi"),
+    )
+    facts = kube(claims=rows)
+    layout = managed.held_layout(cluster(), IDENTITY, facts)
+    assert managed.claims_to_grow(layout, facts) == {"a-demo-0": "10Gi"}
+    assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-4", "c-demo-0"]
+    in_use = kube(claims=rows, pods={0: PodFacts("demo-0", "u", 0, claims={"c": "c-demo-0"})})
+    assert [claim.name for claim in managed.unused_claims(layout, in_use)] == ["a-demo-4"]

@@ -1,0 +1,49 @@
+"""What is kept in ConfigMaps is read back exactly, or refused."""
+
+import base64
+import gzip
+
+import pytest
+from making import move
+
+from ballast_operator.plan.stored import CHUNK_BYTES, KEY, StoredPlanError, decode, encode, keep
+from ballast_planner import Plan, Unplaced
+
+PLAN = keep(
+    Plan(
+        tuple(move(((0, "/a"),), ((1, "/b"),), partition=index, wave=index % 3, network=index) for index in range(50)),
+        unplaced=(Unplaced("orders", 9, 1, "no room"),),
+    )
+)
+
+
+@pytest.mark.spec("OPR-30")
+def test_a_plan_comes_back_as_it_was() -> None:
+    assert decode(encode(PLAN), PLAN.hash) == PLAN
+
+
+@pytest.mark.spec("OPR-32")
+def test_moves_that_were_changed_are_refused() -> None:
+    stored = encode(PLAN)
+    text = gzip.decompress(base64.b64decode(stored[0]["binaryData"][KEY])).replace(b'"/b"', b'"/c"')
+    forged = [{"binaryData": {KEY: base64.b64encode(gzip.compress(text)).decode()}}]
+    with pytest.raises(StoredPlanError, match="hash"):
+        decode(forged, PLAN.hash)
+    with pytest.raises(StoredPlanError, match="cannot be read"):
+        decode([], PLAN.hash)
+
+
+@pytest.mark.spec("OPR-34")
+def test_a_plan_of_a_hundred_thousand_partitions_fits_into_config_maps() -> None:
+    moves = tuple(
+        move(
+            ((n % 80, f"/volumes/{n % 7}"),),
+            ((n % 79, f"/volumes/{n % 5}"),),
+            partition=n % 1000,
+            name=f"topic-{n // 1000}",
+        )
+        for n in range(100_000)
+    )
+    chunks = encode(keep(Plan(moves)))
+    assert len(chunks) < 20
+    assert all(len(base64.b64decode(chunk["binaryData"][KEY])) <= CHUNK_BYTES for chunk in chunks)

@@ -1,0 +1,129 @@
+"""The Kubernetes objects of a cluster."""
+
+from typing import Any
+
+import pytest
+from making import cluster
+
+from ballast_operator.model.cluster import Controllers
+from ballast_operator.resources import names, others, pods
+from ballast_operator.resources.layout import Layout, new_identity, read_identity, voters_for, write_identity
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
+from ballast_operator.resources.properties import config_map_data, config_map_name
+
+
+def layout(brokers: int = 4, **spec: Any) -> Layout:
+    subject = cluster(brokers=brokers, **spec)
+    return Layout(subject, new_identity(subject, "cluster-id"), brokers, subject.spec.volumes)
+
+
+def properties(found: Layout, pod: str, controllers: int = 0) -> dict[str, str]:
+    text = config_map_data(found, controllers)[f"{pod}.properties"]
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize(("brokers", "voters"), [(1, 1), (2, 1), (3, 3), (4, 3), (9, 3)])
+def test_an_odd_number_of_the_first_brokers_votes(brokers: int, voters: int) -> None:
+    assert len(voters_for(None, brokers)) == voters
+
+
+def test_the_identity_comes_back_as_it_was() -> None:
+    identity = new_identity(cluster(brokers=5), "x")
+    assert read_identity(write_identity(identity)) == identity
+
+
+@pytest.mark.spec("OPR-40")
+def test_each_broker_has_a_file_of_its_own_with_its_directories_in_order() -> None:
+    found = layout()
+    first, last = properties(found, "demo-0"), properties(found, "demo-3")
+    assert first["process.roles"] == "broker,controller"
+    assert last["process.roles"] == "broker"
+    assert (first["node.id"], last["node.id"]) == ("0", "3")
+    assert first["log.dirs"] == "/var/lib/ballast/a/data,/var/lib/ballast/b/data"
+    assert first["cluster.id"] == "cluster-id"
+    assert first["controller.quorum.voters"].split(",")[1] == "1@demo-1.demo-brokers.default.svc:9093"
+    assert last["advertised.listeners"] == "PLAINTEXT://demo-3.demo-brokers.default.svc:9092"
+
+
+def test_the_spec_overrides_defaults_but_not_what_the_operator_sets() -> None:
+    found = layout(config={"min.insync.replicas": 1, "auto.create.topics.enable": "true"})
+    assert properties(found, "demo-0")["min.insync.replicas"] == "1"
+    assert properties(found, "demo-0")["auto.create.topics.enable"] == "true"
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_metadata_volume_of_its_own() -> None:
+    found = layout(metadataVolume={"size": "5Gi"})
+    assert properties(found, "demo-0")["metadata.log.dir"] == "/var/lib/ballast/metadata/data"
+    claims = [c["metadata"]["name"] for c in pods.stateful_set(found, BROKER_ROLE)["spec"]["volumeClaimTemplates"]]
+    assert claims == ["metadata", "a", "b"]
+
+
+@pytest.mark.spec("OPR-40")
+def test_controllers_with_pods_of_their_own() -> None:
+    found = layout(controllers={"mode": "Dedicated", "count": 3})
+    assert found.cluster.spec.controllers == Controllers("Dedicated", 3)  # type: ignore[arg-type]
+    assert properties(found, "demo-0", 3)["process.roles"] == "broker"
+    controller = properties(found, "demo-controller-1", 3)
+    assert (controller["process.roles"], controller["node.id"]) == ("controller", "100001")
+    assert pods.stateful_set(found, CONTROLLER_ROLE)["spec"]["replicas"] == 3
+
+
+@pytest.mark.spec("OPR-41")
+def test_the_stateful_set_leaves_restarts_to_the_operator_and_keeps_claims() -> None:
+    spec = pods.stateful_set(layout(), BROKER_ROLE)["spec"]
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    gone = pods.stateful_set(layout(storage={"deleteClaim": True}), BROKER_ROLE)["spec"]
+    assert gone["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+
+
+@pytest.mark.spec("OPR-07")
+def test_pods_pass_the_restricted_standard() -> None:
+    spec = pods.pod_template(layout(podTemplate={"spec": {"nodeSelector": {"disk": "fast"}}}), BROKER_ROLE)["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    container = spec["containers"][0]["securityContext"]
+    assert container == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["nodeSelector"] == {"disk": "fast"}
+
+
+@pytest.mark.spec("OPR-44")
+def test_the_revision_changes_with_what_needs_a_restart_and_with_nothing_else() -> None:
+    same = pods.revision(layout(), BROKER_ROLE)
+    assert pods.revision(layout(brokers=9), BROKER_ROLE) == same
+    assert pods.revision(layout(rebalance={"onScaleUp": "None"}), BROKER_ROLE) == same
+    assert pods.revision(layout(config={"num.partitions": 3}), BROKER_ROLE) != same
+    assert pods.revision(layout(image="other"), BROKER_ROLE) != same
+    assert pods.revision(layout(podTemplate={"annotations": {"restarted": "today"}}), BROKER_ROLE) != same
+
+
+def test_another_configuration_is_another_config_map_so_a_container_that_restarts_alone_finds_its_own() -> None:
+    assert config_map_name(layout()) == config_map_name(layout(brokers=9))
+    assert config_map_name(layout()) != config_map_name(layout(config={"num.partitions": 3}))
+    volumes = pods.pod_template(layout(), BROKER_ROLE)["spec"]["volumes"]
+    assert volumes[0]["configMap"]["name"] == config_map_name(layout())
+
+
+@pytest.mark.spec("OPR-41")
+def test_services_and_disruption_budget() -> None:
+    subject = cluster()
+    headless = others.headless_service(subject)["spec"]
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    assert others.bootstrap_service(subject)["spec"]["selector"] == names.selector(subject, BROKER_ROLE)
+    assert others.disruption_budget(subject)["spec"]["maxUnavailable"] == 1
+    assert others.pod_monitor(subject) is None
+    assert others.pod_monitor(cluster(metrics={"podMonitor": True})) is not None
+
+
+@pytest.mark.spec("OPR-40")
+def test_racks_spread_the_pods() -> None:
+    spec = pods.pod_template(layout(rack={"topologyKey": "topology.kubernetes.io/zone"}), BROKER_ROLE)["spec"]
+    assert spec["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"

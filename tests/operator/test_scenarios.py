@@ -1,0 +1,389 @@
+"""The operator as a person sees it: the same scenarios with our own brokers and with Apache Kafka.
+
+Our brokers run as pods of the embedded Kubernetes; Apache Kafka is a cluster that exists already (external).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apache import ApacheKafka
+from world import ApiError, World
+
+from ballast_operator.apply.kafka import alter_configs, create_topics, delete_topics_by_id
+from ballast_operator.model.actions import AlterConfig, CreateTopic
+from ballast_operator.model.kafka import BROKER, TOPIC, ReplicaId, TopicPartition
+from ballast_operator.observe import observe_broker_configs, observe_topic_configs
+
+pytestmark = pytest.mark.timeout(240)
+PROVIDERS = ["ballast", pytest.param("apache", marks=pytest.mark.java)]
+
+
+@pytest.fixture(scope="module", params=PROVIDERS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    data: Path = tmp_path_factory.mktemp("world")
+    apache: ApacheKafka | None = None
+    if request.param == "apache":
+        if "BALLAST_KAFKA_JARS" not in os.environ:
+            pytest.skip("BALLAST_KAFKA_JARS is not set")
+        (data / "kafka").mkdir()
+        apache = ApacheKafka(data / "kafka")
+    found = World(data / "world")
+    try:
+        if apache is not None:
+            apache.start()
+        found.start()
+        if apache is not None:
+            spec = {"external": {"bootstrapServers": apache.bootstrap}, "resyncSeconds": 5}
+        else:
+            volumes = [{"name": name, "size": "4Gi"} for name in ("a", "b", "c")]
+            spec = {"brokers": 3, "volumes": volumes, "resyncSeconds": 5}
+        found.apply("KafkaCluster", "demo", spec)
+        ready = found.until_ready("KafkaCluster", "demo", 90)
+        found.bootstrap = ready["status"]["bootstrapServers"]
+        yield found
+    finally:
+        found.stop()
+        if apache is not None:
+            apache.stop()
+
+
+def fill(world: World, topic: str, megabytes: int, partitions: int) -> None:
+    """Records of 100 kB, evenly over the partitions."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=world.bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=10)
+    try:
+        for index in range(megabytes * 10):
+            producer.send(topic, bytes(100_000), partition=index % partitions)
+        producer.flush(60)
+    finally:
+        producer.close()
+
+
+def log_dirs(world: World, broker: int) -> list[str]:
+    return sorted(where.path for where in world.view().directories if where.broker == broker)
+
+
+@pytest.mark.spec("OPR-41")
+def test_the_status_lists_brokers_and_their_directories_with_fill_level(world: World) -> None:
+    status = (world.get("KafkaCluster", "demo") or {})["status"]
+    assert status["brokersText"] == "3/3"
+    assert [broker["id"] for broker in status["brokers"]] == [0, 1, 2]
+    for broker in status["brokers"]:
+        assert len(broker["directories"]) == 3
+        assert all(row["online"] and 0 <= row["fillPercent"] <= 100 for row in broker["directories"])
+    assert status["controller"] in (0, 1, 2)
+
+
+@pytest.mark.spec("OPR-21")
+@pytest.mark.spec("TOP-01")
+def test_a_topic_is_created_expanded_and_configured(world: World) -> None:
+    world.topic("orders", partitions=3, replicas=2, config={"retention.ms": 600000, "cleanup.policy": "delete"})
+    status = world.until_ready("KafkaTopic", "orders")["status"]
+    assert (status["partitions"], status["replicas"]) == (3, 2)
+    assert world.view().topics["orders"].id == status["topicId"]
+    world.topic("orders", partitions=5, replicas=2, config={"retention.ms": 700000})
+    world.until_ready("KafkaTopic", "orders")
+    assert len(world.view().topics["orders"].partitions) == 5
+    assert world.run(observe_topic_configs(world.kafka, ["orders"])) == {"orders": {"retention.ms": "700000"}}
+
+
+@pytest.mark.spec("OPR-21")
+def test_drift_is_put_back_within_the_resync_but_throttled_replicas_are_left(world: World) -> None:
+    world.topic("drifting", partitions=1, replicas=1, config={"retention.ms": 1000000})
+    world.until_ready("KafkaTopic", "drifting")
+    throttled = {"leader.replication.throttled.replicas": "0:0"}
+    change = AlterConfig(TOPIC, "drifting", {"retention.ms": "5", **throttled})
+    assert all(outcome.ok for outcome in world.run(alter_configs(world.kafka, [change])).values())
+
+    def back() -> bool:
+        found = world.run(observe_topic_configs(world.kafka, ["drifting"]))["drifting"]
+        return found == {"retention.ms": "1000000", **throttled}
+
+    world.until("retention.ms is put back", back, 20)
+
+
+@pytest.mark.spec("OPR-01")
+@pytest.mark.spec("OPR-22")
+def test_what_one_object_gets_wrong_is_refused_with_what_to_do(world: World) -> None:
+    world.topic("shrinking", partitions=4, replicas=1)
+    with pytest.raises(ApiError, match="cannot be reduced"):
+        world.topic("shrinking", partitions=3, replicas=1)
+    with pytest.raises(ApiError, match="clusterRef cannot be changed"):
+        world.apply("KafkaTopic", "shrinking", {"clusterRef": {"name": "other"}, "partitions": 4, "replicas": 1})
+    with pytest.raises(ApiError, match="exactly one of"):
+        world.reassign("nothing")
+    with pytest.raises(ApiError, match="one entry per replica"):
+        world.reassign("uneven", partitions=[{"topic": "t", "partition": 0, "replicas": [0, 1], "logDirs": ["/a"]}])
+
+
+@pytest.mark.spec("OPR-20")
+def test_a_topic_that_existed_before_is_adopted_only_on_request(world: World) -> None:
+    world.run(create_topics(world.kafka, [CreateTopic("foreign", 2, 1)]))
+    world.topic("foreign", partitions=2)
+    assert "adoptionPolicy" in world.until_reason("KafkaTopic", "foreign", "TopicExists")
+    world.topic("foreign", partitions=3, adoptionPolicy="Adopt")
+    world.until_ready("KafkaTopic", "foreign")
+    assert len(world.view().topics["foreign"].partitions) == 3
+
+
+@pytest.mark.spec("OPR-20")
+def test_deletion_follows_the_policy(world: World) -> None:
+    world.topic("kept", partitions=1)
+    world.topic("dropped", partitions=1, deletionPolicy="Delete")
+    for name in ("kept", "dropped"):
+        world.until_ready("KafkaTopic", name)
+    for name in ("kept", "dropped"):
+        world.delete("KafkaTopic", name)
+        world.until_gone("KafkaTopic", name)
+    world.until("dropped is deleted in Kafka", lambda: "dropped" not in world.view().topics)
+    assert "kept" in world.view().topics
+
+
+@pytest.mark.spec("OPR-08")
+def test_a_topic_that_somebody_made_anew_survives_the_object(world: World) -> None:
+    world.topic("reborn", partitions=1, deletionPolicy="Delete")
+    world.until_ready("KafkaTopic", "reborn")
+    old = world.view().topics["reborn"].id
+    world.patch("KafkaTopic", "reborn", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.until_reason("KafkaTopic", "reborn", "Paused")
+    import uuid
+
+    world.run(delete_topics_by_id(world.kafka, {"reborn": uuid.UUID(old)}))
+    world.until("it is gone", lambda: "reborn" not in world.view().topics)
+    world.until(
+        "it can be made anew", lambda: world.run(create_topics(world.kafka, [CreateTopic("reborn", 1, 1)]))["reborn"].ok
+    )
+    world.patch("KafkaTopic", "reborn", {"metadata": {"annotations": {"ballast.dev/paused": None}}})
+    world.until_reason("KafkaTopic", "reborn", "TopicReplaced")
+    world.delete("KafkaTopic", "reborn")
+    world.until_gone("KafkaTopic", "reborn")
+    assert "reborn" in world.view().topics
+
+
+@pytest.mark.spec("OPR-24")
+def test_of_two_objects_the_older_wins_and_the_other_takes_over(world: World) -> None:
+    world.topic("elder", topicName="shared", partitions=1)
+    world.until_ready("KafkaTopic", "elder")
+    world.topic("younger", topicName="shared", partitions=2)
+    assert "elder" in world.until_reason("KafkaTopic", "younger", "Duplicate")
+    world.delete("KafkaTopic", "elder")
+    world.until_ready("KafkaTopic", "younger")
+    assert len(world.view().topics["shared"].partitions) == 2
+
+
+@pytest.mark.spec("OPR-02")
+@pytest.mark.parametrize(
+    ("name", "spec", "reason"),
+    [
+        ("too-many", {"partitions": 1, "replicas": 9}, "InvalidReplicationFactor"),
+        ("bad-config", {"partitions": 1, "config": {"retention.ms": "soon"}}, "InvalidConfig"),
+        ("bad-row", {"replicaAssignment": [[77]]}, "InvalidReplicaAssignment"),
+    ],
+)
+def test_what_kafka_refuses_is_a_condition_with_its_words(
+    world: World, name: str, spec: dict[str, object], reason: str
+) -> None:
+    world.topic(name, **spec)
+    world.until_reason("KafkaTopic", name, reason)
+    conditions = (world.get("KafkaTopic", name) or {})["status"]["conditions"]
+    assert [c["type"] for c in conditions] == ["Ready", "Stalled"]
+    world.delete("KafkaTopic", name)
+
+
+@pytest.mark.spec("OPR-25")
+def test_a_cluster_that_does_not_exist_is_said_and_holds_no_deletion(world: World) -> None:
+    world.apply("KafkaTopic", "lost", {"clusterRef": {"name": "nowhere"}, "deletionPolicy": "Delete"})
+    world.until_reason("KafkaTopic", "lost", "ClusterNotFound")
+    world.patch("KafkaTopic", "lost", {"metadata": {"finalizers": ["ballast.dev/finalizer"]}})
+    world.delete("KafkaTopic", "lost")
+    world.until_gone("KafkaTopic", "lost")
+
+
+@pytest.mark.spec("OPR-25")
+def test_an_unreachable_cluster_is_unknown_with_the_time_since(world: World) -> None:
+    world.apply("KafkaCluster", "dark", {"external": {"bootstrapServers": "127.0.0.1:1"}})
+    world.apply("KafkaTopic", "dark", {"clusterRef": {"name": "dark"}, "partitions": 1})
+    world.until_reason("KafkaTopic", "dark", "ClusterUnreachable")
+    assert world.condition("KafkaTopic", "dark")[0] == "Unknown"
+    assert "since 20" in world.condition("KafkaTopic", "dark")[2]
+    world.until_reason("KafkaCluster", "dark", "Unreachable")
+    world.topic("meanwhile", partitions=1)
+    world.until_ready("KafkaTopic", "meanwhile", 15)
+    for kind in ("KafkaTopic", "KafkaCluster"):
+        world.delete(kind, "dark")
+        world.until_gone(kind, "dark")
+
+
+@pytest.mark.spec("OPR-26")
+def test_many_topics_at_once(world: World) -> None:
+    names = [f"many-{index:03d}" for index in range(120)]
+    for name in names:
+        world.topic(name, partitions=1, replicas=1)
+    for name in names:
+        world.until_ready("KafkaTopic", name, 60)
+    assert set(names) <= world.view().topics.keys()
+
+
+@pytest.mark.spec("OPR-23")
+def test_another_replication_factor_is_carried_out_by_a_reassignment_that_the_topic_owns(world: World) -> None:
+    world.topic("wider", partitions=2, replicas=1)
+    world.until_ready("KafkaTopic", "wider")
+    world.topic("wider", partitions=2, replicas=3)
+    world.until("three replicas", lambda: world.view().topics["wider"].replication_factor == 3, 60)
+    world.until_ready("KafkaTopic", "wider")
+    owned = [
+        r for r in world.list("Reassignment") if r["metadata"].get("ownerReferences", [{}])[0].get("name") == "wider"
+    ]
+    assert len(owned) == 1
+    world.until_phase(owned[0]["metadata"]["name"], "Succeeded")
+
+
+@pytest.mark.spec("OPR-30")
+@pytest.mark.spec("OPR-32")
+@pytest.mark.spec("DIR-10")
+@pytest.mark.spec("DIR-13")
+def test_exact_moves_between_brokers_and_directories_run_when_approved(world: World) -> None:
+    world.topic("exact", replicaAssignment=[[0], [0]])
+    world.until_ready("KafkaTopic", "exact")
+    world.patch("KafkaTopic", "exact", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    fill(world, "exact", 4, 2)
+    target, other = log_dirs(world, 1)[2], log_dirs(world, 0)
+    there = world.view().logs[ReplicaId("exact", 1, 0)].path
+    within = next(path for path in other if path != there)
+    rows = [
+        {"topic": "exact", "partition": 0, "replicas": [1], "logDirs": [target]},
+        {"topic": "exact", "partition": 1, "replicas": [0], "logDirs": [within]},
+    ]
+    world.reassign("exact", partitions=rows, approval="Required")
+    waiting = world.until_phase("exact", "AwaitingApproval")
+    assert world.view().logs[ReplicaId("exact", 1, 0)].path == there
+    world.patch("Reassignment", "exact", {"spec": {"approvedPlan": waiting["status"]["plan"]["hash"]}})
+    done = world.until_phase("exact", "Succeeded")
+    assert done["status"]["progress"]["percent"] == 100
+    seen = world.view()
+    assert seen.topics["exact"].partitions[0].replicas == (1,)
+    assert seen.logs[ReplicaId("exact", 0, 1)].path == target
+    assert seen.logs[ReplicaId("exact", 1, 0)].path == within
+
+
+@pytest.mark.spec("OPR-33")
+def test_rollback_puts_back_what_was(world: World) -> None:
+    before = world.view().topics["exact"].partitions[0].replicas
+    assert before == (1,)
+    world.patch("Reassignment", "exact", {"spec": {"rollback": True}})
+    world.until_phase("exact", "RolledBack")
+    assert world.view().topics["exact"].partitions[0].replicas == (0,)
+
+
+@pytest.mark.spec("OPR-32")
+def test_rows_whose_from_is_not_true_are_stale_and_nothing_moves(world: World) -> None:
+    row = {"topic": "exact", "partition": 0, "replicas": [2], "from": {"replicas": [1]}}
+    world.reassign("stale", partitions=[row])
+    found = world.until_phase("stale", "Stale")
+    assert "exact-0" in world.condition("Reassignment", "stale")[2]
+    assert "startedAt" not in found["status"]
+    assert world.view().topics["exact"].partitions[0].replicas == (0,)
+
+
+@pytest.mark.spec("OPR-31")
+@pytest.mark.spec("OPR-33")
+@pytest.mark.spec("OPR-35")
+def test_a_throttled_move_is_sped_up_paused_cancelled_and_leaves_no_throttle(world: World) -> None:
+    world.topic("heavy", replicaAssignment=[[0], [0]])
+    world.until_ready("KafkaTopic", "heavy")
+    world.patch("KafkaTopic", "heavy", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    fill(world, "heavy", 30, 2)
+    prior = AlterConfig(BROKER, "0", {"leader.replication.throttled.rate": "99999999"})
+    assert all(outcome.ok for outcome in world.run(alter_configs(world.kafka, [prior])).values())
+    rows = [{"topic": "heavy", "partition": index, "replicas": [2]} for index in range(2)]
+    world.reassign("heavy", partitions=rows, throttle={"interBroker": "256Ki"}, maxConcurrentMoves={"perBroker": 1})
+
+    def configs() -> dict[int, dict[str, str]]:
+        return world.run(observe_broker_configs(world.kafka, [0, 1, 2]))
+
+    world.until("the throttle stands", lambda: configs()[0].get("leader.replication.throttled.rate") == "262144")
+    running = world.until(
+        "one moves", lambda: (world.get("Reassignment", "heavy") or {})["status"]["progress"]["movesRunning"] == 1
+    )
+    assert running
+    world.patch("Reassignment", "heavy", {"spec": {"throttle": {"interBroker": "512Ki"}}})
+    world.until("the new rate stands", lambda: configs()[2].get("follower.replication.throttled.rate") == "524288")
+    world.patch("Reassignment", "heavy", {"spec": {"paused": True}})
+    world.until_phase("heavy", "Paused")
+    assert len(world.view().ongoing) == 1
+    world.patch("Reassignment", "heavy", {"spec": {"cancel": True}})
+    world.until_phase("heavy", "Cancelled")
+    seen = world.view()
+    assert seen.ongoing == {}
+    assert {part.replicas for part in seen.topics["heavy"].partitions.values()} == {(0,)}
+    assert configs() == {0: {"leader.replication.throttled.rate": "99999999"}, 1: {}, 2: {}}
+    assert world.run(observe_topic_configs(world.kafka, ["heavy"])) == {"heavy": {}}
+    world.run(alter_configs(world.kafka, [AlterConfig(BROKER, "0", {"leader.replication.throttled.rate": None})]))
+
+
+@pytest.mark.spec("OPR-33")
+def test_deleting_a_running_one_cancels_it(world: World) -> None:
+    rows = [{"topic": "heavy", "partition": 0, "replicas": [1]}]
+    world.reassign("reverted", partitions=rows, throttle={"interBroker": "128Ki"})
+    world.until("it moves", lambda: TopicPartition("heavy", 0) in world.view().ongoing)
+    world.delete("Reassignment", "reverted")
+    world.until_gone("Reassignment", "reverted")
+    assert world.view().ongoing == {}
+    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+
+@pytest.mark.spec("OPR-33")
+def test_two_that_touch_the_same_partition_run_one_after_the_other(world: World) -> None:
+    world.reassign(
+        "first", partitions=[{"topic": "heavy", "partition": 0, "replicas": [1]}], throttle={"interBroker": "2Mi"}
+    )
+    world.until_phase("first", "Running")
+    world.reassign("second", partitions=[{"topic": "heavy", "partition": 0, "replicas": [2]}])
+    waiting = world.until_phase("second", "Waiting", "Stale")
+    if waiting["status"]["phase"] == "Waiting":
+        assert waiting["status"]["waitingFor"] == ["first"]
+    world.until_phase("first", "Succeeded")
+    # The second was planned from where the replica was before the first: it does not run on a false premise.
+    world.until_phase("second", "Stale", "Succeeded")
+
+
+@pytest.mark.spec("OPR-30")
+def test_a_broker_is_drained(world: World) -> None:
+    world.reassign("drain", drainBrokers=[2])
+    world.until_phase("drain", "Succeeded", seconds=120)
+    held = [
+        f"{name}-{index}"
+        for name, topic in world.view().topics.items()
+        for index, part in topic.partitions.items()
+        if 2 in part.replicas and len(part.replicas) < 3
+    ]
+    assert held == []
+
+
+@pytest.mark.spec("OPR-30")
+def test_a_directory_is_drained(world: World) -> None:
+    path = log_dirs(world, 0)[0]
+    world.reassign("drain-dir", drainDirectories=[{"broker": 0, "directory": path}])
+    world.until_phase("drain-dir", "Succeeded", seconds=90)
+    assert [r for r, log in world.view().logs.items() if r.broker == 0 and path in (log.path, log.future_path)] == []
+
+
+@pytest.mark.spec("OPR-05")
+def test_nothing_is_written_when_nothing_changed(world: World) -> None:
+    def versions() -> dict[str, str]:
+        kinds = ("KafkaCluster", "KafkaTopic", "Reassignment")
+        return {f"{k} {b['metadata']['name']}": b["metadata"]["resourceVersion"] for k in kinds for b in world.list(k)}
+
+    import time
+
+    world.until_ready("KafkaCluster", "demo")
+    quiet = versions()
+    deadline = time.monotonic() + 12
+    world.until("two resyncs have passed", lambda: time.monotonic() > deadline, 15)
+    changed = {key for key, version in versions().items() if quiet.get(key) != version}
+    assert changed == set()

@@ -1,0 +1,123 @@
+"""The worker of a cluster: coalescing, batches, back-off, leadership. Time is what the test says."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ballast_operator import worker as worker_module
+from ballast_operator.model.meta import Key
+from ballast_operator.worker import BATCH, Again, Timers, Work, Worker
+
+CLUSTER = Key("default", "demo")
+
+
+class Recorder:
+    """Keeps what it was asked to do, and answers as told."""
+
+    def __init__(self, answer: Callable[[Work], Again] = lambda work: Again()) -> None:
+        self.seen: list[Work] = []
+        self.answer = answer
+        self.done = asyncio.Event()
+
+    async def run(self, work: Work) -> Again:
+        self.seen.append(work)
+        self.done.set()
+        return self.answer(work)
+
+    async def close(self) -> None:
+        pass
+
+
+def keys(count: int) -> list[Key]:
+    return [Key("default", f"t{index}") for index in range(count)]
+
+
+async def cycles(recorder: Recorder, worker: Worker, count: int) -> None:
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(10):
+            while len(recorder.seen) < count:
+                recorder.done.clear()
+                await recorder.done.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.spec("OPR-05")
+def test_a_thousand_events_are_a_few_batches() -> None:
+    async def scenario() -> list[Work]:
+        recorder = Recorder()
+        worker = Worker(CLUSTER, recorder, lambda: True, asyncio.get_running_loop().time)
+        for _ in range(3):
+            worker.add(topics=keys(1000))
+        await cycles(recorder, worker, 2)
+        return recorder.seen
+
+    seen = asyncio.run(scenario())
+    assert [len(work.topics) for work in seen] == [BATCH, 1000 - BATCH]
+
+
+@pytest.mark.spec("OPR-04")
+def test_it_acts_only_while_it_leads() -> None:
+    async def scenario() -> list[Work]:
+        leads = False
+        recorder = Recorder()
+        worker = Worker(CLUSTER, recorder, lambda: leads, asyncio.get_running_loop().time)
+        worker.add(topics=keys(1))
+        task = asyncio.create_task(worker.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert recorder.seen == []
+        leads = True
+        worker.wake()
+        async with asyncio.timeout(5):
+            await recorder.done.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return recorder.seen
+
+    assert len(asyncio.run(scenario())) == 1
+
+
+def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "FIRST_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.01)
+
+    async def scenario() -> list[Work]:
+        def answer(work: Work) -> Again:
+            if len(recorder.seen) == 1:
+                raise RuntimeError("a bug")
+            return Again()
+
+        recorder = Recorder(answer)
+        worker = Worker(CLUSTER, recorder, lambda: True, asyncio.get_running_loop().time)
+        worker.add(topics=keys(2), reassignments=True)
+        await cycles(recorder, worker, 2)
+        return recorder.seen
+
+    again = asyncio.run(scenario())[1]
+    assert again.topics == set(keys(2))
+    assert again.reassignments
+
+
+def test_timers_keep_the_soonest_and_give_back_what_is_due() -> None:
+    timers = Timers()
+    again = Again(topics=set(keys(1)), topics_seconds=5.0)
+    again.reassignments_within(9.0)
+    again.reassignments_within(3.0)
+    timers.merge(again, now=100.0, least_seconds=0.0)
+    assert timers.next == 103.0
+    due = timers.due(103.0)
+    assert (due.topics, due.reassignments) == (set(), True)
+    assert timers.due(105.0).topics == set(keys(1))
+    assert timers.next is None
+
+
+def test_failures_hold_everything_back_for_the_time_of_the_back_off() -> None:
+    timers = Timers()
+    again = Again()
+    again.cluster_within(0.0)
+    timers.merge(again, now=0.0, least_seconds=8.0)
+    assert timers.next == 8.0

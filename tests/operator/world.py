@@ -1,0 +1,191 @@
+"""The embedded Kubernetes, the operator in a process of its own, and a Kafka cluster, seen from outside by tests.
+
+Everything asynchronous runs on one loop in a thread; a test says what it wants and waits with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ballast_cli.status import observe_cluster
+from ballast_cli.up import ROOT, Stack
+from ballast_operator.apply.kubernetes import ApiError, path_of
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
+from ballast_operator.model.kafka import KafkaView
+
+T = TypeVar("T")
+API = "ballast.dev/v1alpha1"
+PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
+Body = dict[str, Any]
+
+
+class World:
+    """Start it, ask it, stop it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.cluster = "demo"
+        self.bootstrap = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="world", daemon=True)
+        self._thread.start()
+        self._stack = Stack(data)
+        self._kafka: KafkaConnection | None = None
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def run(self, work: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
+    def start(self) -> None:
+        self.run(self._stack.start(), 90)
+
+    def stop(self) -> None:
+        for process in self._others:
+            process.kill()
+            process.wait(10)
+        if self._kafka is not None:
+            self.run(self._kafka.close())
+        self.run(self._stack.stop(), 90)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    # The operator's processes.
+
+    @property
+    def operator_log(self) -> str:
+        return (self.data / "operator.log").read_text()
+
+    def kill_operator(self) -> None:
+        """kill -9."""
+        process = self._stack._operator
+        assert process is not None
+        process.send_signal(signal.SIGKILL)
+        self.run(process.wait())
+
+    def restart_operator(self) -> None:
+        self.run(self._stack._start_operator())
+
+    def start_another_operator(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "KUBECONFIG": str(self._stack.kubeconfig)}
+        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+        with (self.data / "other.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ballast_cli", "operator", "--namespace", "default"],
+                env=environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        self._others.append(process)
+        return process
+
+    # Objects.
+
+    def path(self, kind: str, name: str | None = None, namespace: str = "default", sub: str = "") -> str:
+        return path_of(API, PLURALS[kind], namespace, name, sub)
+
+    def apply(self, kind: str, name: str, spec: Mapping[str, Any], namespace: str = "default", **meta: Any) -> Body:
+        metadata = {"name": name, "namespace": namespace, **meta}
+        body = {"apiVersion": API, "kind": kind, "metadata": metadata, "spec": dict(spec)}
+        return self.run(self._stack.api.apply(self.path(kind, name, namespace), body))
+
+    def topic(self, name: str, **spec: Any) -> Body:
+        return self.apply("KafkaTopic", name, {"clusterRef": {"name": self.cluster}, **spec})
+
+    def reassign(self, name: str, **spec: Any) -> Body:
+        return self.apply("Reassignment", name, {"clusterRef": {"name": self.cluster}, **spec})
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Body | None:
+        return self.run(self._stack.api.find(self.path(kind, name, namespace)))
+
+    def list(self, kind: str, namespace: str = "default") -> list[Body]:
+        async def items() -> list[Body]:
+            return [item async for item in self._stack.api.items(self.path(kind, None, namespace))]
+
+        return self.run(items())
+
+    def objects(self, api_version: str, plural: str, selector: str = "") -> list[Body]:
+        async def items() -> list[Body]:
+            return [item async for item in self._stack.api.items(path_of(api_version, plural, "default"), selector)]
+
+        return self.run(items())
+
+    def patch(self, kind: str, name: str, patch: Mapping[str, Any], sub: str = "") -> Body:
+        return self.run(self._stack.api.merge(self.path(kind, name, sub=sub), patch))
+
+    def delete(self, kind: str, name: str) -> None:
+        self.run(self._stack.api.delete(self.path(kind, name)))
+
+    def api(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self.run(getattr(self._stack.api, method)(*arguments, **options))
+
+    # Waiting.
+
+    def until(self, what: str, found: Callable[[], T], seconds: float = 40.0) -> T:
+        """What `found` returns once that is true."""
+        deadline = time.monotonic() + seconds
+        while True:
+            value = found()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:.0f} s: {what}\n{self._evidence()}")
+            time.sleep(0.1)
+
+    def condition(self, kind: str, name: str) -> tuple[str, str, str]:
+        """(status, reason, message) of Ready for the present spec; empty while the operator has not seen it."""
+        body = self.get(kind, name)
+        if body is None or body.get("status", {}).get("observedGeneration") != body["metadata"]["generation"]:
+            return ("", "", "")
+        for condition in body["status"].get("conditions", ()):
+            if condition["type"] == "Ready":
+                return condition["status"], condition["reason"], condition["message"]
+        return ("", "", "")
+
+    def until_ready(self, kind: str, name: str, seconds: float = 40.0) -> Body:
+        self.until(f"{kind} {name} is Ready", lambda: self.condition(kind, name)[0] == "True", seconds)
+        return self.get(kind, name) or {}
+
+    def until_reason(self, kind: str, name: str, reason: str, seconds: float = 40.0) -> str:
+        self.until(f"{kind} {name} says {reason}", lambda: self.condition(kind, name)[1] == reason, seconds)
+        return self.condition(kind, name)[2]
+
+    def until_phase(self, name: str, *phases: str, seconds: float = 60.0) -> Body:
+        def found() -> Body | None:
+            body = self.get("Reassignment", name)
+            return body if body and body.get("status", {}).get("phase") in phases else None
+
+        return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds)  # type: ignore[return-value]
+
+    def until_gone(self, kind: str, name: str, seconds: float = 40.0) -> None:
+        self.until(f"{kind} {name} is gone", lambda: self.get(kind, name) is None, seconds)
+
+    def _evidence(self) -> str:
+        lines = []
+        for kind in PLURALS:
+            for body in self.list(kind):
+                name = body["metadata"]["name"]
+                lines.append(f"{kind} {name}: {body.get('status', {}).get('phase', '')} {self.condition(kind, name)}")
+        return "\n".join([*lines[:40], "operator.log:", self.operator_log[-3000:]])
+
+    # Kafka.
+
+    @property
+    def kafka(self) -> KafkaConnection:
+        if self._kafka is None or self._kafka.settings.bootstrap_servers != self.bootstrap:
+            self._kafka = KafkaConnection(ConnectionSettings(self.bootstrap))
+        return self._kafka
+
+    def view(self) -> KafkaView:
+        """All of the Kafka cluster."""
+        return self.run(observe_cluster(self.kafka))
+
+
+__all__ = ["API", "ApiError", "World"]

@@ -1,0 +1,209 @@
+"""Small clusters whose best plan can be told by hand or by trying everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.planner.clusters import skewed_disks
+
+from ballast_planner import (
+    Broker,
+    ClusterLoad,
+    Directory,
+    Placement,
+    PlanError,
+    PlanOptions,
+    Replica,
+    StaleRowsError,
+    check_plan,
+    plan_add_brokers,
+    plan_balance,
+    plan_drain,
+    plan_explicit,
+    plan_hash,
+    plan_replication_factor,
+    rows_from_spec,
+    spec_rows,
+)
+from ballast_planner.parallel import solve_in_turn
+
+QUIET = PlanOptions(level_leaders=False)
+
+
+def one_broker(sizes: list[list[int]], capacity: int = 1_000) -> ClusterLoad:
+    """A broker whose disk i holds replicas of sizes[i]."""
+    number = itertools.count()
+    replicas = [Replica("t", next(number), 0, f"/d{d}", size, True) for d, held in enumerate(sizes) for size in held]
+    directories = [Directory(0, f"/d{d}", capacity, sum(held)) for d, held in enumerate(sizes)]
+    return ClusterLoad.from_rows([Broker(0)], directories, replicas)
+
+
+@pytest.mark.spec("REB-05", "REB-07")
+def test_an_empty_disk_is_filled_by_as_few_bytes_as_the_bound_says() -> None:
+    plan = plan_balance(skewed_disks(disks=3, partitions=300), QUIET)
+    assert plan.quality is not None
+    assert plan.bounds is not None
+    assert plan.quality.after.out_of_band == 0
+    assert plan.quality.bytes_network == 0
+    assert plan.quality.bytes_disk <= 1.01 * plan.bounds.bytes_total
+
+
+@pytest.mark.spec("REB-06")
+@pytest.mark.parametrize("sizes", [[[70, 60, 50, 40], [10, 5]], [[50, 31, 20], [49], []], [[55, 54, 53], [20, 21, 22]]])
+def test_small_brokers_are_solved_exactly(sizes: list[list[int]]) -> None:
+    load = one_broker(sizes)
+    plan = plan_balance(load, QUIET)
+    assert plan.quality is not None
+    assert plan.bounds is not None
+    assert plan.quality.bytes_disk == cheapest(sizes, plan.bounds.band_low * 1_000, plan.bounds.band_high * 1_000)
+    assert plan.quality.after.out_of_band == 0
+
+
+def cheapest(sizes: list[list[int]], low: float, high: float) -> int:
+    """By trying every placement: fewest bytes that bring all disks into the band."""
+    replicas = [(disk, size) for disk, held in enumerate(sizes) for size in held]
+    best = 10**9
+    for places in itertools.product(range(len(sizes)), repeat=len(replicas)):
+        sums = [0] * len(sizes)
+        for (_, size), place in zip(replicas, places, strict=True):
+            sums[place] += size
+        if all(low <= held <= high for held in sums):
+            moved = sum(size for (disk, size), place in zip(replicas, places, strict=True) if disk != place)
+            best = min(best, moved)
+    return best
+
+
+@pytest.mark.spec("REB-05")
+def test_two_giants_in_one_directory_are_parted() -> None:
+    small = [1] * 200
+    load = one_broker([[400, 390], [*small, *small], [*small, *small]])
+    for options in (QUIET, PlanOptions(level_leaders=False, exact_binaries=0)):
+        plan = plan_balance(load, options)
+        assert plan.quality is not None
+        assert plan.quality.before.highest == pytest.approx(0.79)
+        assert plan.quality.after.highest <= 0.585
+
+
+@pytest.mark.spec("REB-05")
+def test_racks_are_kept_and_repaired() -> None:
+    brokers = [Broker(b, "ab"[b % 2]) for b in range(4)]
+    replicas = [
+        replica
+        for p in range(20)
+        for replica in (
+            Replica("t", p, 0, "/d", 30, True, 0),
+            Replica("t", p, 1 if p else 2, "/d", 30, False, 1),
+        )
+    ]
+    used = {b: sum(r.size_bytes for r in replicas if r.broker == b) for b in range(4)}
+    load = ClusterLoad.from_rows(brokers, [Directory(b, "/d", 2_000, used[b]) for b in range(4)], replicas)
+    plan = plan_balance(load, QUIET)
+    repaired = {(move.topic, move.partition): move for move in plan.moves}[("t", 0)]
+    assert {broker % 2 for broker in repaired.to.replicas} == {0, 1}
+    for move in plan.moves:
+        assert {broker % 2 for broker in move.to.replicas} == {0, 1}
+
+
+@pytest.mark.spec("REB-05")
+def test_leaders_are_levelled_without_moving_bytes() -> None:
+    replicas = [
+        r for p in range(12) for r in (Replica("t", p, 0, "/d", 10, True, 0), Replica("t", p, 1, "/d", 10, False, 1))
+    ]
+    load = ClusterLoad.from_rows([Broker(0), Broker(1)], [Directory(b, "/d", 1_000, 120) for b in (0, 1)], replicas)
+    plan = plan_balance(load)
+    assert plan.quality is not None
+    assert plan.quality.bytes_network + plan.quality.bytes_disk == 0
+    assert 5 <= plan.quality.leader_changes <= 7
+    assert all(set(move.to.replicas) == {0, 1} for move in plan.moves)
+
+
+@pytest.mark.spec("REB-05")
+def test_traffic_in_is_levelled_where_it_is_known() -> None:
+    replicas = [Replica("t", p, p % 2, "/d", 10, True, 0, 100.0 if p % 2 else 1.0, 0.0) for p in range(20)]
+    directories = [Directory(0, "/d", 1_000, 100), Directory(1, "/d", 1_000, 140)]
+    load = ClusterLoad.from_rows([Broker(0), Broker(1)], directories, replicas)
+    assert not plan_balance(load, PlanOptions(level_leaders=False, band=0.4, level_traffic=False)).moves
+    busy = {p for p in range(20) if p % 2}
+    moved = {move.partition for move in plan_balance(load, PlanOptions(level_leaders=False, band=0.4)).moves}
+    assert moved
+    assert moved <= busy
+
+
+@pytest.mark.spec("OPR-31")
+def test_waves_keep_every_directory_under_its_mark() -> None:
+    load = one_broker([[300] * 3, [80] * 11])
+    targets = [
+        {"topic": "t", "partition": p, "replicas": [0], "logDirs": ["/d1" if p < 3 else "/d0"]} for p in range(14)
+    ]
+    plan = plan_explicit(load, rows_from_spec(targets), QUIET)
+    assert plan.quality is not None
+    assert plan.quality.highest_transient <= 0.95
+    assert not check_plan(load, plan, 0.95)
+
+
+@pytest.mark.spec("OPR-32")
+def test_stale_rows_are_named() -> None:
+    load = skewed_disks()
+    rows = list(rows_from_spec(spec_rows(plan_balance(load, QUIET).moves[:3])))
+    assert len(plan_explicit(load, rows).moves) == 3
+    elsewhere = Placement((0,), ("/d2" if rows[1].to.log_dirs != ("/d2",) else "/d1",))
+    rows[1] = rows[1]._replace(from_=elsewhere)
+    with pytest.raises(StaleRowsError) as caught:
+        plan_explicit(load, rows)
+    assert caught.value.rows == (f"t-{rows[1].partition}",)
+
+
+@pytest.mark.spec("OPR-30")
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    load = skewed_disks()
+    row = {"topic": "t", "partition": 0, "replicas": [7]}
+    with pytest.raises(PlanError, match="broker 7"):
+        plan_explicit(load, rows_from_spec([row]))
+    with pytest.raises(PlanError, match="no directory /x"):
+        plan_explicit(load, rows_from_spec([row | {"replicas": [0], "logDirs": ["/x"]}]))
+    with pytest.raises(PlanError, match="not known"):
+        plan_explicit(load, rows_from_spec([row | {"topic": "u"}]))
+    with pytest.raises(PlanError, match="broker 9"):
+        plan_drain(load, brokers=[9])
+    with pytest.raises(PlanError, match="no directory"):
+        plan_drain(load, directories=[(0, "/x")])
+    with pytest.raises(PlanError, match="topic u"):
+        plan_replication_factor(load, {"u": 2})
+
+
+@pytest.mark.spec("OPR-30")
+def test_draining_a_directory_stays_inside_the_broker() -> None:
+    load = skewed_disks()
+    plan = plan_drain(load, directories=[(0, "/d0")], options=QUIET)
+    assert len(plan.moves) == 60
+    assert {move.to.log_dirs for move in plan.moves} == {("/d1",), ("/d2",)}
+    assert plan.quality is not None
+    assert plan.quality.bytes_network == 0
+
+
+@pytest.mark.spec("CLU-33")
+def test_a_new_broker_gets_its_share() -> None:
+    replicas = [Replica("t", p, p % 2, "/d", 10, True) for p in range(100)]
+    directories = [Directory(b, "/d", 1_000, 500 if b < 2 else 0) for b in range(3)]
+    load = ClusterLoad.from_rows([Broker(b) for b in range(3)], directories, replicas)
+    plan = plan_add_brokers(load, [2], QUIET)
+    assert plan.quality is not None
+    assert plan.quality.after.spread < 0.1
+    assert all(move.to.replicas == (2,) for move in plan.moves)
+
+
+@pytest.mark.spec("REB-06")
+def test_brokers_solved_apart_come_out_level() -> None:
+    load = skewed_disks(disks=4, partitions=200)
+    plan = plan_balance(load, QUIET, solve_in_turn)
+    assert plan.quality is not None
+    assert plan.quality.after.out_of_band == 0
+    assert plan_hash(plan) == plan_hash(plan_balance(load, QUIET, solve_in_turn))
+
+
+@pytest.mark.spec("REB-05")
+def test_excluded_and_small_topics_stay() -> None:
+    load = skewed_disks()
+    assert not plan_balance(load, PlanOptions(excluded_topics=frozenset({"t"}))).moves
+    assert not plan_balance(load, PlanOptions(min_size_bytes=100)).moves
