@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ballast_broker.controller.commands.context import CommandContext
-from ballast_broker.metadata_gate import MetadataGate
+from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.raft.core import Persisted, RaftCore
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.replication import reading
@@ -86,11 +86,11 @@ def never_flush_the_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def act_on_old_metadata(patch: pytest.MonkeyPatch) -> None:
-    def tell_at_once(self: MetadataGate, delta: Any, image: Any) -> None:
-        self.opened.set()
+    def tell_at_once(self: RegistrationGate, delta: Any, image: Any) -> None:
+        self.is_open = True
         self._tell(delta, image)
 
-    patch.setattr(MetadataGate, "publish", tell_at_once)
+    patch.setattr(RegistrationGate, "publish", tell_at_once)
 
 
 def accept_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
