@@ -11,7 +11,7 @@ from ballast_broker.coordinator.service import CoordinatorConfig
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from ballast_broker.net.server import Limits
-from ballast_broker.raft.core import Timeouts
+from ballast_broker.raft.terms import Timeouts
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.storage.context import StorageConfig
 

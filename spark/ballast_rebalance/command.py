@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
     )
-    source.add_argument("--capacity", type=quantity, help="size of a disk where brokers are too old to say it")
+    source.add_argument("--capacity", type=quantity, help="take every directory for a disk of this size")
     source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
     target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
     target.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance
 from ballast_rebalance import admin, metrics_source, proposal, report, worth
-from ballast_rebalance.measured import Measured, Refusal, check
+from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions, ProposalStore
@@ -67,6 +67,9 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
     try:
         measured = measure(spark, options)
         check(measured)
+        if options.capacity_bytes is not None:
+            measured = with_capacity(measured, options.capacity_bytes)
+        measured = replace(measured, lacks=(*measured.lacks, *shared_volumes(measured)))
         load = measured.load(options.horizon_s)
         plan = plan_balance(load, options.planning, spark_solver(spark))
         worth.require_worth(plan, options.threshold)

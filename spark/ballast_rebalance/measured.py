@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ REPLICA_COLUMNS = (
     "topic", "partition", "broker", "log_dir", "size", "leader", "position",
     "bytes_in", "bytes_out", "growth", "peak",
 )  # fmt: skip
+# Two disks whose free space is equal to a thousandth are one disk, or level enough.
+SHARED_TOLERANCE = 0.001
 
 
 class Refusal(Exception):
@@ -72,6 +74,31 @@ class Measured:
             return ClusterLoad.from_columns(self.brokers, grown, [str(name) for name in topics], columns)
         except LoadError as error:
             raise Refusal("MetricsInconsistent", str(error)) from error
+
+
+def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:
+    """As if each directory were a disk of that size with nothing but its replicas on it.
+
+    For directories that share a volume: their volume's level says nothing about them.
+    """
+    sums = measured.replicas.groupby(["broker", "log_dir"])["size"].sum()
+    directories = [
+        row._replace(total_bytes=capacity_bytes, used_bytes=int(sums.get((row.broker, row.path), 0)))
+        for row in measured.directories
+    ]
+    return replace(measured, directories=directories)
+
+
+def shared_volumes(measured: Measured) -> list[str]:
+    """A note for each broker whose directories look like one volume: same size and nearly the same use."""
+    notes = []
+    for broker in sorted({row.broker for row in measured.directories}):
+        own = [row for row in measured.directories if row.broker == broker and row.online]
+        free = [row.total_bytes - row.used_bytes for row in own]
+        alike = len(own) > 1 and len({row.total_bytes for row in own}) == 1 and min(free) > 0
+        if alike and max(free) - min(free) < SHARED_TOLERANCE * own[0].total_bytes:
+            notes.append(f"directories of broker {broker} seem to share a volume: --capacity levels by their bytes")
+    return notes
 
 
 def check(measured: Measured) -> None:

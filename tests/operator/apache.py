@@ -57,10 +57,10 @@ class ApacheKafka:
             self._await_port(port, deadline)
 
     def start_broker(self, broker: int) -> None:
-        log = (self.directory / f"broker-{broker}.log").open("ab")
-        self.processes[broker] = subprocess.Popen(
-            self._java("kafka.Kafka", str(self._properties(broker))), stdout=log, stderr=log, cwd=self.directory
-        )
+        with (self.directory / f"broker-{broker}.log").open("ab") as log:
+            self.processes[broker] = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._properties(broker))), stdout=log, stderr=log, cwd=self.directory
+            )
 
     def kill_broker(self, broker: int) -> None:
         process = self.processes.pop(broker)

@@ -173,6 +173,7 @@ class World:
             for body in self.list(kind):
                 name = body["metadata"]["name"]
                 lines.append(f"{kind} {name}: {body.get('status', {}).get('phase', '')} {self.condition(kind, name)}")
+        lines.sort(key=lambda line: "'True'" in line)
         return "\n".join([*lines[:40], "operator.log:", self.operator_log[-3000:]])
 
     # Kafka.

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 
-from ballast_planner import Directory, plan_balance
+from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measured_of
 from ballast_rebalance.forecast import predict_sizes
-from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal, check
+from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal, check, shared_volumes, with_capacity
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -86,6 +86,17 @@ def test_only_what_is_worth_it_is_proposed() -> None:
     with pytest.raises(Refusal) as balanced:
         require_worth(plan_balance(level.load()), Threshold())
     assert balanced.value.reason == "Balanced"
+
+
+def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes() -> None:
+    volume = {"total_bytes": 100 * 2**30, "used_bytes": 60 * 2**30}
+    shared = replace(measured(), directories=[d._replace(**volume) for d in measured().directories])
+    assert len(shared_volumes(shared)) == 3
+    assert not plan_balance(shared.load(), PlanOptions(level_leaders=False)).moves
+    apart = with_capacity(shared, 40 * 2**30)
+    assert [d.used_bytes for d in apart.directories] == [d.used_bytes for d in measured().directories]
+    assert plan_balance(apart.load(), PlanOptions(level_leaders=False)).moves
+    assert shared_volumes(measured()) == []
 
 
 def admin_answers() -> tuple[list[dict[str, object]], list[dict[str, object]], list[dict[str, object]]]:

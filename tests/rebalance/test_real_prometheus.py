@@ -23,7 +23,7 @@ from ballast_rebalance.proposal import ProposalOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

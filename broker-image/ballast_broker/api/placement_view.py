@@ -50,7 +50,7 @@ def offline_replicas(partition: PartitionRegistration, cluster: ClusterImage, li
         if (broker := cluster.brokers.get(broker_id)) is None
         or broker.fenced
         or listener not in broker.listeners
-        or not broker.has_directory(directory)
+        or (directory not in broker.directories and not broker.has_directory(directory))
     ]
 
 

@@ -11,11 +11,8 @@ What it guarantees: at most one leader per epoch; nothing below a high watermark
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol
 
-from ballast_broker.raft.leader import Leadership, ParkedFetch
+from ballast_broker.raft.leader import Leadership, ParkedFetch, misfit
 from ballast_broker.raft.messages import (
     NOBODY,
     AnswerFetch,
@@ -37,64 +34,9 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, FOREVER, NEVER, LogView, Persisted, Role, Timeouts
 from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
-
-FOREVER = float("inf")
-NEVER = float("-inf")
-
-
-class LogView(Protocol):
-    """What the core asks of the metadata log (synchronous, no waiting)."""
-
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def last_epoch(self) -> int:
-        """Of the last record, or of the snapshot the log begins after; 0 where there is neither."""
-
-    @property
-    def latest_snapshot(self) -> SnapshotId | None: ...
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch` and its end offset; (-1, -1) where the log begins later."""
-
-
-class Role(Enum):
-    UNATTACHED = "unattached"
-    FOLLOWER = "follower"
-    PROSPECTIVE = "prospective"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds; Kafka's defaults, apart from the first election, which need not wait for anybody."""
-
-    election_s: float = 1.0
-    fetch_s: float = 2.0
-    fetch_wait_ms: int = 500
-    retry_s: float = 0.02
-    backoff_s: float = 0.05
-    backoff_max_s: float = 1.0
-    first_election_s: float = 0.1
-    begin_epoch_s: float = 1.0
-
-    @property
-    def check_quorum_s(self) -> float:
-        return self.fetch_s * 1.5
-
-
-DEFAULT_TIMEOUTS = Timeouts()
-
-
-@dataclass(frozen=True, slots=True)
-class Persisted:
-    epoch: int = 0
-    voted_for: int = NOBODY
-    leader: int = NOBODY
 
 
 class RaftCore:
@@ -162,16 +104,7 @@ class RaftCore:
         """When `tick` has to be called next, at the latest."""
         nearest = min(self._election_at, self._fetch_at)
         if self.leadership is not None:
-            nearest = min(nearest, self._leader_deadline(self.leadership))
-        return nearest
-
-    def _leader_deadline(self, leadership: Leadership) -> float:
-        nearest = leadership.majority_contact() + self._timeouts.check_quorum_s
-        for parked in leadership.parked.values():
-            nearest = min(nearest, parked.deadline)
-        for progress in leadership.voters.values():
-            if not progress.begun:
-                nearest = min(nearest, progress.begin_sent_at + self._timeouts.begin_epoch_s)
+            nearest = min(nearest, self.leadership.deadline(self._timeouts))
         return nearest
 
     def postpone(self, seconds: float) -> None:
@@ -179,9 +112,7 @@ class RaftCore:
         self._election_at += seconds
         self._fetch_at += seconds
         if self.leadership is not None:
-            self.leadership.began_at += seconds
-            for progress in self.leadership.voters.values():
-                progress.fetched_at += seconds
+            self.leadership.postpone(seconds)
 
     def tick(self, now: float) -> None:
         if self.leadership is not None:
@@ -548,23 +479,17 @@ class RaftCore:
     def handle_fetch(self, now: float, token: int, request: Fetch) -> None:
         """Answered by an `AnswerFetch` effect with this token, at once or when there is something to tell."""
         leadership = self.leadership
-        if leadership is None:
+        if leadership is None or request.epoch != self.epoch:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if request.epoch < self.epoch:
-                error = ErrorCode.FENCED_LEADER_EPOCH
-            elif request.epoch > self.epoch:
-                error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            if request.epoch != self.epoch:
+                stale = request.epoch < self.epoch
+                error = ErrorCode.FENCED_LEADER_EPOCH if stale else ErrorCode.UNKNOWN_LEADER_EPOCH
             self._effects.append(AnswerFetch(token, self._fetch_error(error)))
             return
-        if request.epoch != self.epoch:
-            stale = request.epoch < self.epoch
-            error = ErrorCode.FENCED_LEADER_EPOCH if stale else ErrorCode.UNKNOWN_LEADER_EPOCH
-            self._effects.append(AnswerFetch(token, self._fetch_error(error)))
-            return
-        misfit = self._misfit(request)
-        if misfit is not None:
+        unfit = self._misfit(request)
+        if unfit is not None:
             leadership.progress(request.replica).fetched_at = now
-            self._effects.append(AnswerFetch(token, misfit))
+            self._effects.append(AnswerFetch(token, unfit))
             return
         leadership.fetched(request, self._log.end_offset, now)
         self._advance(leadership, now)
@@ -576,22 +501,7 @@ class RaftCore:
             leadership.parked[token] = ParkedFetch(token, request, now + request.max_wait_ms / 1000)
 
     def _misfit(self, request: Fetch) -> FetchReply | None:
-        """What a replica whose log does not continue in ours has to do first."""
-        log = self._log
-        snapshot = log.latest_snapshot
-        if request.offset < log.start_offset:
-            assert snapshot is not None, "a log that begins later than at 0 begins after a snapshot"
-            return FetchReply(self.epoch, self.me, snapshot=snapshot)
-        if request.offset == 0 or (snapshot is not None and (request.offset, request.last_epoch) == snapshot):
-            return None
-        epoch, end_offset = log.epoch_end_offset(request.last_epoch)
-        if epoch == request.last_epoch and request.offset <= end_offset:
-            return None
-        if epoch < 0:
-            if snapshot is not None:
-                return FetchReply(self.epoch, self.me, snapshot=snapshot)
-            return FetchReply(self.epoch, self.me, diverging=(0, 0))
-        return FetchReply(self.epoch, self.me, diverging=(epoch, end_offset))
+        return misfit(self._log, self.epoch, self.me, request)
 
     def _answer_parked(self, leadership: Leadership, now: float) -> None:
         for parked in list(leadership.parked.values()):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.control_records import leader_change_batch
-from ballast_broker.raft.core import DEFAULT_TIMEOUTS, Persisted, RaftCore, Timeouts
+from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.describe import describe_quorum
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.messages import (
@@ -37,6 +37,7 @@ from ballast_broker.raft.messages import (
     Truncate,
 )
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, Persisted, Timeouts
 from ballast_broker.seams import Clock, Network, Random, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 

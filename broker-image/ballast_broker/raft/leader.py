@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ballast_broker.raft.messages import Fetch
+from ballast_broker.raft.messages import Fetch, FetchReply
+from ballast_broker.raft.terms import LogView, Timeouts
 
 UNKNOWN = -1
 
@@ -83,6 +84,22 @@ class Leadership:
         needed = len(self.voters) // 2
         return times[needed - 1] if needed else float("inf")
 
+    def deadline(self, timeouts: Timeouts) -> float:
+        """When something is due, at the latest: stepping down, answering a parked fetch, telling a voter again."""
+        nearest = self.majority_contact() + timeouts.check_quorum_s
+        for parked in self.parked.values():
+            nearest = min(nearest, parked.deadline)
+        for progress in self.voters.values():
+            if not progress.begun:
+                nearest = min(nearest, progress.begin_sent_at + timeouts.begin_epoch_s)
+        return nearest
+
+    def postpone(self, seconds: float) -> None:
+        """We stood still for so long, and could not hear anybody."""
+        self.began_at += seconds
+        for progress in self.voters.values():
+            progress.fetched_at += seconds
+
     def successors(self) -> tuple[int, ...]:
         """Other voters, the one with the longest log first."""
         others = [progress for progress in self.voters.values() if progress.id != self.me]
@@ -91,3 +108,21 @@ class Leadership:
     def forget_old_observers(self, silent_since: float) -> None:
         for replica in [each.id for each in self.observers.values() if each.fetched_at < silent_since]:
             del self.observers[replica]
+
+
+def misfit(log: LogView, epoch: int, leader: int, request: Fetch) -> FetchReply | None:
+    """What a replica whose log does not continue in the leader's has to do first; None where it does."""
+    snapshot = log.latest_snapshot
+    if request.offset < log.start_offset:
+        assert snapshot is not None, "a log that begins later than at 0 begins after a snapshot"
+        return FetchReply(epoch, leader, snapshot=snapshot)
+    if request.offset == 0 or (snapshot is not None and (request.offset, request.last_epoch) == snapshot):
+        return None
+    known, end_offset = log.epoch_end_offset(request.last_epoch)
+    if known == request.last_epoch and request.offset <= end_offset:
+        return None
+    if known < 0:
+        if snapshot is not None:
+            return FetchReply(epoch, leader, snapshot=snapshot)
+        return FetchReply(epoch, leader, diverging=(0, 0))
+    return FetchReply(epoch, leader, diverging=(known, end_offset))

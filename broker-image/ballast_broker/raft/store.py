@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from ballast_broker.raft.core import Persisted
 from ballast_broker.raft.messages import NOBODY, SnapshotId
+from ballast_broker.raft.terms import Persisted
 from ballast_broker.seams import Disk
 
 QUORUM_STATE = "quorum-state"

@@ -309,8 +309,9 @@ class FetcherGroup:
         offset = truncation_offset(found, epoch, end_offset)
         lost = found.log_end_offset - offset
         committed = replica.state.high_watermark > offset
+        level = logging.ERROR if committed else logging.WARNING if lost else logging.INFO
         log.log(
-            logging.ERROR if committed else logging.WARNING,
+            level,
             "%s: %d records from offset %d on are not in the log of the leader (epoch %d ends there at %d): removed%s",
             replica.topic_partition, lost, offset, epoch, end_offset,
             f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",

@@ -263,8 +263,9 @@ class ReassignmentHandler:
         records = [record for case in cases for record in case.records]
         topics |= {record.name for record in records if record.resource != BROKER}
         base = await observe_brokers(kafka)
-        views, missing, errors = await observe_topics(kafka, topics)
+        # What moves is asked first: a move that ends between the two questions is then still one that moves.
         ongoing = await observe_ongoing(kafka)
+        views, missing, errors = await observe_topics(kafka, topics)
         online = [broker.id for broker in base.brokers.values() if broker.online]
         wanted = {name: view.partitions.keys() for name, view in views.items()}
         cluster = self._shared.cache.clusters.get(self._cluster)
@@ -362,7 +363,7 @@ class ReassignmentHandler:
             before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
             or _reason(before) != _reason(wanted) or before.observed_generation != wanted.observed_generation
         )  # fmt: skip
-        if not urgent and not self._progress_due(before):
+        if not urgent and not (_advanced(before, wanted) and self._progress_due(before)):
             return True
         if not await self._shared.writer.write_status(reassignment, wanted):
             again.reassignments_within(0.0)
@@ -538,6 +539,19 @@ def _corrections(state: MoveState) -> list[tuple[ReplicaId, str]]:
 def _nothing_to_undo(reassignment: Reassignment) -> bool:
     status = reassignment.status
     return not status.throttle and (status.started_at is None or status.phase in ENDS)
+
+
+def _advanced(before: ReassignmentStatus, wanted: ReassignmentStatus) -> bool:
+    """Whether there is anything to tell but the time."""
+    if before.progress is None or wanted.progress is None:
+        return before != wanted
+    same_look = replace(
+        wanted.progress,
+        measured_at=before.progress.measured_at,
+        bytes_per_second=before.progress.bytes_per_second,
+        eta=before.progress.eta,
+    )
+    return replace(wanted, progress=same_look) != before
 
 
 def _reason(status: ReassignmentStatus) -> str:

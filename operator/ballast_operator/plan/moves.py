@@ -88,7 +88,15 @@ def assess(move: Move, view: KafkaView) -> MoveState:
         return _assess_directories(move, view, part)
     if part.replicas == move.from_.replicas:
         return _assess_source(move, view)
+    if _on_the_way(move, part):
+        return MoveState(move, State.MOVING, "", copied_bytes(move, view))
     return MoveState(move, State.STALE, f"its replicas are {list(part.replicas)}")
+
+
+def _on_the_way(move: Move, part: PartitionView) -> bool:
+    """Source and target together: the brokers' metadata lags behind the controller, which has begun or ended it."""
+    found, before, after = set(part.replicas), set(move.from_.replicas), set(move.to.replicas)
+    return found <= before | after and (found > after or found > before)
 
 
 def _assess_ongoing(move: Move, view: KafkaView, ongoing: OngoingView) -> MoveState:

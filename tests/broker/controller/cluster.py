@@ -16,9 +16,9 @@ from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import API_KEYS, ControllerService, ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
-from ballast_broker.raft.core import Timeouts
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import Timeouts
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 

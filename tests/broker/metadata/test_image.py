@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ballast_broker.metadata.batches import read_batches
@@ -122,6 +122,7 @@ def test_a_record_that_fits_nothing_is_an_error() -> None:
         decode_record(encode_record(record("TopicRecord", name="abc", topic_id=uuid.UUID(int=700)))[:-9])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 300)), max_size=300), st.integers(1, 40))
 def test_a_persistent_map_is_a_map_and_old_versions_stay(edits: list[tuple[bool, int]], step: int) -> None:
     model: dict[int, int] = {}

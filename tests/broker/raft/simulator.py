@@ -15,7 +15,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ballast_broker.raft.core import Persisted, RaftCore, Timeouts
+from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.messages import (
     AnswerFetch,
     AppendFetched,
@@ -33,6 +33,7 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
+from ballast_broker.raft.terms import Persisted, Timeouts
 
 Entry = tuple[int, str]  # epoch, value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
-from ballast_broker.raft.core import RaftCore, Role
+from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.terms import Role
 
 QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
 

@@ -8,9 +8,10 @@ import pytest
 from tests.broker.raft import simulator
 from tests.broker.raft.simulator import Violation, World
 
-from ballast_broker.raft.core import RaftCore, Role
+from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import Vote
+from ballast_broker.raft.terms import Role
 
 
 def votes_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from tests.broker.raft.memory import SeededRandom
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
-from ballast_broker.raft.core import Persisted
 from ballast_broker.raft.messages import SnapshotId
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import Persisted
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.manager import LogManager, StorageConfig
 from ballast_wire.errors import ApiError

@@ -45,6 +45,12 @@ def test_a_replica_that_arrived_in_another_directory_is_moved_on() -> None:
     assert assess(BETWEEN, view(orders(0, 2), arriving)).correct == ()
 
 
+def test_metadata_that_lags_behind_the_controller_makes_nothing_stale() -> None:
+    assert assess(BETWEEN, view(orders(0, 2, 1), AT_SOURCE)).state is State.MOVING
+    grown = move(((0, "/a"),), ((0, "/a"), (1, "/a")))
+    assert assess(grown, view(orders(0), AT_SOURCE)).state is State.PENDING
+
+
 def test_all_in_place_is_done() -> None:
     logs = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 2): LogView("/b", 100)}
     state = assess(BETWEEN, view(orders(0, 2), logs))

@@ -1,0 +1,65 @@
+"""What the Raft core is set up with: its log, its timeouts, and what it finds on disk. PURE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ballast_broker.raft.messages import NOBODY, SnapshotId
+
+FOREVER = float("inf")
+NEVER = float("-inf")
+
+
+class LogView(Protocol):
+    """What the core asks of the metadata log (synchronous, no waiting)."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record, or of the snapshot the log begins after; 0 where there is neither."""
+
+    @property
+    def latest_snapshot(self) -> SnapshotId | None: ...
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above `epoch` and its end offset; (-1, -1) where the log begins later."""
+
+
+class Role(Enum):
+    UNATTACHED = "unattached"
+    FOLLOWER = "follower"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; Kafka's defaults, apart from the first election, which need not wait for anybody."""
+
+    election_s: float = 1.0
+    fetch_s: float = 2.0
+    fetch_wait_ms: int = 500
+    retry_s: float = 0.02
+    backoff_s: float = 0.05
+    backoff_max_s: float = 1.0
+    first_election_s: float = 0.1
+    begin_epoch_s: float = 1.0
+
+    @property
+    def check_quorum_s(self) -> float:
+        return self.fetch_s * 1.5
+
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    epoch: int = 0
+    voted_for: int = NOBODY
+    leader: int = NOBODY
