@@ -203,8 +203,9 @@ class Run:
         return broker is not None and broker.is_running
 
     async def _power(self) -> None:
+        """Only while the others are in sync: two memories lost at once are more than replication promises to bear."""
         machine = self._victim()
-        if machine is not None:
+        if machine is not None and self._settled():
             self.note(f"{machine.host} loses power")
             machine.lose_power()
             await self._back_later(machine)
