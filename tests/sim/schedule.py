@@ -35,6 +35,7 @@ class Plan:
     partitions: int = 3
     seconds: float = 60.0
     faults: int = 8
+    least_faults: int = 5
     settle_s: float = 5.0
     power_loss: bool = True
     properties: dict[str, str] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class Run:
         if self.plan.power_loss:
             kinds.append(self._power)
         gap = (end - self.loop.time()) / max(1, self.plan.faults)
-        while self.loop.time() < end:
+        while self.loop.time() < end or self.fault_count < self.plan.least_faults:
             await self.rng.choice(kinds)()
             self.fault_count += 1
             await asyncio.sleep(self.rng.uniform(0.2, gap))
@@ -191,7 +192,7 @@ class Run:
         if not one.is_up:
             one.start()
         deadline = self.loop.time() + 5.0
-        while not self._serves(one) and self.loop.time() < deadline:
+        while not self._serves(one) and self.loop.time() < deadline:  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.001)
         await asyncio.sleep(self.rng.choice([0.0, 0.005, 0.02, 0.1]))
         self.note(f"{other.host} is killed")
