@@ -41,14 +41,16 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.request_metrics import RequestMetrics
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 class Fetch:
-    def __init__(self, broker: BrokerServices, sessions: FetchSessions) -> None:
+    def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._sessions = sessions
+        self.metrics = metrics
 
     def handle(
         self,
@@ -68,6 +70,7 @@ class Fetch:
         try:
             session, followed, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
+            self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
         answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, request)
         params = FetchParams(
@@ -220,6 +223,8 @@ class _Answer:
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
+        if result.error is not ErrorCode.NONE:
+            self._fetch.metrics.refused("Fetch", result.error)
         if result.slice is not None:
             self._fetch.broker.traffic.fetched(result.topic_partition, result.slice.size)
         return FetchAnswer(

@@ -28,6 +28,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.request_metrics import RequestMetrics
 
 ACKS_ALL = -1
 NO_TOPIC_ID = UUID(int=0)
@@ -57,8 +58,9 @@ class ProduceRefused(MalformedRequest):
 
 
 class Produce:
-    def __init__(self, broker: BrokerServices) -> None:
+    def __init__(self, broker: BrokerServices, metrics: RequestMetrics) -> None:
         self._broker = broker
+        self._metrics = metrics
 
     def handle(
         self,
@@ -78,12 +80,15 @@ class Produce:
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:
+                future = None
                 if refusal is not None:
-                    answers.append(ProduceAnswer(number, refusal))
-                    continue
-                answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
+                    answer = ProduceAnswer(number, refusal)
+                else:
+                    answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
                 if future is not None:
                     waits.append((answers, len(answers), future))
+                elif answer.error:
+                    self._metrics.refused("Produce", answer.error)
                 answers.append(answer)
         if request.acks == 0:
             if any(answer.error for _, answers in topics for answer in answers):
@@ -165,6 +170,7 @@ class Produce:
             left -= 1
             error = future.result()
             if error is not ErrorCode.NONE:
+                self._metrics.refused("Produce", error)
                 answers[index] = ProduceAnswer(answers[index].partition, error)
             if not left and not reply.done():
                 leaders = self._leaders(topics, version, listener)
