@@ -46,6 +46,7 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -58,12 +59,13 @@ Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
 
 
 class Fetch:
-    def __init__(self, broker: BrokerServices, sessions: FetchSessions) -> None:
+    def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._replicas = broker.replicas
         self._sessions = sessions
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
+        self.metrics = metrics
 
     def handle(
         self,
@@ -93,6 +95,7 @@ class Fetch:
         try:
             session, followed, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
+            self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
         answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, tells_aborted)
@@ -289,6 +292,8 @@ class _Answer:
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
+        if result.error is not ErrorCode.NONE:
+            self._fetch.metrics.refused("Fetch", result.error)
         if result.slice is not None:
             self._fetch.broker.traffic.fetched(result.topic_partition, result.slice.size)
         return FetchAnswer(

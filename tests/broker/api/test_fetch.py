@@ -15,6 +15,7 @@ from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import EVICTION_S, FetchSessions
 from ballast_broker.net_reply import Pending
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -80,7 +81,9 @@ class Stage:
             replicas=self,
             traffic=Traffic(),
         )
-        self.handler = Fetch(broker, FetchSessions(self.slots, Dice(), lambda: self.now))
+        sessions = FetchSessions(self.slots, Dice(), lambda: self.now)
+        self.metrics = RequestMetrics()
+        self.handler = Fetch(broker, sessions, self.metrics)
 
     def by_id(self, topic_id: UUID) -> Any:
         name = self.names.get(topic_id)
@@ -135,6 +138,7 @@ def test_without_a_session_everything_is_told() -> None:
     answer = scene.answer((0, 1), (1, 0), (2, 0))
     assert told(answer) == {0: (0, b"bc"), 1: (0, b""), 2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b"")}
     assert answer.session_id == 0
+    assert scene.metrics.errors == {("Fetch", "UNKNOWN_TOPIC_OR_PARTITION"): 1}
 
 
 def test_a_session_tells_what_is_new() -> None:
