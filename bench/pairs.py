@@ -25,7 +25,7 @@ class Ratio:
         return (self.high - self.low) / self.median if self.median else float("inf")
 
     def text(self) -> str:
-        return f"{self.median:.2f} [{self.low:.2f}–{self.high:.2f}]"
+        return f"{self.median:.2f} [{self.low:.2f}-{self.high:.2f}]"
 
 
 def ratio_of(values: list[float]) -> Ratio:

@@ -196,9 +196,16 @@ class ApacheKafka(Server):
 class Ballast(Server):
     name = "ballast"
 
+    def __init__(
+        self, *, volumes: int = 1, overrides: dict[str, str] | None = None, profile: Path | None = None
+    ) -> None:
+        super().__init__(volumes=volumes, overrides=overrides)
+        self.profile = profile  # cProfile's figures go here when the broker ends
+
     def environment(self) -> dict[str, str]:
         paths = [str(ROOT / part) for part in ("broker-image", "operator", "spark")]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def command(self, properties: Path) -> list[str]:
-        return [sys.executable, "-m", "ballast_broker", str(properties)]
+        profiler = [] if self.profile is None else ["-m", "cProfile", "-o", str(self.profile)]
+        return [sys.executable, *profiler, "-m", "ballast_broker", str(properties)]
