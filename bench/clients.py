@@ -67,10 +67,10 @@ class Clients:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         config = {"file.delete.delay.ms": "0"}
         admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
-        self._await_writable(server, name, partitions)
+        self.await_writable(server, name, partitions)
         return name
 
-    def _await_writable(self, server: Server, topic: str, partitions: int) -> None:
+    def await_writable(self, server: Server, topic: str, partitions: int) -> None:
         """The controller has answered, but the broker may not lead the partitions yet."""
         probe = ["produce", topic, str(partitions), str(partitions), "1", "1", str(self.batch_file(100, 100)), "0.05"]
         deadline = time.monotonic() + WRITABLE_LIMIT_S
