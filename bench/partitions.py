@@ -18,8 +18,8 @@ from bench.clients import Clients
 from bench.servers import ApacheKafka, Ballast, Server
 
 COUNT = 10_000
-QUICK_COUNT = 500
-PER_TOPIC = 100
+QUICK_COUNT = 200
+PER_TOPIC = 40  # one connection for each while it is written to: fewer than a listener's backlog
 VOLUMES = 3
 REST_S = 3.0
 IDLE_S = 3.0
