@@ -5,20 +5,22 @@ Every entry takes pytest's `MonkeyPatch` and breaks one rule in the real code, f
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ballast_broker.controller.commands.context import CommandContext
+from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
+from ballast_broker.metadata.image import PartitionRegistration
 from ballast_broker.raft.core import Persisted, RaftCore
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
-from ballast_broker.storage.log import Log
 from ballast_wire.errors import ErrorCode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -75,20 +77,25 @@ def forget_the_vote_over_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "_may_grant", lambda self, now, request: True)
 
 
-def never_flush_the_metadata(patch: pytest.MonkeyPatch) -> None:
-    flush = Log.flush
+def shrink_the_isr_alone(patch: pytest.MonkeyPatch) -> None:
+    """A leader that nobody hears acknowledges with those it can still reach, without asking the controller."""
+    propose_shrink = Partition.propose_shrink
 
-    def flush_but_metadata(self: Log, up_to: int | None = None) -> None:
-        if self.topic_partition.topic != "__cluster_metadata":
-            flush(self, up_to)
+    def shrink(self: Partition, now_ms: int) -> Any:
+        change = propose_shrink(self, now_ms)
+        if change is not None:
+            self.isr = frozenset(change.members)
+            self.min_insync_replicas = 1
+            self.advance_high_watermark(now_ms)
+        return change
 
-    patch.setattr(Log, "flush", flush_but_metadata)
+    patch.setattr(Partition, "propose_shrink", shrink)
 
 
 def act_on_old_metadata(patch: pytest.MonkeyPatch) -> None:
-    def tell_at_once(self: RegistrationGate, delta: Any, image: Any) -> None:
+    def tell_at_once(self: RegistrationGate, change: Any, image: Any) -> None:
         self.is_open = True
-        self._tell(delta, image)
+        self._tell(change, image)
 
     patch.setattr(RegistrationGate, "publish", tell_at_once)
 
@@ -109,14 +116,12 @@ def lead_without_a_majority(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "_count_votes", count)
 
 
-def commit_metadata_without_a_majority(patch: pytest.MonkeyPatch) -> None:
-    def flushed(self: RaftCore, now: float, end_offset: int) -> None:
-        before(self, now, end_offset)
-        if self.is_leader and end_offset > self.high_watermark:
-            self.high_watermark = end_offset
+def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
+    def merge_without_epoch(before: PartitionRegistration, change: Any, sharing: Any) -> PartitionRegistration:
+        return dataclasses.replace(merge(before, change, sharing), leader_epoch=before.leader_epoch)
 
-    before = RaftCore.flushed
-    patch.setattr(RaftCore, "flushed", flushed)
+    merge = delta.merge_change
+    patch.setattr(delta, "merge_change", merge_without_epoch)
 
 
 BUGS: dict[str, Plant] = {
@@ -128,11 +133,11 @@ BUGS: dict[str, Plant] = {
         never_truncate,
         truncate_by_high_watermark,
         forget_the_vote_over_a_restart,
-        never_flush_the_metadata,
+        shrink_the_isr_alone,
         act_on_old_metadata,
         accept_a_stale_epoch,
         elect_anybody,
         lead_without_a_majority,
-        commit_metadata_without_a_majority,
+        keep_the_epoch_over_an_election,
     )
 }

@@ -226,7 +226,7 @@ class Run:
         others = {m.host for m in self.machines} - {machine.host}
         self.note(f"{machine.host} is cut off")
         self.fabric.partition({machine.host}, others)
-        await asyncio.sleep(self.rng.choice([0.5, 3.0, 7.0]))
+        await asyncio.sleep(self.rng.choice([0.5, 3.0, 9.0]))
         self.note("the network is whole")
         self.fabric.heal()
 
@@ -234,7 +234,7 @@ class Run:
         one, other = self.rng.sample(self.machines, 2)
         self.note(f"{one.host} is not heard by {other.host}")
         self.fabric.partition({one.host}, {other.host}, both_ways=False)
-        await asyncio.sleep(self.rng.choice([0.5, 3.0, 7.0]))
+        await asyncio.sleep(self.rng.choice([0.5, 3.0, 9.0]))
         self.note("the network is whole")
         self.fabric.heal()
 
