@@ -1,4 +1,7 @@
-"""The job's command line, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit)."""
+"""The job's command line, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit).
+
+It imports only the standard library, so that it can explain itself before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ballast_planner import PlanOptions, to_kafka_json
-from ballast_planner.plan import plan_as_dict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def job_options(args: argparse.Namespace) -> JobOptions:
+    from ballast_planner import PlanOptions
     from ballast_rebalance.job import JobOptions
     from ballast_rebalance.metrics_source import MetricsOptions
     from ballast_rebalance.proposal import ProposalOptions
@@ -134,6 +135,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
 
 def show(outcome: Outcome, as_json: bool) -> None:
     """What came of it, for a person and, as the last line, for a program."""
+    from ballast_planner import to_kafka_json
+    from ballast_planner.plan import plan_as_dict
+
     print(f"{outcome.reason}: {outcome.message}")
     for text in outcome.lacks:
         print(f"  note: {text}")
