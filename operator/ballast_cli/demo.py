@@ -153,7 +153,7 @@ async def propose_by_job(stack: Stack, bootstrap: str) -> str:
 
 
 def _run_job(stack: Stack, bootstrap: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own, as elsewhere it is a pod. --capacity, since the volumes are directories of one disk here."""
+    """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
     return subprocess.run(
         [
             sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",

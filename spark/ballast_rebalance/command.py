@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.kubernetes_store import KubernetesStore
     from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
         outcome = run_once(spark, options, store)
     finally:
         spark.stop()
+        if store is not None:
+            store.close()
     show(outcome, args.json)
     return 0 if outcome.reason in QUIET else 3
 
@@ -182,7 +185,7 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
-def _store(args: argparse.Namespace) -> ProposalStore | None:
+def _store(args: argparse.Namespace) -> KubernetesStore | None:
     if not args.apply:
         return None
     from ballast_rebalance.kubernetes_store import KubernetesStore
