@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, demo
 from ballast_cli.__main__ import MODULES, load, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,3 +62,8 @@ def test_every_command_explains_itself_before_anything_is_installed(name):
     ended = subprocess.run(bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == 0, ended.stderr
     assert f"usage: ballast {name}" in ended.stdout
+
+
+def test_the_demo_writes_plain_text_where_nobody_looks(capsys):
+    demo._say("1. A cluster")
+    assert capsys.readouterr().out == "\n1. A cluster\n"
