@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -22,8 +23,6 @@ from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
-from ballast_wire.fast import fetch as fast_fetch
-from ballast_wire.fast import produce as fast_produce
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.headers import (
     API_VERSIONS_KEY,
@@ -39,6 +38,8 @@ log = logging.getLogger(__name__)
 
 PRODUCE = 0
 FETCH = 1
+_start_of = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
+_HEADER_START_BYTES = 10
 
 
 class Dispatcher:
@@ -65,30 +66,32 @@ class Dispatcher:
 
     def __call__(self, peer: Peer, frame: memoryview) -> Reply:
         began = self._now()
-        key, version, correlation_id, client_id, body = parse_request_header(frame)
+        try:
+            key, version, correlation_id, client_id_bytes = _start_of(frame)
+        except struct.error as error:
+            raise MalformedRequest(f"request header: {error}") from error
         if key == PRODUCE and self._produce is not None:
-            if not fast_produce.FIRST_VERSION <= version <= fast_produce.LAST_VERSION:
-                raise MalformedRequest(f"Produce version {version} is not supported")
-            if version >= fast_produce.FIRST_FLEXIBLE:
-                body = skip_header_tags(frame, body)
-            reply = self._produce.handle(frame, body, version, correlation_id, client_id, peer.listener, ANONYMOUS)
-            return self._measured(reply, "Produce", began)
+            body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
+            reply = self._produce.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
+            if type(reply) is Pending:
+                self._measure_later(reply, "Produce", began)
+            else:
+                self._metrics.produce.observe(self._now() - began)
+            return reply
         if key == FETCH and self._fetch is not None:
-            if not fast_fetch.FIRST_VERSION <= version <= fast_fetch.LAST_VERSION:
-                raise MalformedRequest(f"Fetch version {version} is not supported")
-            if version >= fast_fetch.FIRST_FLEXIBLE:
-                body = skip_header_tags(frame, body)
+            body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
             reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
-            return self._measured(reply, "Fetch", began)
+            if type(reply) is Pending:
+                self._measure_later(reply, "Fetch", began)
+            else:
+                self._metrics.fetch.observe(self._now() - began)
+            return reply
+        client_id, body = parse_request_header(frame)[3:]
         context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
         return self._general(context, frame, body, began)
 
-    def _measured(self, reply: Reply, name: str, began: float) -> Reply:
-        if isinstance(reply, Pending):
-            reply.future.add_done_callback(lambda _: self._metrics.answered(name, self._now() - began))
-        else:
-            self._metrics.answered(name, self._now() - began)
-        return reply
+    def _measure_later(self, reply: Pending, name: str, began: float) -> None:
+        reply.future.add_done_callback(lambda _: self._metrics.answered(name, self._now() - began))
 
     def _general(self, context: RequestContext, frame: memoryview, body: int, began: float) -> Reply:
         api = self._apis.get(context.api_key)

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
+from ballast_broker.api.authorizer import CLUSTER, Operation, Resource, authorize, topic
 from ballast_broker.api.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -21,12 +21,14 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
-from ballast_broker.replication.reading import READ_COMMITTED, FetchEntry, FetchParams, FetchResult
+from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
+    FIRST_VERSION,
     FIRST_WITH_ENDPOINTS,
     FIRST_WITH_TOPIC_ID,
+    LAST_VERSION,
     EpochEnd,
     FetchAnswer,
     FetchPartition,
@@ -36,21 +38,34 @@ from ballast_wire.fast.fetch import (
     parse_fetch,
 )
 from ballast_wire.fast.produce import NodeEndpoint
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.single_fetch import SingleFetch, SingleFetchAnswer, parse_single_fetch
+from ballast_wire.headers import skip_header_tags
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
     from ballast_broker.request_metrics import RequestMetrics
+
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+MAXIMUM_TARGETS = 16_384
+_READ = Operation.READ
+_NONE = ErrorCode.NONE
+
+# As in `api.produce`: what a request for one partition names, resolved once.
+Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
 
 
 class Fetch:
     def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
         self._broker = broker
+        self._replicas = broker.replicas
         self._sessions = sessions
         self.metrics = metrics
+        self._fetch_max_bytes: int = broker.config.fetch_max_bytes
+        self._targets: dict[tuple[bytes, int, int], Target] = {}
 
     def handle(
         self,
@@ -61,6 +76,16 @@ class Fetch:
         listener: str,
         principal: Principal,
     ) -> Reply:
+        """`position` is where the client's id ends."""
+        single = parse_single_fetch(frame, position, version)
+        if single is not None:
+            target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
+            if target is not None and authorize(principal, _READ, target[2]):
+                return self._handle_single(single, target, correlation_id, version, listener)
+        if not FIRST_VERSION <= version <= LAST_VERSION:
+            raise MalformedRequest(f"Fetch version {version} is not supported")
+        if version >= FIRST_FLEXIBLE:
+            position = skip_header_tags(frame, position)
         request = parse_fetch(frame, position, version)
         asked = [
             self._follow(key, partition, version, principal, request.replica_id)
@@ -72,14 +97,15 @@ class Fetch:
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
-        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, request)
+        tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
+        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, tells_aborted)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
             request.isolation,
             request.min_bytes,
             request.max_wait_ms,
-            min(request.max_bytes, self._broker.config.fetch_max_bytes),
+            min(request.max_bytes, self._fetch_max_bytes),
         )
         if any(f.refusal is not None for f in followed):
             params.max_wait_ms = 0  # an error is told at once
@@ -88,6 +114,50 @@ class Fetch:
             return answer.encode(found)
         return answer.later(found)
 
+    # -- one partition, no session --------------------------------------------------------------------------------
+    def _new_target(self, single: SingleFetch, version: int) -> Target | None:
+        """None for what is to be refused or looked at closer: the path for all shapes does that."""
+        topic_id, name = ZERO_UUID, ""
+        if version >= FIRST_WITH_TOPIC_ID:
+            topic_id = UUID(bytes=single.topic)
+            found = self._broker.image().topics.by_id(topic_id)
+            name = "" if found is None else found.name
+        else:
+            name = single.topic.decode(errors="replace")
+        partition = TopicPartition(name, single.partition)
+        if not name or self._replicas.partition(partition) is None:
+            return None
+        if len(self._targets) >= MAXIMUM_TARGETS:
+            self._targets.clear()
+        by_id = version >= FIRST_WITH_TOPIC_ID
+        answer = SingleFetchAnswer(version, topic_id if by_id else name, single.partition)
+        target = (partition, topic_id, topic(name), answer)
+        self._targets[single.topic, single.partition, version] = target
+        return target
+
+    def _handle_single(
+        self, single: SingleFetch, target: Target, correlation_id: int, version: int, listener: str
+    ) -> Reply:
+        _, wait_ms, min_bytes, max_bytes, isolation, _, leader_epoch, offset, last_epoch, start, partition_max = single
+        topic_partition, topic_id, _, answer = target
+        entry = FetchEntry(topic_partition, topic_id, offset, last_epoch, leader_epoch, start, partition_max)
+        if max_bytes > self._fetch_max_bytes:
+            max_bytes = self._fetch_max_bytes
+        found = self._replicas.fetch(FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes), [entry])
+        if type(found) is list:
+            result = found[0]
+            if result.is_plain and isolation != READ_COMMITTED:
+                data = result.slice
+                if data is not None:
+                    self._broker.traffic.fetched(topic_partition, data.size)
+                offsets = (result.high_watermark, result.last_stable_offset, result.log_start_offset)
+                return answer.parts(correlation_id, offsets, data)
+        by_id = version >= FIRST_WITH_TOPIC_ID
+        followed = Followed((topic_id if by_id else topic_partition.topic, single.partition), entry)
+        later = _Answer(self, None, [followed], False, version, correlation_id, listener, isolation == READ_COMMITTED)
+        return later.encode(found) if isinstance(found, list) else later.later(found)
+
+    # -- sessions -------------------------------------------------------------------------------------------------
     def _session(
         self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal
     ) -> tuple[Session | None, list[Followed], bool]:
@@ -167,7 +237,7 @@ class _Answer:
         version: int,
         correlation_id: int,
         listener: str,
-        request: FetchRequest,
+        tells_aborted: bool,
     ) -> None:
         self._fetch = fetch
         self._session = session
@@ -177,8 +247,7 @@ class _Answer:
         self._correlation_id = correlation_id
         self._listener = listener
         # Who reads committed data only is told that nothing was aborted; others are told nothing.
-        tells = request.isolation == READ_COMMITTED and request.replica_id < 0
-        self._nothing_aborted: list[tuple[int, int]] | None = [] if tells else None
+        self._nothing_aborted: list[tuple[int, int]] | None = [] if tells_aborted else None
 
     def later(self, results: asyncio.Future[list[FetchResult]]) -> Pending:
         reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()

@@ -10,12 +10,16 @@ import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.authorizer import Operation, Resource, authorize, topic
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import InvalidRecords
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
+    FIRST_FLEXIBLE,
+    FIRST_VERSION,
     FIRST_WITH_LEADER,
+    FIRST_WITH_TOPIC_ID,
+    LAST_VERSION,
     NodeEndpoint,
     ProduceAnswer,
     ProduceRequest,
@@ -23,6 +27,9 @@ from ballast_wire.fast.produce import (
     parse_produce,
 )
 from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.single_produce import FIRST_VERSION as FIRST_SINGLE
+from ballast_wire.fast.single_produce import Single, SingleAnswer, parse_single_produce
+from ballast_wire.headers import parse_request_header, skip_header_tags
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,6 +42,9 @@ NO_TOPIC_ID = UUID(int=0)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 ADMIN_CLIENT_ID = "__admin_client"
 
+MAXIMUM_TARGETS = 16_384
+_WRITE = Operation.WRITE
+_NONE = ErrorCode.NONE
 # Refused before anybody looked at what the log has.
 WITHOUT_LOG_START = frozenset(
     {
@@ -57,12 +67,107 @@ class ProduceRefused(MalformedRequest):
     """With acks=0 there is no answer to put an error into: the connection is closed, so that the client looks anew."""
 
 
+# What requests for one partition name, resolved. A topic id belongs to one name for ever, so this never becomes wrong;
+# whether the partition is here, and under this id, is asked of the replicas every time.
+Target = tuple[TopicPartition, UUID | None, Resource, SingleAnswer]
+
+
 class Produce:
     def __init__(self, broker: BrokerServices, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._metrics = metrics
+        self._replicas = broker.replicas
+        self._targets: dict[tuple[bytes, int, int], Target] = {}
 
     def handle(
+        self, frame: memoryview, position: int, version: int, correlation_id: int, listener: str, principal: Principal
+    ) -> Reply:
+        """`position` is where the client's id ends."""
+        if version >= FIRST_SINGLE:
+            single = parse_single_produce(frame, position, version)
+            if single is not None:
+                key = (single[0], single[3], version)
+                target = self._targets.get(key) or self._new_target(key)
+                if target is not None and authorize(principal, _WRITE, target[2]):
+                    return self._handle_single(single, target, version, correlation_id, listener)
+        if not FIRST_VERSION <= version <= LAST_VERSION:
+            raise MalformedRequest(f"Produce version {version} is not supported")
+        client_id = parse_request_header(frame).client_id
+        if version >= FIRST_FLEXIBLE:
+            position = skip_header_tags(frame, position)
+        return self._handle_any(frame, position, version, correlation_id, client_id, listener, principal)
+
+    # -- one batch for one partition ------------------------------------------------------------------------------
+    def _new_target(self, key: tuple[bytes, int, int]) -> Target | None:
+        """None for what is to be refused or looked at closer: the path for all shapes does that."""
+        raw, partition, version = key
+        topic_id, name = None, ""
+        if version >= FIRST_WITH_TOPIC_ID:
+            topic_id = UUID(bytes=raw)
+            found = self._broker.image().topics.by_id(topic_id)
+            name = "" if found is None else found.name
+        else:
+            name = raw.decode(errors="replace")
+        if (
+            not name
+            or name in INTERNAL_TOPICS
+            or self._broker.replicas.partition(TopicPartition(name, partition)) is None
+        ):
+            return None
+        if len(self._targets) >= MAXIMUM_TARGETS:
+            self._targets.clear()
+        answer = SingleAnswer(version, topic_id or name, partition)
+        target = (TopicPartition(name, partition), topic_id, topic(name), answer)
+        self._targets[key] = target
+        return target
+
+    def _handle_single(self, single: Single, target: Target, version: int, correlation_id: int, listener: str) -> Reply:
+        _, acks, timeout_ms, number, batches = single
+        topic_partition, topic_id, _, answer = target
+        replicas = self._replicas
+        try:
+            if not -1 <= acks <= 1:
+                raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+            info = replicas.append(topic_partition, topic_id, batches, acks)
+        except ApiError as refusal:
+            error = refusal
+            if acks == 0:
+                raise ProduceRefused("a produce without acks was refused") from error
+            if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
+                error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            self._metrics.refused("Produce", error.code)
+            refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
+            return encode_produce_response(version, correlation_id, refused, self._leaders(refused, version, listener))
+        self._broker.traffic.produced(topic_partition, len(batches))
+        if acks == 0:
+            return None
+        first_offset, last_offset, _, append_time, start_offset = info[:5]
+        if acks == ACKS_ALL:
+            outcome = replicas.await_committed(topic_partition, last_offset + 1, timeout_ms)
+            if outcome is not _NONE:
+                said = ProduceAnswer(number, 0, first_offset, append_time, start_offset)
+                topics: Topics = [(topic_id or topic_partition.topic, [said])]
+                return self._settled(topics, outcome, version, correlation_id, listener)
+        return answer.frame(correlation_id, first_offset, append_time, start_offset)
+
+    def _settled(
+        self,
+        topics: Topics,
+        outcome: ErrorCode | asyncio.Future[ErrorCode],
+        version: int,
+        correlation_id: int,
+        listener: str,
+    ) -> Reply:
+        """The answer to one batch with acks=all that is not committed yet, or will not be."""
+        answers = topics[0][1]
+        if not isinstance(outcome, ErrorCode):
+            return self._later(topics, [(answers, 0, outcome)], version, correlation_id, listener)
+        self._metrics.refused("Produce", outcome)
+        answers[0] = ProduceAnswer(answers[0].partition, outcome)
+        return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
+
+    # -- all shapes -----------------------------------------------------------------------------------------------
+    def _handle_any(
         self,
         frame: memoryview,
         position: int,

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ REQUESTS_PER_TURN = 32
 FRAME_STEP_BYTES = 1024 * 1024  # a length that is only claimed costs no more memory than this
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 FRAME_LENGTH_BYTES = 4
+_length_of = struct.Struct(">i").unpack_from
 BYTES = (bytes, memoryview)
 
 
@@ -106,12 +108,14 @@ class Connection:
         return not self._out and (self._working or bool(self._slots))
 
     def _on_readable(self) -> None:
-        if self.busy or self._backlog is not None:
+        if self._working or self._out or self._backlog is not None or len(self._slots) >= MAX_PIPELINED:
             self._pause()
             return
         try:
             if self._frame is not None:
                 self._fill_frame(self._frame)
+            elif self._head:
+                self._read_on(self._head)
             else:
                 self._read_small()
         except (BlockingIOError, InterruptedError):
@@ -120,17 +124,29 @@ class Connection:
             self.close(error)
 
     def _read_small(self) -> None:
+        """The hot path: one read, and mostly what it brings is one whole frame."""
         scratch = self._server.scratch
-        kept = len(self._head)
-        if kept:
-            scratch[:kept] = self._head
-        count = self._socket.recv_into(scratch[kept:])
+        count = self._socket.recv_into(scratch)
         if count == 0:
             self.close(None)
             return
+        self.last_active = self._loop.time()
+        if count > FRAME_LENGTH_BYTES and _length_of(scratch)[0] == count - FRAME_LENGTH_BYTES:
+            self._handle(scratch[FRAME_LENGTH_BYTES:count])
+        else:
+            self._take(scratch[:count], own=False)
+
+    def _read_on(self, head: bytes) -> None:
+        """The first bytes of a frame's length came before."""
+        scratch = self._server.scratch
+        count = self._socket.recv_into(scratch[len(head) :])
+        if count == 0:
+            self.close(None)
+            return
+        scratch[: len(head)] = head
         self._head = b""
         self.last_active = self._loop.time()
-        self._take(scratch[: kept + count], own=False)
+        self._take(scratch[: len(head) + count], own=False)
 
     def _fill_frame(self, frame: bytearray) -> None:
         if self._frame_filled == len(frame):
@@ -158,7 +174,7 @@ class Connection:
                 if not self.busy:
                     self._loop.call_soon(self.resume)
                 return
-            size = int.from_bytes(data[position : position + FRAME_LENGTH_BYTES], "big", signed=True)
+            (size,) = _length_of(data, position)
             body = position + FRAME_LENGTH_BYTES
             if size < 0 or size > self._server.max_request_bytes:
                 raise MalformedRequest(f"a request of {size} bytes")
@@ -186,7 +202,12 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         reply = self._dispatch(self, frame)
-        if isinstance(reply, Pending):
+        if type(reply) is bytes:
+            if self._slots or self._out:
+                self._answer((reply,))
+            else:
+                self._send_now(reply)
+        elif isinstance(reply, Pending):
             self._expect(reply)
         elif reply is not None:
             self._answer((reply,) if isinstance(reply, bytes) else reply)
@@ -249,6 +270,19 @@ class Connection:
             return
         self._out.extend(parts)
         self._flush()
+
+    def _send_now(self, reply: bytes) -> None:
+        """Nothing waits before it and it mostly fits into the socket: no queue. What does not fit is queued."""
+        try:
+            sent = self._socket.send(reply)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.close(error)
+            return
+        if sent < len(reply):
+            self._out.append(memoryview(reply)[sent:])
+            self._flush()
 
     def _flush(self) -> None:
         """Write what the socket takes; the rest when it takes more."""

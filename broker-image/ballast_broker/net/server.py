@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ballast_broker.net.connection import Connection, descriptor_of
+from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 512 * 1024
 ACCEPTS_PER_TURN = 32
 PROBE_BYTES = 1
+CAN_PROBE = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S = 0.1
 OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -47,7 +48,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        # Never longer than the longest request, so that a whole frame in here needs no check of its length.
+        self.scratch = memoryview(bytearray(min(SCRATCH_BYTES, limits.max_request_bytes + FRAME_LENGTH_BYTES)))
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
         self.accepted_count = 0
@@ -195,7 +197,7 @@ class Server:
     # -- cold data ------------------------------------------------------------------------------------------------
     def is_warm(self, part: FileData) -> bool:
         """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
-        if not hasattr(os, "RWF_NOWAIT"):
+        if not CAN_PROBE:
             return True
         descriptor, probe = descriptor_of(part), [bytearray(PROBE_BYTES)]
         try:

@@ -212,7 +212,7 @@ class Partition:
     def appended(self, log_end_offset: int, now_ms: int) -> bool:
         """The leader wrote up to `log_end_offset`. True if the high watermark moved."""
         self.log_end_offset = log_end_offset
-        if not self.followers and len(self.isr) >= self.effective_min_isr:
+        if not self.followers and self.isr:  # the only replica: no min.insync.replicas above one can be asked of it
             self.high_watermark = log_end_offset
             return True
         return self.advance_high_watermark(now_ms)

@@ -8,8 +8,8 @@ watermark, answer. Whoever gets a `FetchResult` with a slice must `release` the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -62,8 +62,19 @@ class FetchResult:
     slice: LogSlice | None = None
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
     preferred_replica: int = -1
-    aborted: list[Any] = field(default_factory=list)
+    aborted: Sequence[Any] = ()
     current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing to be told but offsets and data."""
+        return (
+            self.error is ErrorCode.NONE
+            and self.diverging_epoch is None
+            and self.current_leader is None
+            and self.preferred_replica < 0
+            and not self.aborted
+        )
 
     def release(self) -> None:
         if self.slice is not None:
@@ -150,7 +161,8 @@ class Reader:
     def _read(
         self, replica: Replica, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool, first: bool
     ) -> FetchResult:
-        if entry.topic_id != replica.topic_id and entry.topic_id != ZERO_UUID:
+        asked = entry.topic_id
+        if asked is not ZERO_UUID and asked is not replica.topic_id and asked not in (replica.topic_id, ZERO_UUID):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
         log = replica.led_log(entry.current_leader_epoch)
         state = replica.state
@@ -168,7 +180,7 @@ class Reader:
         if follower >= 0 and first:
             self._note_follower(replica, params, entry)
         return FetchResult(
-            entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset, log.log_start_offset,
+            entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset, log.start_offset,
             found,
         )  # fmt: skip
 
@@ -178,19 +190,19 @@ class Reader:
         state = replica.state
         offset = entry.fetch_offset
         if params.replica_id >= 0:
-            upper = log.log_end_offset
+            upper = log.end_offset
         else:
             upper = log.last_stable_offset if params.isolation == READ_COMMITTED else state.high_watermark
-        if not log.log_start_offset <= offset <= log.log_end_offset:
+        if not log.start_offset <= offset <= log.end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        max_bytes = min(entry.max_bytes, limit)
+        max_bytes = entry.max_bytes if entry.max_bytes < limit else limit
         if offset >= upper or (max_bytes <= 0 and not min_one):
             return None
         if params.replica_id >= 0 and replica.leader_throttled:
             if self._throttle.leaves_out(replica, params.replica_id):
                 return None
             max_bytes = self._throttle.largest_read(replica, params.replica_id, max_bytes)
-        found = log.read(offset, max(max_bytes, 0), upper_offset=upper, min_one=min_one)
+        found = log.read(offset, max_bytes if max_bytes > 0 else 0, upper_offset=upper, min_one=min_one)
         if not found.size:
             found.release()
             return None

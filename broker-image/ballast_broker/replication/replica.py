@@ -122,7 +122,7 @@ class Replica:
             )
         info = log.append_as_leader(batches, state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin)
         now_ms = self.now_ms() if state.followers else 0
-        if state.appended(log.log_end_offset, now_ms):
+        if state.appended(log.end_offset, now_ms):
             log.update_high_watermark(state.high_watermark)
             if state.waiting:
                 self.committed()

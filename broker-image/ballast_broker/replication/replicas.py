@@ -160,7 +160,7 @@ class Replicas:
         replica = self._replicas.get(topic_partition)
         if replica is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if topic_id is not None and topic_id != replica.topic_id:
+        if topic_id is not None and topic_id is not replica.topic_id and topic_id != replica.topic_id:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         return replica.append(batches, acks, origin)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple
 
 from ballast_broker.seams import Disk
@@ -20,6 +21,7 @@ OFFSET_ENTRY = struct.Struct(">Ii")
 TIME_ENTRY = struct.Struct(">qI")
 _SPILL_ENTRIES = 128
 _PAGE_ENTRIES = 512
+_COLUMNS = (itemgetter(0), itemgetter(1))
 
 
 class OffsetEntry(NamedTuple):
@@ -155,7 +157,7 @@ class SparseIndex:
 
     def floor(self, value: int, column: int = 0) -> int:
         """Number of the last entry whose `column` is at most `value`; -1 where there is none."""
-        stored = self._on_file()
+        stored = self._stored if self._stored >= 0 else self._on_file()
         if self._pending and self._pending[0][column] <= value:
             return stored + _floor_in(self._pending, value, column)
         page = self._page
@@ -188,4 +190,4 @@ class SparseIndex:
 
 
 def _floor_in(entries: list[tuple[int, int]], value: int, column: int) -> int:
-    return bisect_right(entries, value, key=lambda entry: entry[column]) - 1
+    return bisect_right(entries, value, key=_COLUMNS[column]) - 1

@@ -29,7 +29,7 @@ from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe
 from ballast_broker.storage.producers import ProducerStates, SentBatch
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
-from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, split
+from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, is_plain, split
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import EPOCH_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
@@ -39,6 +39,7 @@ _put_offset = struct.Struct(">q").pack_into
 _put_epoch = struct.Struct(">i").pack_into
 _unpack_header = HEADER.unpack_from
 _make_header = Header._make
+_new_tuple = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
 
 
 class Log:
@@ -165,8 +166,10 @@ class Log:
 
     def update_high_watermark(self, offset: int) -> int:
         """Clamped to the log; answers what it is now."""
-        self._high_watermark = min(max(offset, self.start_offset), self.end_offset)
-        return self._high_watermark
+        if not self.start_offset <= offset <= self.end_offset:
+            offset = min(max(offset, self.start_offset), self.end_offset)
+        self._high_watermark = offset
+        return offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -196,26 +199,28 @@ class Log:
     ) -> AppendInfo:
         """Check, give offsets, stamp in place, write. One batch per call is the fast path."""
         view = memoryview(batches)
-        if len(view) < HEADER_BYTES:
+        size = len(view)
+        if size < HEADER_BYTES:
             split(view, self.topic_partition)
-        header = _make_header(_unpack_header(view))
-        if header.length + LOG_OVERHEAD != len(view) or self._inspects_records:
+        header = _unpack_header(view)
+        if header[1] + LOG_OVERHEAD != size or self._inspects_records:
             return self._append_several(view, leader_epoch, now_ms, origin)
-        config = self._config
-        check_leader_batch(view, header, config, self.topic_partition, origin, now_ms)
-        duplicate = self._check_producer(header, self.end_offset)
-        if duplicate is not None:
-            return self._duplicate(duplicate, len(view))
-        first = self.end_offset
+        if not is_plain(view, header, self._config, now_ms):
+            check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
+        if header[9] >= 0:
+            duplicate = self._check_producer(_make_header(header), self.end_offset)
+            if duplicate is not None:
+                return self._duplicate(duplicate, size)
+        first, max_timestamp = self.end_offset, header[8]
+        last = first + header[6]
         _put_offset(view, 0, first)
         _put_epoch(view, EPOCH_POSITION, leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
-        last = first + header.last_offset_delta
-        self._write(view, last, header.max_timestamp, now_ms)
-        if header.producer_id >= 0:
-            self.record_producer(header, last)
-        return AppendInfo(
-            first, last, header.max_timestamp, -1, self.start_offset, header.record_count, len(view), False, changed
+        self._write(view, last, max_timestamp, now_ms)
+        if header[9] >= 0:
+            self.record_producer(_make_header(header), last)
+        return _new_tuple(
+            AppendInfo, (first, last, max_timestamp, -1, self.start_offset, header[12], size, False, changed)
         )
 
     def _check_producer(self, header: Header, offset: int) -> SentBatch | None:

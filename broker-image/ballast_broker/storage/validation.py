@@ -17,6 +17,7 @@ from ballast_wire.records import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
+    MAGIC,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     Header,
@@ -57,6 +58,25 @@ def check_crc(batch: memoryview, header: Header, partition: object) -> None:
             ErrorCode.CORRUPT_MESSAGE,
             f"Record is corrupt (stored crc = {header.crc}) in topic partition {partition}.",
         )
+
+
+def is_plain(batch: memoryview, header: tuple[int, ...], config: LogConfig, now_ms: int) -> bool:
+    """One look at a client's commonest batch: True if `check_leader_batch` passes it, whoever it came from.
+
+    The rest (also whatever is wrong) is False, and that function says what it is. The order is that of `Header`.
+    """
+    base_offset, length, _, magic, crc, attributes, delta, _, max_timestamp, producer_id, _, sequence, count = header
+    return (
+        magic == MAGIC
+        and (producer_id < 0 or sequence >= 0)
+        and 0 <= attributes <= LAST_CODEC
+        and count == delta + 1
+        and count > 0
+        and base_offset == 0
+        and length + LOG_OVERHEAD <= config.max_message_bytes
+        and max_timestamp - now_ms <= config.message_timestamp_after_max_ms
+        and crc32c(batch[CRC_FROM:]) == crc
+    )
 
 
 def check_leader_batch(

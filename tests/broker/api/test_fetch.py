@@ -89,6 +89,9 @@ class Stage:
         name = self.names.get(topic_id)
         return None if name is None else SimpleNamespace(name=name)
 
+    def partition(self, topic_partition: TopicPartition) -> object | None:
+        return self.logs.get(topic_partition)
+
     def fetch(self, params: FetchParams, entries: list[FetchEntry]) -> list[FetchResult] | asyncio.Future[Any]:
         self.asked = [entry.topic_partition for entry in entries]
         self.waits.append(params.max_wait_ms)
@@ -108,7 +111,8 @@ class Stage:
         asked = [Request.FetchTopic.FetchPartition(partition=p, fetch_offset=o) for p, o in partitions]
         topics = [Request.FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=asked)] if asked else []
         whole = {"max_wait_ms": 500, "session_epoch": FINAL, "topics": topics} | fields
-        body = memoryview(bytes(Request(version=version, **whole).encode(version=version)))
+        tags_of_the_header = b"\0" if Request.flexible_version_q(version) else b""
+        body = memoryview(tags_of_the_header + bytes(Request(version=version, **whole).encode(version=version)))
         return self.handler.handle(body, 0, version, 7, "PLAINTEXT", ANONYMOUS)
 
     def answer(self, *partitions: tuple[int, int], version: int = BY_NAME, **fields: Any) -> Any:
