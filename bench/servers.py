@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 JARS_VARIABLE = "BALLAST_KAFKA_JARS"
 
 
@@ -51,7 +53,9 @@ class Server:
 
     name = ""
 
-    def __init__(self, *, volumes: int = 1, overrides: dict[str, str] | None = None) -> None:
+    def __init__(self, *, volumes: int = 1, overrides: dict[str, str] | None = None, node_id: int = 1) -> None:
+        self.node_id = node_id
+        self.voters: list[Server] = [self]
         self.port = free_port()
         self.controller_port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
@@ -66,9 +70,11 @@ class Server:
 
     def properties(self) -> dict[str, str]:
         return {
-            "node.id": "1",
+            "node.id": str(self.node_id),
             "process.roles": "broker,controller",
-            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "controller.quorum.voters": ",".join(
+                f"{voter.node_id}@127.0.0.1:{voter.controller_port}" for voter in self.voters
+            ),
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",
@@ -109,6 +115,11 @@ class Server:
 
     def start(self) -> None:
         begin = time.perf_counter()
+        self.spawn()
+        self.wait_until_answering(begin + START_LIMIT_S)
+        self.start_seconds = time.perf_counter() - begin
+
+    def spawn(self) -> None:
         log = (self.directory / "server.log").open("ab")
         with log:
             self.process = subprocess.Popen(
@@ -119,8 +130,6 @@ class Server:
                 cwd=self.directory,
                 env=self.environment(),
             )
-        self.wait_until_answering(begin + START_LIMIT_S)
-        self.start_seconds = time.perf_counter() - begin
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
@@ -182,9 +191,8 @@ class ApacheKafka(Server):
 
     def prepare(self, properties: Path) -> None:
         tool = ["java", "-Xmx256m", "-cp", f"{kafka_jars()}/*", "kafka.tools.StorageTool", "format"]
-        cluster_id = "MkU3OEVBNTcwNTJENDM2Qg"
         done = subprocess.run(
-            [*tool, "-t", cluster_id, "-c", str(properties)], capture_output=True, text=True, timeout=120, check=False
+            [*tool, "-t", CLUSTER_ID, "-c", str(properties)], capture_output=True, text=True, timeout=120, check=False
         )
         if done.returncode != 0:
             raise ServerFailed(f"formatting Apache Kafka's storage failed:\n{done.stdout}{done.stderr}")
@@ -196,9 +204,72 @@ class ApacheKafka(Server):
 class Ballast(Server):
     name = "ballast"
 
+    def __init__(
+        self,
+        *,
+        volumes: int = 1,
+        overrides: dict[str, str] | None = None,
+        node_id: int = 1,
+        profile: Path | None = None,
+    ) -> None:
+        super().__init__(volumes=volumes, overrides=overrides, node_id=node_id)
+        self.profile = profile  # cProfile's figures go here when the broker ends
+
+    def properties(self) -> dict[str, str]:
+        return {**super().properties(), "cluster.id": CLUSTER_ID}
+
     def environment(self) -> dict[str, str]:
         paths = [str(ROOT / part) for part in ("broker-image", "operator", "spark")]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def command(self, properties: Path) -> list[str]:
-        return [sys.executable, "-m", "ballast_broker", str(properties)]
+        profiler = [] if self.profile is None else ["-m", "cProfile", "-o", str(self.profile)]
+        return [sys.executable, *profiler, "-m", "ballast_broker", str(properties)]
+
+
+class Cluster:
+    """Several servers of one kind with one quorum among them. Use as a context manager."""
+
+    def __init__(self, kind: type[Server], count: int, *, overrides: dict[str, str] | None = None) -> None:
+        self.servers = [kind(node_id=number + 1, overrides=overrides) for number in range(count)]
+        self.name = self.servers[0].name
+        for server in self.servers:
+            server.voters = self.servers
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(server.bootstrap for server in self.servers)
+
+    def __enter__(self) -> Cluster:
+        try:
+            with ThreadPoolExecutor() as pool:  # each a process of its own, where there is anything to do
+                list(pool.map(lambda server: server.prepare(server.write_properties()), self.servers))
+            for server in self.servers:
+                server.spawn()
+            deadline = time.perf_counter() + START_LIMIT_S
+            for server in self.servers:
+                server.wait_until_answering(deadline)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for server in self.servers:
+            if server.process is not None and server.process.poll() is None:
+                server.process.send_signal(signal.SIGTERM)
+        for server in self.servers:
+            server.stop()
+            server.remove()
+
+    def cpu_seconds(self) -> float:
+        return sum(server.cpu_seconds() for server in self.servers)
+
+    def memory_bytes(self) -> int:
+        return sum(server.memory_bytes() for server in self.servers)
+
+    def tail(self) -> str:
+        return "\n".join(server.tail() for server in self.servers)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from ballast_broker.request_metrics import Latency
+from ballast_broker.request_metrics import Histogram
 
 INTERVAL_S = 0.1
 
 
 class LoopLag:
     def __init__(self) -> None:
-        self.histogram = Latency()
+        self.histogram = Histogram()
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -19,4 +19,4 @@ class LoopLag:
         while True:
             due = now() + INTERVAL_S
             await asyncio.sleep(INTERVAL_S)
-            self.histogram.observe(max(0.0, now() - due))
+            self.histogram.note(max(0.0, now() - due))

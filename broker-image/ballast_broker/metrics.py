@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Latency
+from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def family(name: str, kind: str, samples: Samples) -> Iterator[str]:
         yield "".join([f"{name}{{{labels}}} {value:d}\n" for labels, value in some])
 
 
-def histogram(name: str, labels: Labels, taken: Latency) -> Iterator[str]:
+def histogram(name: str, labels: Labels, taken: Histogram) -> Iterator[str]:
     for bound, count in zip((*LATENCY_BOUNDS_S, "+Inf"), itertools.accumulate(taken.buckets), strict=True):
         yield f'{name}_bucket{{{labels},le="{bound}"}} {count}\n'
     yield f"{name}_sum{{{labels}}} {taken.total_s:.6f}\n"

@@ -44,6 +44,13 @@ def pods(world: World) -> dict[str, dict[str, Any]]:
     return {pod["metadata"]["name"]: pod for pod in found}
 
 
+def until_in_sync(world: World) -> None:
+    def whole() -> bool:
+        return all(len(part.isr) == 3 for part in world.view().topics["orders"].partitions.values())
+
+    world.until("every replica is in sync", whole, 60)
+
+
 @contextmanager
 def producing(world: World) -> Iterator[list[str]]:
     """Records with acks=all all the time, in a thread; the list gets the errors."""
@@ -178,9 +185,8 @@ def test_a_volume_is_added_and_another_one_drained_and_removed(world: World) -> 
 
     world.until("volume b is not mounted any more", unmounted, 200)
     world.until_ready("KafkaCluster", "demo", 60)
-    seen = world.view()
-    assert len(seen.directories) == 6
-    assert all(len(part.isr) == 3 for part in seen.topics["orders"].partitions.values())
+    assert len(world.view().directories) == 6
+    until_in_sync(world)
     retained = (world.get("KafkaCluster", "demo") or {})["status"]["retainedClaims"]
     assert {"b-demo-0", "b-demo-1", "b-demo-2"} <= set(retained)
 
@@ -205,9 +211,7 @@ def test_a_deleted_pod_heals_without_a_person(world: World) -> None:
 
     world.until("another pod", healed, 60)
     world.until_ready("KafkaCluster", "demo", 60)
-    world.until(
-        "the ISR is whole", lambda: all(len(p.isr) == 3 for p in world.view().topics["orders"].partitions.values())
-    )
+    until_in_sync(world)
 
 
 @pytest.mark.spec("OPR-43")

@@ -76,7 +76,7 @@ class Dispatcher:
             if type(reply) is Pending:
                 self._measure_later(reply, "Produce", began)
             else:
-                self._metrics.produce.observe(self._now() - began)
+                self._metrics.produce.note(self._now() - began)
             return reply
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
@@ -84,7 +84,7 @@ class Dispatcher:
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:
-                self._metrics.fetch.observe(self._now() - began)
+                self._metrics.fetch.note(self._now() - began)
             return reply
         client_id, body = parse_request_header(frame)[3:]
         context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)

@@ -63,9 +63,9 @@ class Fetch:
         self._broker = broker
         self._replicas = broker.replicas
         self._sessions = sessions
-        self.metrics = metrics
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
+        self.metrics = metrics
 
     def handle(
         self,

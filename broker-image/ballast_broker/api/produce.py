@@ -75,9 +75,9 @@ Target = tuple[TopicPartition, UUID | None, Resource, SingleAnswer]
 class Produce:
     def __init__(self, broker: BrokerServices, metrics: RequestMetrics) -> None:
         self._broker = broker
-        self._metrics = metrics
         self._replicas = broker.replicas
         self._targets: dict[tuple[bytes, int, int], Target] = {}
+        self._metrics = metrics
 
     def handle(
         self, frame: memoryview, position: int, version: int, correlation_id: int, listener: str, principal: Principal

@@ -1,0 +1,242 @@
+"""`./ballast bench broker`: one Ballast broker beside one Apache Kafka broker, the same clients in turns, as ratios.
+
+Both run all the time, and the clients take turns between them, so that what else the machine does hits both. Figures
+of one run compare with nothing but the other side of that run. `--quick` makes one short pair of the raw workloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from bench.clients import Clients, Sample
+from bench.pairs import Ratio, ratio_of
+from bench.servers import ApacheKafka, Ballast, Server
+
+QUICK_BUDGET_S = 30.0
+QUICK_WARM_S = 8.0
+WARM_S = 20.0
+QUICK_RUN_S = 1.0
+RUN_S = 4.0
+MB = 1_000_000
+PROFILES = True
+Run = Callable[[Server], Sample]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`rate`: Ballast's over Kafka's, at least; `cpu` and `p99`: at most."""
+
+    name: str
+    unit: str
+    rate: float
+    cpu: float
+    p99: float | None = None
+    quick: bool = False
+    run: Run = field(repr=False, default=lambda server: Sample(0, 0))
+
+
+@dataclass
+class Row:
+    workload: Workload
+    ours: list[Sample] = field(default_factory=list)
+    theirs: list[Sample] = field(default_factory=list)
+
+    def ratio(self, value: Callable[[Sample], float]) -> Ratio | None:
+        pairs = [(value(a), value(b)) for a, b in zip(self.ours, self.theirs, strict=True)]
+        ratios = [a / b for a, b in pairs if b > 0]
+        return ratio_of(ratios) if ratios else None
+
+    @property
+    def narrow(self) -> bool:
+        ratio = self.ratio(lambda sample: sample.rate)
+        return ratio is not None and ratio.pairs >= 7 and ratio.width <= 0.10
+
+    def below(self) -> list[str]:
+        rate, cpu, p99 = self._ratios()
+        goals = self.workload
+        return [
+            *(["rate"] if rate is not None and rate.median < goals.rate else []),
+            *(["cpu"] if cpu is not None and cpu.median > goals.cpu else []),
+            *(["p99"] if goals.p99 is not None and p99 is not None and p99.median > goals.p99 else []),
+        ]
+
+    def _ratios(self) -> tuple[Ratio | None, Ratio | None, Ratio | None]:
+        return self.ratio(lambda s: s.rate), self.ratio(lambda s: s.cpu), self.ratio(lambda s: s.p99_ms)
+
+    def text(self) -> str:
+        rate, cpu, p99 = (_text(ratio) for ratio in self._ratios())
+        goals = f">= {self.workload.rate:g}, cpu <= {self.workload.cpu:g}"
+        below = self.below()
+        verdict = "" if not below else "  BELOW: " + ", ".join(below)
+        own = ", ".join(f"{sample.rate:.0f}" for sample in self.ours[-1:])
+        other = ", ".join(f"{sample.rate:.0f}" for sample in self.theirs[-1:])
+        return (
+            f"{self.workload.name:38} {own:>7} {other:>7} {self.workload.unit:5} {rate:>17} {cpu:>17} {p99:>17} "
+            f" {goals}{verdict}"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        rate, cpu, p99 = self._ratios()
+        named = {"rate": rate, "cpu": cpu, "p99": p99}
+        found = {key: [value.median, value.low, value.high] for key, value in named.items() if value is not None}
+        return {**found, "pairs": len(self.ours), "below": self.below()}
+
+
+def _text(ratio: Ratio | None) -> str:
+    return "-" if ratio is None else ratio.text() if ratio.pairs > 1 else f"{ratio.median:.2f}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", metavar="TEXT", help="only workloads whose name contains this")
+    parser.add_argument("--pairs", type=int, default=21, help="at most so many pairs of each (default: 21)")
+
+
+def run(args: argparse.Namespace) -> int:
+    directory = Path(tempfile.mkdtemp(prefix="bench-broker-"))
+    try:
+        clients = Clients(directory)
+        clients.build()
+        if args.profile:
+            return _profile(clients, args)
+        return _compare(clients, args)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _compare(clients: Clients, args: argparse.Namespace) -> int:
+    with ApacheKafka() as kafka, Ballast() as ballast:
+        clients.warm(kafka, QUICK_WARM_S if args.quick else WARM_S)
+        clients.warm(ballast, 1.0)
+        filled = _Filled(clients, size_bytes=100 * MB if args.quick else 1000 * MB)
+        rows = [Row(workload) for workload in _wanted(clients, filled, args)]
+        print(f"{'workload':38} {'Ballast':>7} {'Kafka':>7} {'':5} {'rate':>17} {'cpu':>17} {'p99':>17}  goal")
+        deadline = time.monotonic() + QUICK_BUDGET_S if args.quick else float("inf")
+        for row in rows:
+            for number in range(1 if args.quick else args.pairs):
+                if row.narrow or time.monotonic() > deadline:
+                    break
+                _one_pair(row, ballast, kafka, ours_first=number % 2 == 0)
+            if row.ours:
+                print(row.text(), flush=True)
+        facts = _facts(ballast, kafka)
+    measured = [row for row in rows if row.ours]
+    for name, (ours, theirs) in facts.items():
+        print(f"{name:38} {ours:>7.2f} {theirs:>7.2f} {'':5} {ours / theirs:>17.3f}")
+    if len(measured) < len(rows):
+        print("not measured within --quick:", ", ".join(row.workload.name for row in rows if not row.ours))
+    if args.json:
+        print(json.dumps(_summary(measured, facts)))
+    return 0
+
+
+def _one_pair(row: Row, ballast: Server, kafka: Server, *, ours_first: bool) -> None:
+    if ours_first:
+        ours, theirs = row.workload.run(ballast), row.workload.run(kafka)
+    else:
+        theirs, ours = row.workload.run(kafka), row.workload.run(ballast)
+    row.ours.append(ours)
+    row.theirs.append(theirs)
+
+
+def _facts(ballast: Server, kafka: Server) -> dict[str, tuple[float, float]]:
+    return {
+        "memory after load, MB": (ballast.memory_bytes() / MB, kafka.memory_bytes() / MB),
+        "start to first answer, s": (ballast.start_seconds, kafka.start_seconds),
+    }
+
+
+def _summary(rows: list[Row], facts: dict[str, tuple[float, float]]) -> dict[str, object]:
+    return {
+        "bench": "broker",
+        "ok": not any(row.below() for row in rows),
+        "ratios": {row.workload.name: row.as_json() for row in rows},
+        **{name: {"ballast": ours, "kafka": theirs, "ratio": ours / theirs} for name, (ours, theirs) in facts.items()},
+    }
+
+
+class _Filled:
+    """A topic with data on each server, made when the first workload reads it."""
+
+    def __init__(self, clients: Clients, size_bytes: int) -> None:
+        self._clients = clients
+        self._size_bytes = size_bytes
+        self._topics: dict[Server, tuple[str, int]] = {}
+
+    def on(self, server: Server) -> tuple[str, int]:
+        if server not in self._topics:
+            self._topics[server] = self._clients.fill(server, self._size_bytes, 1000)
+        return self._topics[server]
+
+
+def _wanted(clients: Clients, filled: _Filled, args: argparse.Namespace) -> list[Workload]:
+    every = list(_workloads(clients, filled, QUICK_RUN_S if args.quick else RUN_S))
+    if args.only:
+        return [workload for workload in every if args.only in workload.name]
+    return [workload for workload in every if workload.quick or not args.quick]
+
+
+def _workloads(clients: Clients, filled: _Filled, seconds: float) -> Iterator[Workload]:
+    """The table of what is to be beaten, with its goals."""
+    raw = partial(clients.produce, seconds=seconds)
+    small, middle, large = (clients.batch_file(*sizes) for sizes in ((100, 100), (16_384, 1000), (262_144, 1000)))
+    for count, rate in ((1, 1.3), (16, 1.1), (64, 1.1)):
+        yield Workload(
+            f"small produce requests, {count} connections", "req/s", rate, 0.7, 0.8, quick=count < 64,
+            run=partial(raw, batch=small, connections=count, depth=1, by_request=True),
+        )  # fmt: skip
+    yield Workload(
+        "produce, raw, 16 KB batches", "MB/s", 1.5, 0.5, quick=True,
+        run=partial(raw, batch=middle, connections=4, depth=4, by_request=False),
+    )  # fmt: skip
+    yield Workload(
+        "produce, raw, 256 KB batches", "MB/s", 0.8, 0.8, quick=True,
+        run=partial(raw, batch=large, connections=4, depth=2, by_request=False),
+    )  # fmt: skip
+    yield Workload(
+        "fetch, raw, 1 KB records", "MB/s", 1.5, 0.5, quick=True,
+        run=lambda server: clients.fetch(server, *filled.on(server), seconds),
+    )  # fmt: skip
+    for record, batch, size, cpu in ((100, 16_384, 200, 0.7), (1000, 16_384, 500, 0.7), (10_000, 262_144, 1000, 0.8)):
+        yield Workload(
+            f"produce, Java, {record} B, {batch // 1024} KB batches", "MB/s", 1.0, cpu,
+            run=partial(clients.java_produce, record_bytes=record, batch_bytes=batch, size_bytes=size * MB),
+        )  # fmt: skip
+    yield Workload(
+        "produce, librdkafka, 1 KB", "MB/s", 1.1, 0.8,
+        run=partial(clients.librdkafka_produce, record_bytes=1000, size_bytes=500 * MB),
+    )  # fmt: skip
+    yield Workload(
+        "consume, Java, 1 KB", "MB/s", 1.0, 0.4,
+        run=lambda server: clients.java_consume(server, *filled.on(server), 1000),
+    )  # fmt: skip
+    yield Workload(
+        "consume, librdkafka, 1 KB", "MB/s", 1.0, 0.4,
+        run=lambda server: clients.librdkafka_consume(server, *filled.on(server)),
+    )  # fmt: skip
+
+
+def _profile(clients: Clients, args: argparse.Namespace) -> int:
+    """Ballast alone under cProfile, each raw workload once: where the interpreter's time goes (it runs slower)."""
+    import pstats
+
+    for name in [workload.name for workload in _wanted(clients, _Filled(clients, 100 * MB), args) if workload.quick]:
+        with tempfile.NamedTemporaryFile(suffix=".profile") as file, contextlib.ExitStack() as stack:
+            server = Ballast(profile=Path(file.name))
+            stack.enter_context(server)
+            filled = _Filled(clients, 100 * MB)
+            every = _workloads(clients, filled, QUICK_RUN_S)
+            next(workload for workload in every if workload.name == name).run(server)
+            server.stop()
+            print(f"== {name}")
+            pstats.Stats(file.name, stream=sys.stdout).sort_stats("tottime").print_stats(25)
+    return 0

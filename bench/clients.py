@@ -1,0 +1,225 @@
+"""The clients of the broker benchmark: each drives one workload against one server and says what came of it.
+
+The same client, with the same settings, runs against both servers; what the server used meanwhile comes from /proc.
+The C load generator is built when it is needed, with the machine's own `cc`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.servers import ROOT, Server, ServerFailed, kafka_jars
+
+from ballast_wire.records import Record, encode_batch
+
+CLIENT_LIMIT_S = 180
+WRITABLE_LIMIT_S = 30
+GIGABYTE = 1e9
+_LAST_LINE = re.compile(r"(\d+) records sent, .*?\(([\d.]+) MB/sec\).*?([\d.]+) ms 99th")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run: how fast, what of the server's processor each unit cost, and the slowest hundredth (0: not measured)."""
+
+    rate: float
+    cpu: float
+    p99_ms: float = 0.0
+
+
+class Clients:
+    """Builds what the workloads need under `directory`, and runs them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._generator = directory / "loadgen"
+        self._topics = 0
+
+    def build(self) -> None:
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            raise ServerFailed("no C compiler (cc): the load generator cannot be built")
+        source = ROOT / "bench" / "loadgen.c"
+        subprocess.run([compiler, "-O2", "-o", str(self._generator), str(source)], check=True, timeout=120)
+
+    def batch_file(self, size_bytes: int, record_bytes: int) -> Path:
+        path = self._directory / f"batch-{size_bytes}-{record_bytes}"
+        if not path.exists():
+            count = max(1, size_bytes // (record_bytes + 8))
+            path.write_bytes(encode_batch([Record(None, bytes(record_bytes), 1_700_000_000_000)] * count))
+        return path
+
+    def new_topic(self, server: Server, partitions: int) -> str:
+        """Answers its name, once it can be written to."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        config = {"file.delete.delay.ms": "0"}
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        self.await_writable(server, name, partitions)
+        return name
+
+    def await_writable(self, server: Server, topic: str, partitions: int) -> None:
+        """The controller has answered, but the broker may not lead the partitions yet."""
+        probe = ["produce", topic, str(partitions), str(partitions), "1", "1", str(self.batch_file(100, 100)), "0.05"]
+        deadline = time.monotonic() + WRITABLE_LIMIT_S
+        while True:
+            try:
+                if self.generate(server, probe)["requests"] > partitions:
+                    return
+            except ServerFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def warm(self, server: Server, seconds: float) -> None:
+        """A JVM compiles what it runs often: small requests, batches, fetches, so long that the first run is fair."""
+        topic = self.new_topic(server, 4)
+        small, middle = self.batch_file(100, 100), self.batch_file(16_384, 1000)
+        self.generate(server, ["produce", topic, "4", "8", "2", "1", str(small), str(seconds * 0.5)])
+        result = self.generate(server, ["produce", topic, "4", "4", "4", "1", str(middle), str(seconds * 0.3)])
+        most = str(result["bytes"] * 6 // 10)
+        self.generate(server, ["fetch", topic, "4", "4", "1", "65536", most, str(seconds * 0.2)])
+        self.delete_topic(server, topic)
+
+    def delete_topic(self, server: Server, name: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.delete_topics([name])[name].result(30)
+
+    # -- the C load generator -------------------------------------------------------------------------------------
+    def generate(self, server: Server, arguments: list[str]) -> dict[str, Any]:
+        kind, topic, *rest = arguments
+        command = [str(self._generator), kind, "127.0.0.1", str(server.port), topic, *rest]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_LIMIT_S, check=False)
+        if done.returncode != 0:
+            raise ServerFailed(f"{server.name}: {done.stderr.strip()}\n{server.tail()}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def produce(
+        self, server: Server, batch: Path, *, connections: int, depth: int, seconds: float, by_request: bool
+    ) -> Sample:
+        """Rate in requests or MB per second; cost in microseconds per request or seconds per GB."""
+        topic = self.new_topic(server, partitions := min(connections, 8))
+        arguments = ["produce", topic, *map(str, (partitions, connections, depth, 1, batch))]
+        self.generate(server, [*arguments, str(seconds / 4)])  # warm
+        before = server.cpu_seconds()
+        result = self.generate(server, [*arguments, str(seconds)])
+        used = server.cpu_seconds() - before
+        self.delete_topic(server, topic)
+        requests, size, took = result["requests"], result["bytes"], result["seconds"]
+        if by_request:
+            return Sample(requests / took, used * 1e6 / requests, result["p99_us"] / 1000)
+        return Sample(size / took / 1e6, used * GIGABYTE / size, result["p99_us"] / 1000)
+
+    def fill(self, server: Server, size_bytes: int, record_bytes: int) -> tuple[str, int]:
+        """A topic of four partitions with at least that much in it; its name and what it has."""
+        topic = self.new_topic(server, 4)
+        batch = self.batch_file(256 * 1024, record_bytes)
+        has = 0
+        while has < size_bytes:
+            result = self.generate(server, ["produce", topic, "4", "4", "2", "1", str(batch), "0.2"])
+            has += result["bytes"]
+        return topic, has
+
+    def fetch(self, server: Server, topic: str, has: int, seconds: float) -> Sample:
+        """Everything but the last tenth (partitions are not filled evenly), again and again."""
+        before, size, took = server.cpu_seconds(), 0, 0.0
+        while took < seconds:
+            result = self.generate(server, ["fetch", topic, "4", "4", "1", "1048576", str(has * 6 // 10), "60"])
+            size, took = size + result["bytes"], took + result["seconds"]
+        return Sample(size / took / 1e6, (server.cpu_seconds() - before) * GIGABYTE / size)
+
+    # -- Apache Kafka's own tools ---------------------------------------------------------------------------------
+    def java_produce(self, server: Server, record_bytes: int, batch_bytes: int, size_bytes: int) -> Sample:
+        topic = self.new_topic(server, 4)
+        count = size_bytes // record_bytes
+        settings = [f"bootstrap.servers={server.bootstrap}", f"batch.size={batch_bytes}", "linger.ms=5"]
+        if batch_bytes > 100_000:
+            settings += ["buffer.memory=67108864", f"max.request.size={4 * batch_bytes}"]
+        before = server.cpu_seconds()
+        text = self._java(
+            "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(record_bytes),
+            "--throughput", "-1", "--producer-props", *settings,
+        )  # fmt: skip
+        used = server.cpu_seconds() - before
+        found = _LAST_LINE.findall(text)
+        self.delete_topic(server, topic)
+        if not found or int(found[-1][0]) != count:
+            raise ServerFailed(f"ProducerPerformance against {server.name} said: {text[-500:]}")
+        return Sample(float(found[-1][1]), used * GIGABYTE / size_bytes, float(found[-1][2]))
+
+    def java_consume(self, server: Server, topic: str, has: int, record_bytes: int) -> Sample:
+        before = server.cpu_seconds()
+        count = has * 9 // 10 // (record_bytes + 8)
+        text = self._java(
+            "ConsumerPerformance", "--bootstrap-server", server.bootstrap, "--topic", topic, "--messages", str(count),
+            "--hide-header",
+        )  # fmt: skip
+        used = server.cpu_seconds() - before
+        fields = text.strip().splitlines()[-1].split(", ")
+        return Sample(float(fields[8]), used * 1000 / float(fields[2]))
+
+    def _java(self, tool: str, *arguments: str) -> str:
+        command = ["java", "-Xmx512m", "-cp", f"{kafka_jars()}/*", f"org.apache.kafka.tools.{tool}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_LIMIT_S, check=False)
+        if done.returncode != 0:
+            raise ServerFailed(f"{tool}: {done.stdout[-500:]}{done.stderr[-500:]}")
+        return done.stdout
+
+    # -- librdkafka -----------------------------------------------------------------------------------------------
+    def librdkafka_produce(self, server: Server, record_bytes: int, size_bytes: int) -> Sample:
+        from confluent_kafka import Producer
+
+        topic = self.new_topic(server, 4)
+        producer = Producer(
+            {"bootstrap.servers": server.bootstrap, "linger.ms": 5, "queue.buffering.max.kbytes": 1 << 20}
+        )
+        count, value = size_bytes // record_bytes, bytes(record_bytes)
+        before, began = server.cpu_seconds(), time.perf_counter()
+        for _ in range(count):
+            while not _accepted(lambda: producer.produce(topic, value)):
+                producer.poll(0.01)
+        left = producer.flush(CLIENT_LIMIT_S)
+        took = time.perf_counter() - began
+        used = server.cpu_seconds() - before
+        self.delete_topic(server, topic)
+        if left:
+            raise ServerFailed(f"librdkafka against {server.name}: {left} records were not taken")
+        return Sample(size_bytes / took / 1e6, used * GIGABYTE / size_bytes)
+
+    def librdkafka_consume(self, server: Server, topic: str, has: int) -> Sample:
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(4)])
+        before, began, size = server.cpu_seconds(), time.perf_counter(), 0
+        while size < has * 9 // 10:
+            messages = consumer.consume(10_000, 1.0)
+            if not messages and time.perf_counter() - began > CLIENT_LIMIT_S:
+                raise ServerFailed(f"librdkafka from {server.name}: only {size} of {has} bytes came")
+            size += sum(len(message.value() or b"") for message in messages)
+        took, used = time.perf_counter() - began, server.cpu_seconds() - before
+        consumer.close()
+        return Sample(size / took / 1e6, used * GIGABYTE / size)
+
+
+def _accepted(produce: Callable[[], None]) -> bool:
+    try:
+        produce()
+    except BufferError:  # the client's queue is full: let it send
+        return False
+    return True

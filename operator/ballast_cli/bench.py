@@ -1,0 +1,44 @@
+"""Measurements, most of them beside Apache Kafka (its jars in BALLAST_KAFKA_JARS).
+
+The last line of --json is one object with the ratios: Ballast's figure divided by Kafka's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from ballast_cli import CommandError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NAMES = ("broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "scale")
+PASSES_ARGUMENTS_ON = True
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="end within a minute")
+    parser.add_argument("--json", action="store_true", help="the last line is one object with the ratios")
+    parser.add_argument("--profile", action="store_true", help="instead: where Ballast's own time goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (ROOT / "bench" / f"{args.name}.py").is_file():
+        raise CommandError(f"'bench {args.name}' is not built yet.")
+    sys.path.append(str(ROOT))
+    bench = importlib.import_module(f"bench.{args.name}")
+    if args.profile and not getattr(bench, "PROFILES", False):
+        raise CommandError(f"'bench {args.name}' has no --profile.")
+    own = argparse.ArgumentParser(prog=f"ballast bench {args.name}", description=bench.__doc__, allow_abbrev=False)
+    bench.add_arguments(own)
+    own.parse_args(args.rest, namespace=args)
+    from bench.servers import ServerFailed
+
+    try:
+        code: int = bench.run(args)
+    except ServerFailed as failed:
+        raise CommandError(str(failed)) from failed
+    return code
