@@ -12,8 +12,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from e2e.ledger import TOKEN, Ledger, read_token, token_of
 from e2e.processes import until
 
@@ -153,7 +154,7 @@ class Follower(Worker):
                 for message in self._consumer.consume(500, POLL_S):
                     if _failed(self, message):
                         continue
-                    partition, offset = message.partition(), message.offset()
+                    partition, offset = place_of(message)
                     if offset != expected[partition]:
                         self.ledger.note_problem(
                             f"the consumer of partition {partition} was given offset {offset} after "
@@ -180,7 +181,7 @@ class GroupMember(Worker):
             while not self.stopping.is_set():
                 for message in self._consumer.consume(500, POLL_S):
                     if not _failed(self, message):
-                        self.ledger.note_group_read(message.partition(), message.offset())
+                        self.ledger.note_group_read(*place_of(message))
         finally:
             self._consumer.close()
 
@@ -223,3 +224,11 @@ def leaders(admin: AdminClient, topic: str) -> dict[int, int]:
     except KafkaException:
         return {}
     return {} if found is None else {p.id: p.leader for p in found.partitions.values() if p.leader > 0}
+
+
+def place_of(message: Message) -> tuple[int, int]:
+    """Partition and offset, which a message that was read has."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
