@@ -287,7 +287,7 @@ class Chaos:
             if sound:
                 collect(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
                 for folder in self._folders(partition):
-                    collect(lambda f=folder: [] if check_indexes(f) else [], found)  # type: ignore[misc]
+                    collect(lambda f=folder: check_indexes(f), found)  # type: ignore[misc]
         if sound:
             found += check_complete(histories, self.ledger) + check_readers(histories, self.ledger)
         found += [problem for problem in self.ledger.problems if problem not in found]

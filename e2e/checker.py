@@ -143,9 +143,10 @@ def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Pat
     return found[0]
 
 
-def collect(check: Callable[[], list[str] | None], into: list[str]) -> None:
+def collect(check: Callable[[], list[str] | int | None], into: list[str]) -> None:
     """Runs one check; damage that it runs into is a finding like others."""
     try:
-        into += check() or []
+        found = check()
+        into += found if isinstance(found, list) else []  # a count says that all was well
     except Damaged as damage:
         into.append(str(damage))
