@@ -25,7 +25,7 @@ import pytest
 from blockbuster import BlockBuster
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
-NEEDS_REAL = ("java", "prometheus", "chromium", "kubernetes")
+NEEDS_REAL = ("java", "prometheus", "chromium", "kubernetes", "simulation")
 OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
 )  # fmt: skip

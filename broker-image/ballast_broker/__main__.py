@@ -16,6 +16,7 @@ from ballast_broker.config_types import ConfigError
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
+    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metrics import Observed
     from ballast_broker.metrics_server import MetricsServer
     from ballast_broker.net.server import Server
@@ -106,14 +107,17 @@ async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
     """Open before the node starts, so that probes hear "not ready" instead of nothing."""
     if node.config.metrics_port is None:
         return None
+    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metrics import MetricsPage
     from ballast_broker.metrics_server import MetricsServer
 
     pages: list[MetricsPage] = []
+    lag = LoopLag()
+    node.spawn(lag.watch(), "event loop's lag")
 
     def page() -> MetricsPage | None:
         if not pages and node.ready:
-            pages.append(MetricsPage(_observed(node, server)))
+            pages.append(MetricsPage(_observed(node, server, lag)))
         return pages[0] if pages else None
 
     metrics = MetricsServer(page, lambda: node.ready)
@@ -121,7 +125,7 @@ async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
     return metrics
 
 
-def _observed(node: Node, server: Server) -> Observed:
+def _observed(node: Node, server: Server, lag: LoopLag) -> Observed:
     from ballast_broker.metrics import Observed
 
     config, broker = node.config, node.broker
@@ -135,6 +139,7 @@ def _observed(node: Node, server: Server) -> Observed:
         traffic=node.traffic,
         quorum=node.driver,
         server=server,
+        lag=lag,
         replicas=None if broker is None else broker.replicas,
         groups=None if broker is None else broker.groups,
         per_partition=config.metrics_partitions_enable,

@@ -321,8 +321,8 @@ class _Broker:
                 services,
                 BROKER_APIS,
                 node.request_metrics,
-                produce=Produce(services),
-                fetch=Fetch(services, sessions),
+                produce=Produce(services, node.request_metrics),
+                fetch=Fetch(services, sessions, node.request_metrics),
             )
             self.ports[endpoint.name] = node.listen(endpoint, dispatcher, accept=False)
 

@@ -147,6 +147,33 @@ BROKER_PROPERTIES = {
     )
 }
 
+# Kafka has them, tools describe them, and here nothing follows from them: who sets one is told so.
+WITHOUT_EFFECT = frozenset(
+    {
+        "alter.log.dirs.replication.quota.window.num",
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        "controller.quorum.append.linger.ms",
+        "controller.quorum.request.timeout.ms",
+        "initial.broker.registration.timeout.ms",
+        "log.cleaner.threads",
+        "log.initial.task.delay.ms",
+        "metadata.max.idle.interval.ms",
+        "metadata.max.retention.bytes",
+        "replication.quota.window.num",
+        "replication.quota.window.size.seconds",
+        "socket.connection.setup.timeout.ms",
+        "unclean.leader.election.interval.ms",
+    }
+)
+
+ONLY_DYNAMIC = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+
 
 class Endpoint(NamedTuple):
     name: str
@@ -314,6 +341,10 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
         if known is None:
             warnings.append(f"property {name} is not known to Ballast and has no effect")
             continue
+        if name in WITHOUT_EFFECT:
+            warnings.append(f"property {name} has no effect in Ballast")
+        elif name in ONLY_DYNAMIC:
+            warnings.append(f"property {name} has no effect in a file: set it with kafka-configs")
         values[name] = known.parse(text)
         given.add(name)
     config = BrokerConfig(values, frozenset(given), tuple(warnings))
@@ -332,11 +363,9 @@ def _check_whole(config: BrokerConfig) -> None:
         raise ConfigError(
             f"node.id {node} and broker.id {broker} differ: they must be the same, or leave broker.id out"
         )
-    for endpoint in (*config.listeners_all, *config.advertised):
-        if endpoint.security != "PLAINTEXT":
-            raise ConfigError(f"listener {endpoint} wants {endpoint.security}: only PLAINTEXT is built so far")
     if config.is_broker and not config.client_listeners:
         raise ConfigError("listeners has none for clients: add one, for instance PLAINTEXT://:9092")
+    _check_listeners(config)
     if config.is_controller:
         _check_controller(config)
     elif not config.voters:
@@ -347,6 +376,30 @@ def _check_whole(config: BrokerConfig) -> None:
     unknown = set(config.values["cordoned.log.dirs"]) - set(directories) - {"*"}
     if unknown:
         raise ConfigError(f"cordoned.log.dirs names {', '.join(sorted(unknown))}, which log.dirs does not")
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    for endpoint in (*config.listeners_all, *config.advertised):
+        if endpoint.security != "PLAINTEXT":
+            raise ConfigError(f"listener {endpoint} wants {endpoint.security}: only PLAINTEXT is built so far")
+    names = [e.name for e in config.listeners_all]
+    places = [(e.host, e.port) for e in config.listeners_all if e.port]
+    if len(set(names)) != len(names) or len(set(places)) != len(places):
+        listed = ",".join(map(str, config.listeners_all))
+        raise ConfigError(f"listeners {listed}: each needs a name and a port of its own")
+    clients = {e.name for e in config.client_listeners}
+    for endpoint in config.advertised:
+        if endpoint.name not in clients:
+            raise ConfigError(f"advertised.listeners names {endpoint.name}, which listeners does not have for clients")
+        if endpoint.host == "0.0.0.0":
+            raise ConfigError(
+                f"advertised.listeners {endpoint}: 0.0.0.0 is no address that a client can connect to; "
+                "give the one under which this machine is known"
+            )
+    if config.is_broker and config.inter_broker_listener not in {e.name for e in config.advertised}:
+        raise ConfigError(
+            f"inter.broker.listener.name is {config.inter_broker_listener}, which advertised.listeners does not have"
+        )
 
 
 def _check_controller(config: BrokerConfig) -> None:

@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ballast_broker.request_metrics import LATENCY_BOUNDS_S
+from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.net.server import Server
     from ballast_broker.raft.driver import RaftDriver
@@ -57,6 +58,7 @@ class Observed:
     traffic: Traffic
     quorum: RaftDriver
     server: Server
+    lag: LoopLag
     replicas: Replicas | None = None
     groups: GroupCoordinator | None = None
     per_partition: bool = True
@@ -127,6 +129,10 @@ class MetricsPage:
         offline = [(labels[d.path], not d.online) for d in directories]
         yield from family("ballast_log_dir_offline", "gauge", offline)
         yield from family("ballast_log_dir_cordoned", "gauge", [(labels[d.path], d.cordoned) for d in directories])
+        cleaner, own = self._seen.logs.compactor, self._broker
+        yield from family("ballast_cleaner_passes_total", "counter", [(own, cleaner.passes)])
+        yield from family("ballast_cleaner_read_bytes_total", "counter", [(own, cleaner.cleaned_bytes)])
+        yield from family("ballast_cleaner_uncleanable_partitions", "gauge", [(own, len(cleaner.uncleanable))])
 
     def _of_requests(self) -> Iterator[str]:
         requests = self._seen.requests
@@ -135,12 +141,9 @@ class MetricsPage:
         yield from family("ballast_request_errors_total", "counter", errors)
         yield head("ballast_request_duration_seconds", "histogram")
         for api, latency in list(requests.latency.items()):
-            labels = f"{own},{label_set(api=api)}"
-            running = itertools.accumulate(latency.buckets)
-            for bound, count in zip((*LATENCY_BOUNDS_S, "+Inf"), running, strict=True):
-                yield f'ballast_request_duration_seconds_bucket{{{labels},le="{bound}"}} {count}\n'
-            yield f"ballast_request_duration_seconds_sum{{{labels}}} {latency.total_s:.6f}\n"
-            yield f"ballast_request_duration_seconds_count{{{labels}}} {latency.count}\n"
+            yield from histogram("ballast_request_duration_seconds", f"{own},{label_set(api=api)}", latency)
+        yield head("ballast_event_loop_lag_seconds", "histogram")
+        yield from histogram("ballast_event_loop_lag_seconds", own, self._seen.lag.histogram)
 
     # -- replication ----------------------------------------------------------------------------------------------
     def _of_replication(self, replicas: Replicas) -> Iterator[str]:
@@ -241,6 +244,13 @@ def family(name: str, kind: str, samples: Samples) -> Iterator[str]:
     yield head(name, kind)
     for some in in_pieces(samples):
         yield "".join([f"{name}{{{labels}}} {value:d}\n" for labels, value in some])
+
+
+def histogram(name: str, labels: Labels, taken: Histogram) -> Iterator[str]:
+    for bound, count in zip((*LATENCY_BOUNDS_S, "+Inf"), itertools.accumulate(taken.buckets), strict=True):
+        yield f'{name}_bucket{{{labels},le="{bound}"}} {count}\n'
+    yield f"{name}_sum{{{labels}}} {taken.total_s:.6f}\n"
+    yield f"{name}_count{{{labels}}} {taken.count}\n"
 
 
 def in_pieces(things: Iterable[T]) -> Iterator[list[T]]:

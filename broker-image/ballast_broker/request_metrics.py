@@ -10,7 +10,9 @@ from ballast_wire.errors import ErrorCode
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class Latency:
+class Histogram:
+    """How often which time was taken; the last bucket has what is above all bounds."""
+
     __slots__ = ("buckets", "total_s")
 
     def __init__(self) -> None:
@@ -21,7 +23,7 @@ class Latency:
     def count(self) -> int:
         return sum(self.buckets)
 
-    def observe(self, seconds: float) -> None:
+    def note(self, seconds: float) -> None:
         self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self.total_s += seconds
 
@@ -30,15 +32,17 @@ class RequestMetrics:
     """`produce` and `fetch` are two of `latency`, at hand for whoever counts them at every request."""
 
     def __init__(self) -> None:
-        self.produce = Latency()
-        self.fetch = Latency()
-        self.latency: dict[str, Latency] = {"Produce": self.produce, "Fetch": self.fetch}
+        self.produce = Histogram()
+        self.fetch = Histogram()
+        self.latency: dict[str, Histogram] = {"Produce": self.produce, "Fetch": self.fetch}
         self.errors: Counter[tuple[str, str]] = Counter()
 
-    def answered(self, api: str, seconds: float, error: ErrorCode = ErrorCode.NONE) -> None:
+    def answered(self, api: str, seconds: float) -> None:
         entry = self.latency.get(api)
         if entry is None:
-            entry = self.latency[api] = Latency()
-        entry.observe(seconds)
-        if error is not ErrorCode.NONE:
-            self.errors[api, error.name] += 1
+            entry = self.latency[api] = Histogram()
+        entry.note(seconds)
+
+    def refused(self, api: str, code: int) -> None:
+        """An answer, or a part of one, tells this error."""
+        self.errors[api, ErrorCode(code).name] += 1

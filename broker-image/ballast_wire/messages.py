@@ -36,11 +36,12 @@ def _engine() -> Any:
     partial = "kafka" not in sys.modules
     _enter_kafka_package()
     try:
-        from kafka.protocol import api_data, api_message
+        from kafka.protocol import api_data, api_header, api_message
     finally:
         if partial:  # leave no half package behind for somebody who wants the client
             sys.modules.pop("kafka", None)
-    return types.SimpleNamespace(message=api_message.ApiMessage, data=api_data.ApiData)
+    responses: dict[int, Any] = api_header.ResponseClassRegistry._response_class_registry
+    return types.SimpleNamespace(message=api_message.ApiMessage, data=api_data.ApiData, responses=responses)
 
 
 @cache
@@ -50,17 +51,17 @@ def message(name: str) -> Any:
     own = importlib.resources.files(OWN_SCHEMAS).joinpath(f"{name}.json").is_file()
     base = engine.message if name.endswith(("Request", "Response")) else engine.data
     keywords: dict[str, Any] = {"load_json": OWN_SCHEMAS} if own else {}
+    registered = dict(engine.responses)
     made: Any = types.new_class(name, (base,), keywords)
+    engine.responses.clear()  # the engine gives answers to its own client by this table: ours do not belong there
+    engine.responses.update(registered)
     if base is engine.message:
         made.decode = classmethod(functools.partial(_decode, base))
     return made
 
 
 def _decode(base: Any, kind: Any, *data: Any, **how: Any) -> Any:
-    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers.
-
-    Arguments as there: in one process with kafka-python's clients the engine uses our classes for them, too.
-    """
+    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers."""
     found = base.decode.__func__(kind, *data, **how)
     found._header = None
     return found

@@ -14,7 +14,17 @@ from ballast_planner.assemble import Step, by_gain, steps_of
 from ballast_planner.bounds import bounds_of
 from ballast_planner.check import check_plan
 from ballast_planner.exact import score_of, solve_exactly
-from ballast_planner.goals import ORDER, PREFERENCES, SPACE, SPACE_LARGE_FIRST, Goal, evacuation, racks
+from ballast_planner.goals import (
+    AFTER_LARGE,
+    LARGE_AT_ONCE,
+    ORDER,
+    PREFERENCES,
+    PREPARATION,
+    SPACE,
+    Goal,
+    evacuation,
+    racks,
+)
 from ballast_planner.goals import directories as directories_goal
 from ballast_planner.levels import Levels, find_levels, readable_directories
 from ballast_planner.model import Bools, ClusterLoad, Ints
@@ -46,14 +56,25 @@ def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_ta
         return _finish_balance(bench, movable, chosen)[0]
     repaired = pursue_goals(bench, chosen, SPACE)
     other = Workbench(load, levels, movable)
-    pursue_goals(other, chosen, SPACE_LARGE_FIRST)
-    bench = other if _outdoes(other, bench) else bench
+    if _large_first(other, chosen) and _outdoes(other, bench):
+        bench = other
     exact = None if repaired else _exact(bench, movable, chosen)
     if exact is not None:
         plan, complete = _finish_balance(exact, movable, chosen)
         if complete:
             return plan
     return _finish_balance(bench, movable, chosen)[0]
+
+
+def _large_first(bench: Workbench, options: PlanOptions) -> bool:
+    """The goals in their other order; False, and nothing more done, where there are no large replicas to begin with."""
+    pursue_goals(bench, options, PREPARATION)
+    before = len(bench.moved)
+    LARGE_AT_ONCE.improve(bench, options)
+    if len(bench.moved) == before:
+        return False
+    pursue_goals(bench, options, AFTER_LARGE)
+    return True
 
 
 def _outdoes(one: Workbench, other: Workbench) -> bool:

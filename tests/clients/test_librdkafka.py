@@ -331,3 +331,14 @@ def test_topics_come_by_themselves(broker: RunningBroker, topic: str) -> None:
     reader.assign(from_beginning(topic))
     assert read(reader, 1)[0].value() == b"x"
     reader.close()
+
+
+@pytest.mark.spec("TOP-24")
+def test_topics_are_not_deleted_where_that_is_switched_off(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    broker = own_broker(delete_topic_enable="false")
+    create(broker, topic)
+    with pytest.raises(KafkaException) as refused:
+        admin(broker).delete_topics([topic])[topic].result(PATIENCE_S)
+    assert refused.value.args[0].code() == KafkaError.TOPIC_DELETION_DISABLED

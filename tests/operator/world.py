@@ -6,12 +6,14 @@ Everything asynchronous runs on one loop in a thread; a test says what it wants 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack
 from ballast_operator.apply.kubernetes import ApiError, path_of
-from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.kafka import KafkaView
 
 T = TypeVar("T")
@@ -58,6 +60,11 @@ class World:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+        # The client library leaves sockets that failed to connect to the garbage collector, which would tell of it
+        # in whatever test comes next.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     # The operator's processes.
 
@@ -185,8 +192,17 @@ class World:
         return self._kafka
 
     def view(self) -> KafkaView:
-        """All of the Kafka cluster."""
-        return self.run(observe_cluster(self.kafka))
+        """All of the Kafka cluster; while a broker that is online does not answer, it is asked again."""
+
+        def look() -> KafkaView | None:
+            try:
+                found = self.run(observe_cluster(self.kafka))
+            except KafkaUnavailableError:
+                return None
+            online = {broker.id for broker in found.brokers.values() if broker.online}
+            return found if online and online <= found.described else None
+
+        return self.until("Kafka answers", look, 60)  # type: ignore[return-value]
 
 
 __all__ = ["API", "ApiError", "World"]

@@ -20,6 +20,11 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CHECK_INTERVAL_S = 0.1
 QUIET_LIMIT_S = 60.0
 TOPIC = "t"
+NETWORKS: list[dict[str, float]] = [
+    {"max_delay_s": 0.003},
+    {"max_delay_s": 0.02, "slow_chance": 0.05},
+    {"max_delay_s": 0.1, "slow_chance": 0.1, "slow_delay_s": 0.6},
+]
 
 
 @dataclass
@@ -30,6 +35,7 @@ class Plan:
     partitions: int = 3
     seconds: float = 60.0
     faults: int = 8
+    least_faults: int = 5
     settle_s: float = 5.0
     power_loss: bool = True
     properties: dict[str, str] = field(default_factory=dict)
@@ -43,7 +49,7 @@ class Run:
         self.plan = plan
         self.rng = random.Random(seed)
         self.loop = loop
-        self.fabric = Fabric(random.Random(self.rng.random()))
+        self.fabric = Fabric(random.Random(self.rng.random()), **self.rng.choice(NETWORKS))
         self.trace: list[str] = []
         self.machines = [
             Machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
@@ -65,6 +71,7 @@ class Run:
             "listeners": f"PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
             "log.dirs": "/data/a,/data/b",
             "log.cleaner.enable": "false",
+            "log.index.size.max.bytes": "8192",
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "replica.lag.time.max.ms": "3000",
@@ -113,18 +120,35 @@ class Run:
 
     # -- faults ---------------------------------------------------------------------------------------------------
     async def _faults(self, end: float) -> None:
-        kinds = [self._kill, self._kill, self._stop, self._partition, self._one_way, self._step_clock, self._kill_two]
+        kinds = [
+            self._kill,
+            self._stop,
+            self._partition,
+            self._one_way,
+            self._step_clock,
+            self._kill_two,
+            self._cut_and_kill,
+            self._kill_as_another_returns,
+        ]
         if self.plan.power_loss:
             kinds.append(self._power)
         gap = (end - self.loop.time()) / max(1, self.plan.faults)
-        while self.loop.time() < end:
+        while self.loop.time() < end or self.fault_count < self.plan.least_faults:
             await self.rng.choice(kinds)()
             self.fault_count += 1
             await asyncio.sleep(self.rng.uniform(0.2, gap))
 
     def _victim(self) -> Machine | None:
+        """A machine that is up; often one that leads something, for that is where mistakes hurt."""
         up = [m for m in self.machines if m.is_up]
+        leading = [m for m in up if self._leads(m)]
+        if leading and self.rng.random() < 0.7:
+            return self.rng.choice(leading)
         return self.rng.choice(up) if up else None
+
+    def _leads(self, machine: Machine) -> bool:
+        broker = machine.process.node.broker if machine.process is not None else None
+        return broker is not None and any(state.is_leader for state in broker.replicas.partitions())
 
     async def _back_later(self, machine: Machine) -> None:
         await asyncio.sleep(self.rng.choice([0.01, 0.5, 2.0, 6.0]))
@@ -148,9 +172,41 @@ class Run:
         for machine in victims:
             await self._back_later(machine)
 
-    async def _power(self) -> None:
+    async def _cut_and_kill(self) -> None:
+        """Clients still reach it, the other brokers do not: then it dies with what only it has."""
         machine = self._victim()
         if machine is not None:
+            self.note(f"{machine.host} is cut off from the other brokers, then killed")
+            self.fabric.partition({machine.host}, {m.host for m in self.machines} - {machine.host})
+            await asyncio.sleep(self.rng.choice([0.1, 0.5, 2.0]))
+            machine.kill()
+            self.fabric.heal()
+            await self._back_later(machine)
+
+    async def _kill_as_another_returns(self) -> None:
+        """One comes back and has yet to catch up when another one dies."""
+        one, other = self.rng.sample(self.machines, 2)
+        self.note(f"{one.host} is killed; {other.host} will be when it is back")
+        one.kill()
+        await asyncio.sleep(self.rng.choice([1.0, 4.0]))
+        if not one.is_up:
+            one.start()
+        deadline = self.loop.time() + 5.0
+        while not self._serves(one) and self.loop.time() < deadline:  # noqa: ASYNC110  (virtual time)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(self.rng.choice([0.0, 0.005, 0.02, 0.1]))
+        self.note(f"{other.host} is killed")
+        other.kill()
+        await self._back_later(other)
+
+    def _serves(self, machine: Machine) -> bool:
+        broker = machine.process.node.broker if machine.process is not None else None
+        return broker is not None and broker.is_running
+
+    async def _power(self) -> None:
+        """Only while the others are in sync: two memories lost at once are more than replication promises to bear."""
+        machine = self._victim()
+        if machine is not None and self._settled():
             self.note(f"{machine.host} loses power")
             machine.lose_power()
             await self._back_later(machine)
@@ -170,7 +226,7 @@ class Run:
         others = {m.host for m in self.machines} - {machine.host}
         self.note(f"{machine.host} is cut off")
         self.fabric.partition({machine.host}, others)
-        await asyncio.sleep(self.rng.choice([0.5, 3.0, 7.0]))
+        await asyncio.sleep(self.rng.choice([0.5, 3.0, 9.0]))
         self.note("the network is whole")
         self.fabric.heal()
 
@@ -178,7 +234,7 @@ class Run:
         one, other = self.rng.sample(self.machines, 2)
         self.note(f"{one.host} is not heard by {other.host}")
         self.fabric.partition({one.host}, {other.host}, both_ways=False)
-        await asyncio.sleep(self.rng.choice([0.5, 3.0, 7.0]))
+        await asyncio.sleep(self.rng.choice([0.5, 3.0, 9.0]))
         self.note("the network is whole")
         self.fabric.heal()
 

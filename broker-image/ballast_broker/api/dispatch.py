@@ -20,6 +20,7 @@ from ballast_broker.api.registry import Api, Handler, handler_of
 from ballast_broker.api.services import BrokerServices
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
+from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.fast.reader import MalformedRequest
@@ -75,7 +76,7 @@ class Dispatcher:
             if type(reply) is Pending:
                 self._measure_later(reply, "Produce", began)
             else:
-                self._metrics.produce.observe(self._now() - began)
+                self._metrics.produce.note(self._now() - began)
             return reply
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
@@ -83,7 +84,7 @@ class Dispatcher:
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:
-                self._metrics.fetch.observe(self._now() - began)
+                self._metrics.fetch.note(self._now() - began)
             return reply
         client_id, body = parse_request_header(frame)[3:]
         context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
@@ -123,18 +124,17 @@ class Dispatcher:
     async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:
         try:
             response = await self._handlers(api)(request, context)
-            error = ErrorCode.NONE
         except ApiError as refused:
-            error = refused.code
-            response = failure_response(api.name, request, context.version, error, refused.message)
+            response = failure_response(api.name, request, context.version, refused.code, refused.message)
         except Exception:
             log.exception("%s version %d failed", api.name, context.version)
-            error = ErrorCode.UNKNOWN_SERVER_ERROR
-            response = failure_response(api.name, request, context.version, error, None)
-        self._metrics.answered(api.name, self._now() - began, error)
+            response = failure_response(api.name, request, context.version, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        self._metrics.answered(api.name, self._now() - began)
         if response is None:
             return None
         version = response.version if response.version is not None else context.version
+        for code in errors_in(response, version):
+            self._metrics.refused(api.name, code)
         flexible = is_flexible(api.name + "Request", version)
         data = response.encode(version=version)
         return (frame_response(context.api_key, context.correlation_id, data, flexible=flexible),)

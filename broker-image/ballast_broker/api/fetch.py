@@ -21,7 +21,7 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
-from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams, FetchResult
+from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -46,10 +46,10 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.request_metrics import RequestMetrics
+
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-
-
 MAXIMUM_TARGETS = 16_384
 _READ = Operation.READ
 _NONE = ErrorCode.NONE
@@ -59,12 +59,13 @@ Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
 
 
 class Fetch:
-    def __init__(self, broker: BrokerServices, sessions: FetchSessions) -> None:
+    def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._replicas = broker.replicas
         self._sessions = sessions
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
+        self.metrics = metrics
 
     def handle(
         self,
@@ -92,10 +93,12 @@ class Fetch:
             for partition in partitions
         ]
         try:
-            session, followed, incremental = self._session(request, asked, version)
+            session, followed, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
+            self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
-        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener)
+        tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
+        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, tells_aborted)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
@@ -104,9 +107,9 @@ class Fetch:
             request.max_wait_ms,
             min(request.max_bytes, self._fetch_max_bytes),
         )
-        if any(not f.known for f in followed):
+        if any(f.refusal is not None for f in followed):
             params.max_wait_ms = 0  # an error is told at once
-        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.known])
+        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.refusal is None])
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
@@ -143,22 +146,20 @@ class Fetch:
         found = self._replicas.fetch(FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes), [entry])
         if type(found) is list:
             result = found[0]
-            if result.is_plain:
+            if result.is_plain and isolation != READ_COMMITTED:
                 data = result.slice
                 if data is not None:
                     self._broker.traffic.fetched(topic_partition, data.size)
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start_offset)
                 return answer.parts(correlation_id, offsets, data)
         by_id = version >= FIRST_WITH_TOPIC_ID
-        followed = Followed((topic_id if by_id else topic_partition.topic, single.partition), entry, known=True)
-        if by_id and self._broker.image().topics.by_id(topic_id) is None:
-            followed.known = False  # deleted since: said as such
-        later = _Answer(self, None, [followed], False, version, correlation_id, listener)
+        followed = Followed((topic_id if by_id else topic_partition.topic, single.partition), entry)
+        later = _Answer(self, None, [followed], False, version, correlation_id, listener, isolation == READ_COMMITTED)
         return later.encode(found) if isinstance(found, list) else later.later(found)
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(
-        self, request: FetchRequest, asked: list[Followed], version: int
+        self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal
     ) -> tuple[Session | None, list[Followed], bool]:
         """The session (or none), all that is to be read now, and whether only news is to be told."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
@@ -172,8 +173,8 @@ class Fetch:
         session = self._sessions.take(request, uses_topic_ids)
         session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])
         for followed in session.followed.values():
-            if not followed.known:
-                self._look_up(followed)
+            if followed.refusal is not None:
+                self._look_up(followed, principal, of_follower=request.replica_id >= 0)
         return session, list(session.followed.values()), True
 
     def _follow(
@@ -188,24 +189,25 @@ class Fetch:
             asked.log_start_offset,
             asked.max_bytes,
         )
-        followed = Followed((key, asked.partition), entry, known=not isinstance(key, UUID))
-        if not followed.known:
-            self._look_up(followed)
-        name = entry.topic_partition.topic
-        allowed = (
-            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
-            if replica_id >= 0
-            else authorize(principal, Operation.READ, topic(name))
-        )
-        if not allowed:
-            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        followed = Followed((key, asked.partition), entry)
+        self._look_up(followed, principal, of_follower=replica_id >= 0)
         return followed
 
-    def _look_up(self, followed: Followed) -> None:
-        found = self._broker.image().topics.by_id(followed.entry.topic_id)
-        if found is not None:
+    def _look_up(self, followed: Followed, principal: Principal, *, of_follower: bool) -> None:
+        """Does the topic exist, and may it be read?"""
+        if isinstance(followed.key[0], UUID):
+            found = self._broker.image().topics.by_id(followed.entry.topic_id)
+            if found is None:
+                followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
+                return
             followed.entry.topic_partition = TopicPartition(found.name, followed.key[1])
-            followed.known = True
+        name = followed.entry.topic_partition.topic
+        allowed = (
+            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
+            if of_follower
+            else authorize(principal, Operation.READ, topic(name))
+        )
+        followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def broker(self) -> BrokerServices:
@@ -215,7 +217,16 @@ class Fetch:
 class _Answer:
     """One request's answer, now or later."""
 
-    __slots__ = ("_correlation_id", "_fetch", "_followed", "_incremental", "_listener", "_session", "_version")
+    __slots__ = (
+        "_correlation_id",
+        "_fetch",
+        "_followed",
+        "_incremental",
+        "_listener",
+        "_nothing_aborted",
+        "_session",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -226,6 +237,7 @@ class _Answer:
         version: int,
         correlation_id: int,
         listener: str,
+        tells_aborted: bool,
     ) -> None:
         self._fetch = fetch
         self._session = session
@@ -234,6 +246,8 @@ class _Answer:
         self._version = version
         self._correlation_id = correlation_id
         self._listener = listener
+        # Who reads committed data only is told that nothing was aborted; others are told nothing.
+        self._nothing_aborted: list[tuple[int, int]] | None = [] if tells_aborted else None
 
     def later(self, results: asyncio.Future[list[FetchResult]]) -> Pending:
         reply: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
@@ -256,14 +270,14 @@ class _Answer:
         leaders: set[int] = set()
         waiting = iter(results)
         for followed in self._followed:
-            result = next(waiting) if followed.known else self._unknown(followed)
+            result = next(waiting) if followed.refusal is None else _refused(followed, followed.refusal)
             if self._session is not None:
                 news = followed.is_news(result)
                 if self._incremental and not news:
                     result.release()
                     continue
                 followed.told(result)
-                if result.slice is not None:
+                if result.slice is not None and result.slice.size:
                     self._session.to_the_end(followed.key)
             topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
         return encode_fetch_response(
@@ -278,6 +292,8 @@ class _Answer:
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
+        if result.error is not ErrorCode.NONE:
+            self._fetch.metrics.refused("Fetch", result.error)
         if result.slice is not None:
             self._fetch.broker.traffic.fetched(result.topic_partition, result.slice.size)
         return FetchAnswer(
@@ -286,17 +302,23 @@ class _Answer:
             result.high_watermark,
             result.last_stable_offset,
             result.log_start_offset,
-            result.aborted or ([] if result.error in UNKNOWN else None),
+            result.aborted or self._aborted_of(result.error),
             result.preferred_replica,
             result.slice,
             EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,
             leader,
         )
 
-    def _unknown(self, followed: Followed) -> FetchResult:
-        return FetchResult(followed.entry.topic_partition, ErrorCode.UNKNOWN_TOPIC_ID)
+    def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
+        if error in UNKNOWN:
+            return []
+        return self._nothing_aborted if error is ErrorCode.NONE else None
 
     def _endpoints(self, ids: set[int]) -> list[NodeEndpoint]:
         if not ids or self._version < FIRST_WITH_ENDPOINTS:
             return []
         return node_endpoints(self._fetch.broker, ids, self._listener)
+
+
+def _refused(followed: Followed, refusal: ErrorCode) -> FetchResult:
+    return FetchResult(followed.entry.topic_partition, refusal)

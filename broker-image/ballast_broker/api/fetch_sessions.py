@@ -30,7 +30,7 @@ class Followed:
 
     key: Key
     entry: FetchEntry
-    known: bool  # does the topic exist here? Looked up again while it does not
+    refusal: ErrorCode | None = None  # an unknown topic, or one that may not be read; looked up again while it is so
     high_watermark: int = -2
     log_start_offset: int = -2
 
@@ -65,7 +65,7 @@ class Session:
             if standing is None:
                 self.followed[followed.key] = followed
             else:
-                standing.entry, standing.known = followed.entry, followed.known
+                standing.entry, standing.refusal = followed.entry, followed.refusal
         for key in forgotten:
             self.followed.pop(key, None)
 

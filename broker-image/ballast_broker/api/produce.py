@@ -35,6 +35,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.request_metrics import RequestMetrics
 
 ACKS_ALL = -1
 NO_TOPIC_ID = UUID(int=0)
@@ -72,10 +73,11 @@ Target = tuple[TopicPartition, UUID | None, Resource, SingleAnswer]
 
 
 class Produce:
-    def __init__(self, broker: BrokerServices) -> None:
+    def __init__(self, broker: BrokerServices, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._replicas = broker.replicas
         self._targets: dict[tuple[bytes, int, int], Target] = {}
+        self._metrics = metrics
 
     def handle(
         self, frame: memoryview, position: int, version: int, correlation_id: int, listener: str, principal: Principal
@@ -133,6 +135,7 @@ class Produce:
                 raise ProduceRefused("a produce without acks was refused") from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            self._metrics.refused("Produce", error.code)
             refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
             return encode_produce_response(version, correlation_id, refused, self._leaders(refused, version, listener))
         self._broker.traffic.produced(topic_partition, len(batches))
@@ -159,6 +162,7 @@ class Produce:
         answers = topics[0][1]
         if not isinstance(outcome, ErrorCode):
             return self._later(topics, [(answers, 0, outcome)], version, correlation_id, listener)
+        self._metrics.refused("Produce", outcome)
         answers[0] = ProduceAnswer(answers[0].partition, outcome)
         return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
 
@@ -181,12 +185,15 @@ class Produce:
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:
+                future = None
                 if refusal is not None:
-                    answers.append(ProduceAnswer(number, refusal))
-                    continue
-                answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
+                    answer = ProduceAnswer(number, refusal)
+                else:
+                    answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
                 if future is not None:
                     waits.append((answers, len(answers), future))
+                elif answer.error:
+                    self._metrics.refused("Produce", answer.error)
                 answers.append(answer)
         if request.acks == 0:
             if any(answer.error for _, answers in topics for answer in answers):
@@ -268,6 +275,7 @@ class Produce:
             left -= 1
             error = future.result()
             if error is not ErrorCode.NONE:
+                self._metrics.refused("Produce", error)
                 answers[index] = ProduceAnswer(answers[index].partition, error)
             if not left and not reply.done():
                 leaders = self._leaders(topics, version, listener)

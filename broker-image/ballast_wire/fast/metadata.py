@@ -7,7 +7,7 @@ PURE.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 from uuid import UUID
@@ -81,6 +81,13 @@ class MetadataResponse:
         if version != self.version:
             raise ValueError(f"encoded for version {self.version}, not {version}")
         return b"".join(self._parts)
+
+    def error_codes(self) -> Iterator[int]:
+        """Of the topics that have one: it is their first field."""
+        for topic in self._parts[1:-1]:
+            code = int.from_bytes(topic[:2], "big", signed=True)
+            if code:
+                yield code
 
 
 def encode_topic(

@@ -122,7 +122,13 @@ class ManagedCluster:
         return verdict or self._health(scene), status
 
     def _health(self, scene: Scene) -> Verdict:
-        return self.explain(scene.cluster) or health(scene.view, scene.cluster.spec.brokers)
+        wanted = scene.cluster.spec.brokers
+        troubled = self.explain(scene.cluster)
+        # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
+        ready = sum(pod.ready for ordinal, pod in scene.kube.pods.items() if ordinal < wanted)
+        if troubled is None and ready < wanted:
+            return CLUSTER["Starting"].says(online=ready, brokers=wanted)
+        return troubled or health(scene.view, wanted)
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube

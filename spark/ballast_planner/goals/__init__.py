@@ -32,7 +32,10 @@ class LargeAtOnce:
 
 LEVELLING: tuple[Goal, ...] = (large, brokers, directories)
 # Twice: what is too large for any room shows only once the easy bytes have moved.
-SPACE: tuple[Goal, ...] = (evacuation, racks, *LEVELLING, *LEVELLING, remainder)
-SPACE_LARGE_FIRST: tuple[Goal, ...] = (evacuation, racks, LargeAtOnce(), brokers, directories, remainder)
+PREPARATION: tuple[Goal, ...] = (evacuation, racks)
+SPACE: tuple[Goal, ...] = (*PREPARATION, *LEVELLING, *LEVELLING, remainder)
+# The other way to go about it: PREPARATION, LARGE_AT_ONCE, AFTER_LARGE.
+LARGE_AT_ONCE: Goal = LargeAtOnce()
+AFTER_LARGE: tuple[Goal, ...] = (brokers, directories, remainder)
 PREFERENCES: tuple[Goal, ...] = (traffic, leaders)
 ORDER = SPACE + PREFERENCES

@@ -54,6 +54,7 @@ class ControllerConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     leader_imbalance_per_broker_percentage: int = 10
+    delete_topic_enable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
 from ballast_wire.wording import WORDING
 
+FIRST_THAT_KNOWS_DELETION_DISABLED = 3
+
 Allowed = Callable[[str], bool]
 
 
@@ -160,6 +162,9 @@ def _describe(
 
 def delete_topics(context: CommandContext, request: Any) -> Outcome:
     """By name (the versions before 6 have a list of names only) or by id."""
+    if not context.config.delete_topic_enable:
+        old = request.API_VERSION < FIRST_THAT_KNOWS_DELETION_DISABLED
+        raise ApiError(ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
     response = message("DeleteTopicsResponse")(responses=[], throttle_time_ms=0)
     records = []
     wanted = _wanted(request)

@@ -1,0 +1,85 @@
+"""What the clients of a run were told: what was sent, what was acknowledged, what was read. Any thread.
+
+A record's value begins with its token: the producer's number and its sequence in one integer. A producer sends
+sequence s to partition s modulo the number of partitions, so the token says where the record must be. One token and
+one offset are 16 bytes: half an hour of records fits in memory.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from array import array
+from dataclasses import dataclass, field
+
+TOKEN = struct.Struct(">q")
+SEQUENCE_BITS = 40
+SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
+
+
+def token_of(producer: int, sequence: int) -> int:
+    return producer << SEQUENCE_BITS | sequence
+
+
+def describe(token: int) -> str:
+    return f"record {token & SEQUENCE_MASK} of producer {token >> SEQUENCE_BITS}"
+
+
+def read_token(value: bytes | None) -> int:
+    if value is None or len(value) < TOKEN.size:
+        return -1
+    (token,) = TOKEN.unpack_from(value)
+    return int(token)
+
+
+def _integers() -> array[int]:
+    return array("q")
+
+
+@dataclass
+class Told:
+    """Of one partition: tokens and their offsets, in the order in which the client heard of them."""
+
+    tokens: array[int] = field(default_factory=_integers)
+    offsets: array[int] = field(default_factory=_integers)
+
+    def note(self, token: int, offset: int) -> None:
+        self.offsets.append(offset)
+        self.tokens.append(token)
+
+
+class Ledger:
+    def __init__(self, partitions: int, producers: int) -> None:
+        self.partitions = partitions
+        self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
+        self.acknowledged = [Told() for _ in range(partitions)]
+        self.acknowledged_bytes = 0
+        self.consumed = [Told() for _ in range(partitions)]
+        self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group was given it
+        self._problems: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def acknowledged_count(self) -> int:
+        return sum(len(told.offsets) for told in self.acknowledged)
+
+    @property
+    def consumed_count(self) -> int:
+        return sum(len(told.offsets) for told in self.consumed)
+
+    def note_group_read(self, partition: int, offset: int) -> None:
+        with self._lock:
+            read = self.group_read[partition]
+            if offset >= len(read):
+                read.extend(bytes(offset + 1 - len(read)))
+            read[offset] = 1
+
+    def note_problem(self, text: str) -> None:
+        with self._lock:
+            self._problems.append(text)
+
+    @property
+    def problems(self) -> list[str]:
+        """What the clients themselves found wrong."""
+        with self._lock:
+            return list(self._problems)

@@ -1,0 +1,153 @@
+"""A partition's folder as it lies on disk: batches in order over its segments, and whether its indexes are right.
+
+Reads only, and needs no broker; a folder that a broker writes to at the moment may be read as well, up to the last
+whole batch. What is wrong raises `Damaged`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ballast_wire.records import BatchView, CorruptBatch, iterate_batches
+
+PIECE_BYTES = 8 * 1024 * 1024  # larger than any batch
+INDEX_ENTRY = struct.Struct(">Ii")
+TIME_INDEX_ENTRY = struct.Struct(">qI")
+
+
+class Damaged(Exception):
+    """What is on disk is not a sound log."""
+
+
+@dataclass
+class Cursor:
+    """How far a reader has come: segment, position in it, and the offset that comes next."""
+
+    segment: int = 0
+    position: int = 0
+    next_offset: int = 0
+
+
+def segments(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.log"))
+
+
+def log_path(folder: Path, segment: int, suffix: str = ".log") -> Path:
+    return folder / f"{segment:020d}{suffix}"
+
+
+def size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+def read_batches(folder: Path, cursor: Cursor, *, whole: bool) -> Iterator[BatchView]:
+    """From the cursor to the end; the cursor moves along. `whole`: nothing may follow the last batch."""
+    while True:
+        for batch in _segment_batches(log_path(folder, cursor.segment), cursor.position):
+            if batch.base_offset != cursor.next_offset:
+                raise Damaged(
+                    f"{folder.name}: offset {batch.base_offset} comes where {cursor.next_offset} is due, "
+                    f"at {cursor.position} in segment {cursor.segment}"
+                )
+            cursor.position += batch.size_bytes
+            cursor.next_offset = batch.last_offset + 1
+            yield batch
+        later = [base for base in segments(folder) if base > cursor.segment]
+        left_over = log_path(folder, cursor.segment).stat().st_size - cursor.position
+        if left_over and (whole or later):
+            raise Damaged(
+                f"{folder.name}: {left_over} bytes after offset {cursor.next_offset - 1} in segment {cursor.segment} "
+                f"are no batch"
+            )
+        if not later:
+            return
+        if later[0] != cursor.next_offset:
+            raise Damaged(f"{folder.name}: segment {later[0]} comes where offset {cursor.next_offset} is due")
+        cursor.segment, cursor.position = later[0], 0
+
+
+def _segment_batches(path: Path, position: int) -> Iterator[BatchView]:
+    """Whole batches with a right CRC; ends at the first bytes that are none."""
+    with path.open("rb") as file:
+        while True:
+            file.seek(position)
+            piece = memoryview(file.read(PIECE_BYTES))
+            start = position
+            try:
+                for batch in iterate_batches(piece, whole=False):
+                    if not batch.crc_is_right():
+                        return
+                    position += batch.size_bytes
+                    yield batch
+            except CorruptBatch:
+                return
+            if position == start:
+                return
+
+
+def check_indexes(folder: Path, *, from_segment: int = 0) -> int:
+    """Every entry of both indexes must say what the log says; answers how many entries were looked at.
+
+    An index of an active segment may end in zeros: it is as long as it may grow.
+    """
+    seen = 0
+    for segment in segments(folder):
+        if segment < from_segment:
+            continue
+        ends: dict[int, int] = {}  # position of a batch → its last offset
+        newest: dict[int, int] = {}  # last offset of a batch → newest timestamp up to it
+        position, highest = 0, -1
+        for batch in _segment_batches(log_path(folder, segment), 0):
+            highest = max(highest, batch.header.max_timestamp)
+            ends[position] = batch.last_offset
+            newest[batch.last_offset] = highest
+            position += batch.size_bytes
+        # Read after the log was: a broker may append meanwhile, so entries beyond what was read say nothing.
+        seen += _check_offset_index(log_path(folder, segment, ".index"), segment, ends, position)
+        seen += _check_time_index(log_path(folder, segment, ".timeindex"), segment, newest)
+    return seen
+
+
+def _check_offset_index(path: Path, segment: int, ends: dict[int, int], size: int) -> int:
+    previous, count = -1, 0
+    for relative, position in _entries(path, INDEX_ENTRY):
+        if position >= size:
+            break
+        if ends.get(position) != segment + relative or relative <= previous:
+            raise Damaged(
+                f"{path.parent.name}/{path.name} says that the batch at {position} ends with offset "
+                f"{segment + relative}; the log says {ends.get(position, 'that none begins there')}"
+            )
+        previous, count = relative, count + 1
+    return count
+
+
+def _check_time_index(path: Path, segment: int, newest: dict[int, int]) -> int:
+    previous, count = -1, 0
+    last = max(newest, default=-1)
+    for timestamp, relative in _entries(path, TIME_INDEX_ENTRY):
+        if segment + relative > last:
+            break
+        if newest.get(segment + relative) != timestamp or timestamp <= previous:
+            raise Damaged(
+                f"{path.parent.name}/{path.name} says that offset {segment + relative} has timestamp {timestamp}; "
+                f"the newest up to it is {newest.get(segment + relative, 'unknown')}"
+            )
+        previous, count = timestamp, count + 1
+    return count
+
+
+def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[int, int]]:
+    data = path.read_bytes()
+    end = len(data) - len(data) % entry.size
+    empty = bytes(entry.size)
+    for position in range(0, end, entry.size):
+        if data[position : position + entry.size] == empty:
+            if any(data[position:end]):
+                raise Damaged(f"{path.parent.name}/{path.name} goes on after an empty entry at {position}")
+            return
+        first, second = entry.unpack_from(data, position)
+        yield first, second

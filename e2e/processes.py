@@ -1,0 +1,255 @@
+"""Real broker processes on loopback: started, stopped, frozen and killed by pid, and ended whatever happens.
+
+A broker keeps its port and its data directories over restarts, as a pod does. Ports lie below the range that the
+kernel gives to outgoing connections, so nobody else takes one while its broker is down. Blocking; one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+READY_S = 120.0
+STOP_S = 60.0
+POLL_S = 0.02
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+VOLUMES = ("a", "b", "c")
+LOWEST_PORT = 10_000
+PORT_ATTEMPTS = 1000
+WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
+
+
+class BrokerTrouble(Exception):
+    """A broker that did not do what it must: start, stay, stop."""
+
+
+class BrokerProcess:
+    """One broker. `start` returns when it is spawned, `wait_ready` when it serves."""
+
+    def __init__(self, folder: Path, node_id: int, port: int, properties: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.node_id = node_id
+        self.port = port
+        self.volumes = [folder / name for name in VOLUMES]
+        self.paused = False
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / "server.properties"
+        self._output = folder / "output.log"
+        self._output_from = 0
+        values = {"node.id": str(node_id), "log.dirs": ",".join(map(str, self.volumes)), **properties}
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        assert not self.is_running
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "broker-image")}
+        self._output_from = self._output.stat().st_size if self._output.exists() else 0
+        with self._output.open("ab") as output:
+            # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ballast_broker", str(self._file), "--log-level", "info"],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
+            )  # fmt: skip
+        self.paused = False
+
+    def wait_ready(self, seconds: float = READY_S) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._said_ready():
+            if not self.is_running:
+                raise BrokerTrouble(f"broker {self.node_id} ended while it started; see {self._output}")
+            if time.monotonic() > deadline:
+                raise BrokerTrouble(f"broker {self.node_id} is not ready after {seconds:.0f} s; see {self._output}")
+            time.sleep(POLL_S)
+
+    def _said_ready(self) -> bool:
+        with self._output.open("rb") as output:
+            output.seek(self._output_from)
+            return b" is ready on " in output.read()
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._wait(STOP_S)
+
+    def stop(self, seconds: float = STOP_S) -> None:
+        """An orderly stop; raises where it takes too long or ends badly."""
+        self._signal(signal.SIGTERM)
+        code = self._wait(seconds)
+        if code != 0:
+            self.kill()
+            what = "did not stop" if code is None else f"stopped with exit code {code}"
+            raise BrokerTrouble(f"broker {self.node_id} {what} within {seconds:.0f} s; see {self._output}")
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+        self.paused = False
+
+    def complaints(self) -> list[str]:
+        """Lines of its output that no fault excuses."""
+        if not self._output.exists():
+            return []
+        lines = self._output.read_text(errors="replace").splitlines()
+        found = [number for number, line in enumerate(lines) if any(word in line for word in WORDS_OF_A_BUG)]
+        return [f"broker {self.node_id} wrote: {_last_of_traceback(lines[number:])}" for number in found]
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self.is_running:
+            self._process.send_signal(number)
+
+    def _wait(self, seconds: float) -> int | None:
+        if self._process is None:
+            return 0
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def _last_of_traceback(lines: list[str]) -> str:
+    last = next((line for line in lines[1:] if re.match(r"[\w.]+(Error|Exception|Failed|Group|\w+:)", line)), lines[0])
+    return last[:300]
+
+
+class Cluster:
+    """Brokers 1 to N, each with both roles. A context: on leaving, every process has ended."""
+
+    def __init__(self, folder: Path, count: int, properties: Mapping[str, str]) -> None:
+        ports = free_ports(2 * count)
+        controllers = ports[count:]
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
+        self.folder = folder
+        self.brokers = []
+        for node_id in range(1, count + 1):
+            port, controller = ports[node_id - 1], controllers[node_id - 1]
+            own = {
+                "process.roles": "broker,controller",
+                "cluster.id": CLUSTER_ID,
+                "controller.quorum.voters": voters,
+                "controller.listener.names": "CONTROLLER",
+                "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+                "group.initial.rebalance.delay.ms": "0",
+                "auto.create.topics.enable": "false",
+                "offsets.topic.num.partitions": "4",
+                "offsets.topic.replication.factor": str(min(3, count)),
+                **properties,
+            }
+            self.brokers.append(BrokerProcess(folder / f"broker-{node_id}", node_id, port, own))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker in self.brokers:
+            broker.kill()
+
+    def start(self) -> None:
+        for broker in self.brokers:
+            broker.start()
+        for broker in self.brokers:
+            broker.wait_ready()
+
+    def stop(self) -> None:
+        """All asked at once: the last ones have no quorum left to hand their leaderships to, and must stop too."""
+        trouble = []
+        for broker in self.brokers:
+            broker._signal(signal.SIGTERM)
+        for broker in self.brokers:
+            try:
+                broker.stop()
+            except BrokerTrouble as failure:
+                trouble.append(str(failure))
+        if trouble:
+            raise BrokerTrouble("; ".join(trouble))
+
+    def active_controller(self) -> int | None:
+        """Its node id as the brokers say, or None where none of them knows now."""
+        for broker in self.brokers:
+            if broker.is_running and not broker.paused:
+                with contextlib.suppress(OSError, ValueError):
+                    return _quorum_leader(broker.port)
+        return None
+
+
+def until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below the kernel's range for outgoing connections."""
+    highest = 32_768
+    with contextlib.suppress(OSError, ValueError):
+        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = random.SystemRandom().sample(range(LOWEST_PORT, max(highest, LOWEST_PORT + 5000)), PORT_ATTEMPTS)
+    found: list[int] = []
+    for port in candidates:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise BrokerTrouble(f"no {count} free ports on loopback")
+
+
+def _quorum_leader(port: int, timeout_s: float = 2.0) -> int | None:
+    """Asked of a broker with DescribeQuorum."""
+    from ballast_wire.headers import frame_request
+    from ballast_wire.messages import message
+
+    body: Any = message("DescribeQuorumRequest")
+    topic = body.TopicData(
+        topic_name="__cluster_metadata", partitions=[body.TopicData.PartitionData(partition_index=0)]
+    )
+    frame = frame_request(55, 0, 1, "chaos", body(topics=[topic]).encode(version=0), flexible=True)
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+        connection.settimeout(timeout_s)
+        connection.sendall(frame)
+        with connection.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", _exactly(stream, 4))
+            answer = _exactly(stream, size)
+    response = message("DescribeQuorumResponse").decode(answer[5:], version=0)
+    partitions = response.topics[0].partitions if response.topics else []
+    leader = partitions[0].leader_id if partitions and not partitions[0].error_code else -1
+    return leader if leader > 0 else None
+
+
+def _exactly(stream: Any, size: int) -> bytes:
+    data: bytes = stream.read(size)
+    if len(data) != size:
+        raise ConnectionError("the broker hung up")
+    return data

@@ -1,0 +1,69 @@
+"""Faults on a cluster of three real brokers on loopback under load, with a checker.
+
+Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen and restarted, in an
+order that the seed gives, while producers and consumers go on. In the end: nothing acknowledged is lost, nothing is
+there twice, each producer's order is kept, all replicas are equal. The exit code is 1 where that does not hold; the
+data then stays where it is, with the seed and the history printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+from ballast_cli import CommandError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="how long faults go on (3)")
+    parser.add_argument("--seed", type=int, metavar="S", help="the order of faults (any)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the brokers keep their data (.ballast/chaos-S)")
+
+
+def run(args: argparse.Namespace) -> int:
+    seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
+    folder = data_folder(args.data, f"chaos-{seed}")
+    sys.path.append(str(ROOT))
+    from e2e.chaos import Chaos, Settings
+
+    freezes = (0.5, 3.0, 8.0, 15.0) + ((60.0,) if args.minutes >= 10 else ())
+    settings = Settings(seed, seconds=args.minutes * 60, freeze_seconds=freezes)
+    print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
+    try:
+        verdict = Chaos(folder, settings, say).run()
+    except KeyboardInterrupt:
+        print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
+        raise
+    summary = (
+        f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; "
+        f"slowest return {verdict.slowest_return_s:.1f} s"
+    )
+    if not verdict.findings:
+        shutil.rmtree(folder)
+        print(f"{summary}: nothing lost, nothing doubled, order kept, replicas equal")
+        return 0
+    print(f"\n{summary}\nseed {seed} FAILED:")
+    print("\n".join(f"  {finding}" for finding in verdict.findings))
+    print("what happened:")
+    print("\n".join(f"  {line}" for line in verdict.history))
+    print(f"the data is in {folder}; again: ./ballast chaos --seed {seed} --minutes {args.minutes:g}")
+    return 1
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def data_folder(wanted: Path | None, name: str) -> Path:
+    """A new folder: a run never begins on the data of another one."""
+    folder = (wanted or Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / name).absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CommandError(f"{folder} is not empty; remove it, or choose another with --data.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,161 @@
+"""The broker's configuration: Kafka's names and defaults, and refusals that say what is allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ballast_broker.config import (
+    BROKER_PROPERTIES,
+    ONLY_DYNAMIC,
+    WITHOUT_EFFECT,
+    BrokerConfig,
+    Endpoint,
+    Voter,
+    broker_config,
+    parse_properties,
+)
+from ballast_broker.config_types import ConfigError
+from ballast_broker.topic_config import TOPIC_PROPERTIES
+
+SOURCES = Path(__file__).resolve().parents[3] / "broker-image" / "ballast_broker"
+MINIMAL = {"node.id": "1"}
+CLUSTER = {
+    "node.id": "2",
+    "process.roles": "broker,controller",
+    "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+    "controller.quorum.voters": "1@a:9093,2@b:9093,3@[::1]:9093",
+}
+
+
+def config(**changes: str) -> BrokerConfig:
+    return broker_config(MINIMAL | {name.replace("_", "."): text for name, text in changes.items()})
+
+
+def test_the_defaults_are_enough_for_one_node() -> None:
+    found = config()
+    assert (found.node_id, found.is_broker, found.is_controller) == (1, True, True)
+    assert found.client_listeners == (Endpoint("PLAINTEXT", "", 9092),)
+    assert found.log_directories == ("/tmp/kafka-logs",)
+    assert (found.log_segment_bytes, found.log_retention_hours) == (1 << 30, 168)
+    assert found.warnings == ()
+
+
+def test_one_of_several_controllers() -> None:
+    found = broker_config(CLUSTER)
+    assert found.voters == (Voter(1, "a", 9093), Voter(2, "b", 9093), Voter(3, "::1", 9093))
+    assert [e.name for e in found.client_listeners] == ["PLAINTEXT"]
+    assert [e.name for e in found.controller_listeners] == ["CONTROLLER"]
+    assert found.inter_broker_listener == "PLAINTEXT"
+
+
+def test_listeners_have_names() -> None:
+    found = config(
+        listeners="INTERNAL://:9092,EXTERNAL://0.0.0.0:9094",
+        advertised_listeners="INTERNAL://here:9092, EXTERNAL://there:19094",
+        listener_security_protocol_map="INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+        inter_broker_listener_name="INTERNAL",
+    )
+    assert found.advertised == (Endpoint("INTERNAL", "here", 9092), Endpoint("EXTERNAL", "there", 19094))
+    assert found.inter_broker_listener == "INTERNAL"
+
+
+def test_the_broker_id_of_old_files_is_taken() -> None:
+    assert broker_config({"broker.id": "7"}).node_id == 7
+    assert broker_config({"broker.id": "7", "node.id": "7"}).node_id == 7
+
+
+def test_overrides_win() -> None:
+    found = broker_config(MINIMAL | {"num.partitions": "2"}, ["num.partitions=5", "log.dirs=/a,/b"])
+    assert (found.num_partitions, found.log_directories) == (5, ("/a", "/b"))
+
+
+def test_log_dirs_win_over_log_dir() -> None:
+    assert config(log_dir="/a", log_dirs="/b, /c").log_directories == ("/b", "/c")
+    assert config(log_dir="/a").log_directories == ("/a",)
+    assert config(log_dirs="/b,/c").metadata_directory == "/b"
+    assert config(log_dirs="/b,/c", metadata_log_dir="/m").metadata_directory == "/m"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        ({"num.partitions": "many"}, "Invalid value many for configuration num.partitions: Not a number of type INT"),
+        ({"num.partitions": "2147483648"}, "Not a number of type INT"),
+        ({"log.segment.bytes": "100"}, "Value must be at least 1048576"),
+        ({"auto.create.topics.enable": "yes"}, "Expected value to be either true or false"),
+        ({"log.cleaner.min.cleanable.ratio": "1.5"}, "Value must be no more than 1"),
+        ({"compression.type": "brotli"}, "configuration compression.type"),
+        ({"process.roles": "broker,king"}, "process.roles"),
+        ({"metrics.port": "70000"}, "Value must be no more than 65535"),
+        ({"node.id": "-1"}, "node.id is missing"),
+        ({"broker.id": "3"}, "node.id 1 and broker.id 3 differ"),
+        ({"listeners": "PLAINTEXT:9092"}, "Value must be NAME://HOST:PORT"),
+        ({"listeners": "INTERNAL://:9092"}, "listener.security.protocol.map does not map"),
+        ({"listeners": "SSL://:9092"}, "only PLAINTEXT is built so far"),
+        ({"listeners": "CONTROLLER://:9092"}, "none for clients"),
+        ({"listeners": "PLAINTEXT://:9092,PLAINTEXT://:9093"}, "a name and a port of its own"),
+        ({"listeners": "PLAINTEXT://:9092,CONTROLLER://:9092"}, "a name and a port of its own"),
+        ({"advertised.listeners": "SSL://a:9092"}, "only PLAINTEXT"),
+        ({"advertised.listeners": "CONTROLLER://a:9092"}, "which listeners does not have for clients"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0 is no address"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0 is no address"),
+        ({"inter.broker.listener.name": "OTHER"}, "inter.broker.listener.name is OTHER"),
+        ({"log.dirs": "/a,/b,/a"}, "names a directory twice"),
+        ({"log.dirs": "/a,/b", "cordoned.log.dirs": "/c"}, "cordoned.log.dirs names /c"),
+        ({"controller.quorum.voters": "2@a:9093"}, "does not name node.id 1"),
+        ({"controller.quorum.voters": "a:9093"}, "Value must be ID@HOST:PORT"),
+        ({"controller.quorum.voters": "1@a:9093,2@b:9093"}, "none for the controller"),
+        ({"process.roles": "broker"}, "must know its controllers"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_is_allowed(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        broker_config(MINIMAL | changes)
+
+
+def test_what_has_no_effect_is_told() -> None:
+    found = config(log_retention_hourz="1", log_cleaner_threads="4", leader_replication_throttled_rate="1000")
+    assert sorted(found.warnings) == [
+        "property leader.replication.throttled.rate has no effect in a file: set it with kafka-configs",
+        "property log.cleaner.threads has no effect in Ballast",
+        "property log.retention.hourz is not known to Ballast and has no effect",
+    ]
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="give it as name=value"):
+        broker_config(MINIMAL, ["num.partitions"])
+
+
+def test_no_property_is_read_and_then_ignored() -> None:
+    """Each is used somewhere, gives a topic config its default, or is said to have no effect."""
+    table = SOURCES / "config.py"
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
+    of_topics = {name for entry in TOPIC_PROPERTIES.values() for name, _ in entry.synonyms}
+    used = {
+        name
+        for name in BROKER_PROPERTIES
+        if name in of_topics
+        or re.search(rf"config\.{name.replace('.', '_')}\b", code)
+        or f'values["{name}"]' in table.read_text(encoding="utf-8")
+    }
+    assert used.isdisjoint(WITHOUT_EFFECT)
+    assert set(BROKER_PROPERTIES) - used == WITHOUT_EFFECT | ONLY_DYNAMIC
+
+
+def test_properties_files_are_read_as_java_reads_them() -> None:
+    text = "\n".join(
+        ["# a comment", "! another", "", "a=1", " b : 2 ", "c=x=y:z", "d=one,\\", "   two", "e", "log.dirs=/a b/c "]
+    )
+    assert parse_properties(text) == {
+        "a": "1",
+        "b": "2",
+        "c": "x=y:z",
+        "d": "one,two",
+        "e": "",
+        "log.dirs": "/a b/c",
+    }

@@ -1,0 +1,77 @@
+"""Topic configs: what they come to for a log, from the topic, the broker's properties, and Kafka's defaults."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from ballast_broker.config import broker_config
+from ballast_broker.config_types import ConfigError
+from ballast_broker.log_config import LogConfig
+from ballast_broker.topic_config import TOPIC_PROPERTIES, check_topic_configs, log_config
+
+
+def test_the_table_has_what_a_log_is_configured_with() -> None:
+    assert {entry.property.field for entry in TOPIC_PROPERTIES.values()} == {field.name for field in fields(LogConfig)}
+
+
+def test_defaults_are_the_same_everywhere() -> None:
+    assert log_config({}, {}) == LogConfig()
+    assert broker_config({"node.id": "1"}).log_config({}) == LogConfig()
+
+
+@pytest.mark.spec("TOP-23")
+def test_the_topic_wins_over_the_broker() -> None:
+    broker = broker_config({"node.id": "1", "log.retention.ms": "1000", "log.segment.bytes": "2000000"})
+    found = broker.log_config({"retention.ms": "5", "cleanup.policy": "compact,delete"})
+    assert (found.retention_ms, found.segment_bytes) == (5, 2_000_000)
+    assert found.cleanup_policy == {"compact", "delete"}
+
+
+@pytest.mark.spec("LOG-10", "LOG-20")
+@pytest.mark.parametrize(
+    ("given", "retention_ms"),
+    [
+        ({}, 168 * 3_600_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1"}, 60_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1", "log.retention.ms": "1"}, 1),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.minutes": "-1"}, -1),
+        ({"log.retention.ms": "-1", "log.retention.hours": "1"}, -1),
+    ],
+)
+def test_the_finer_unit_wins(given: dict[str, str], retention_ms: int) -> None:
+    assert broker_config({"node.id": "1"} | given).log_config({}).retention_ms == retention_ms
+
+
+@pytest.mark.spec("LOG-10")
+def test_roll_hours_are_taken_where_ms_is_not_set() -> None:
+    assert broker_config({"node.id": "1", "log.roll.hours": "2"}).log_config({}).segment_ms == 7_200_000
+    both = {"node.id": "1", "log.roll.hours": "2", "log.roll.ms": "7"}
+    assert broker_config(both).log_config({}).segment_ms == 7
+
+
+@pytest.mark.spec("TOP-20")
+@pytest.mark.parametrize(
+    ("configs", "says"),
+    [
+        ({"retention.mz": "1"}, "Unknown topic config name: retention.mz"),
+        ({"retention.ms": "soon"}, "Invalid value soon for configuration retention.ms: Not a number of type LONG"),
+        ({"retention.ms": "-2"}, "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
+        ({"cleanup.policy": "shred"}, "Invalid value shred for configuration cleanup.policy"),
+        ({"min.cleanable.dirty.ratio": "2"}, "Value must be no more than 1"),
+        ({"leader.replication.throttled.replicas": "0:1,x"}, "leader.replication.throttled.replicas"),
+        ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "min.compaction.lag.ms (5) >"),
+    ],
+)
+def test_a_bad_config_is_named(configs: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check_topic_configs(configs)
+
+
+def test_throttled_replicas_are_a_list_or_a_star() -> None:
+    for text in ("*", "0:1,1:2", ""):
+        check_topic_configs({"leader.replication.throttled.replicas": text})

@@ -1,0 +1,117 @@
+"""The operator killed at any time, and two of them at once: the end is right and nothing was done twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from world import World
+
+from ballast_operator.model.kafka import TopicPartition
+from ballast_operator.observe import observe_broker_configs, observe_topic_configs
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # The client library leaves sockets that failed to connect to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+KILLS = 6
+TOPICS = 60
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("world"))
+    try:
+        found.start()
+        volumes = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
+        found.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": volumes, "resyncSeconds": 5})
+        found.until_ready("KafkaCluster", "demo", 90)
+        found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.mark.spec("OPR-04")
+@pytest.mark.spec("OPR-35")
+def test_killed_again_and_again_while_topics_and_reassignments_are_worked_on(world: World) -> None:
+    chance = random.Random(7)
+    world.topic("moving", replicaAssignment=[[0, 1], [0, 1], [0, 1], [0, 1]])
+    world.until_ready("KafkaTopic", "moving")
+    world.patch("KafkaTopic", "moving", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    names = [f"topic-{index:03d}" for index in range(TOPICS)]
+    for index, name in enumerate(names):
+        if index % (TOPICS // KILLS) == 0:
+            world.kill_operator()
+            world.restart_operator()
+        if index % 20 == 5:
+            rows = [{"topic": "moving", "partition": index // 20, "replicas": [2, 1]}]
+            world.reassign(f"move-{index}", partitions=rows, throttle={"interBroker": "1Mi", "intraBroker": "1Mi"})
+        policy = "Delete" if index % 2 else "Retain"
+        world.topic(name, partitions=2, replicas=2, config={"retention.ms": 1000000 + index}, deletionPolicy=policy)
+        end = time.monotonic() + chance.random() / 10
+        world.until("a moment passes", lambda: time.monotonic() > end)  # noqa: B023
+    for name in names:
+        world.until_ready("KafkaTopic", name, 90)
+    for index in range(5, TOPICS, 20):
+        world.until_phase(f"move-{index}", "Succeeded")
+    seen = world.view()
+    assert all(len(seen.topics[name].partitions) == 2 for name in names)
+    assert {part.replicas for index, part in seen.topics["moving"].partitions.items() if index < 3} == {(2, 1)}
+    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+    configs = world.run(observe_topic_configs(world.kafka, [*names, "moving"]))
+    assert configs.pop("moving") == {}
+    assert configs == {name: {"retention.ms": str(1000000 + index)} for index, name in enumerate(names)}
+    assert [c for c in world.list("KafkaTopic") if c["status"]["conditions"][0]["reason"] == "TopicExists"] == []
+
+
+@pytest.mark.spec("OPR-20")
+def test_after_all_that_deletion_still_follows_the_policy(world: World) -> None:
+    names = [
+        body["metadata"]["name"] for body in world.list("KafkaTopic") if body["metadata"]["name"].startswith("topic-")
+    ]
+    world.kill_operator()
+    for name in names:
+        world.delete("KafkaTopic", name)
+    world.restart_operator()
+    for name in names:
+        world.until_gone("KafkaTopic", name, 60)
+    left = world.view().topics
+    assert [name for name in names if name in left] == [name for index, name in enumerate(names) if index % 2 == 0]
+
+
+@pytest.mark.spec("OPR-35")
+def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(world: World) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=world.bootstrap.split(","), acks="all", batch_size=1 << 20)
+    for _ in range(100):
+        producer.send("moving", bytes(100_000), partition=3)
+    producer.flush(60)
+    producer.close()
+    rows = [{"topic": "moving", "partition": 3, "replicas": [2, 1]}]
+    world.reassign("middle", partitions=rows, throttle={"interBroker": "1Mi"})
+    world.until("it moves", lambda: TopicPartition("moving", 3) in world.view().ongoing)
+    world.kill_operator()
+    assert world.run(observe_broker_configs(world.kafka, [2]))[2] != {}
+    world.restart_operator()
+    world.until_phase("middle", "Succeeded")
+    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+
+@pytest.mark.spec("OPR-04")
+def test_of_two_operators_one_acts_and_the_other_takes_over_in_time(world: World) -> None:
+    other = world.start_another_operator()
+    log = world.data / "other.log"
+    world.until("the other one runs", lambda: other.poll() is None and log.exists(), 20)
+    world.topic("with-two", partitions=1)
+    world.until_ready("KafkaTopic", "with-two")
+    began = time.monotonic()
+    world.kill_operator()
+    world.topic("after", partitions=1)
+    world.until_ready("KafkaTopic", "after", 20)
+    assert time.monotonic() - began < 16
+    assert "this operator leads" in log.read_text()

@@ -1,0 +1,246 @@
+"""A cluster that the operator runs, as a person changes it: scaling, volumes, restarts, failures; clients go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from world import World
+
+from ballast_operator.apply.kubernetes import path_of
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    # The client library leaves sockets that failed to connect to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+VOLUMES = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("world"))
+    try:
+        found.start()
+        apply(found)
+        found.until_ready("KafkaCluster", "demo", 90)
+        found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
+        found.topic("orders", partitions=6, replicas=3)
+        found.until_ready("KafkaTopic", "orders")
+        yield found
+    finally:
+        found.stop()
+
+
+def apply(world: World, **spec: Any) -> None:
+    world.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": VOLUMES, "resyncSeconds": 5, **spec})
+
+
+def pods(world: World) -> dict[str, dict[str, Any]]:
+    found = world.objects("v1", "pods", "ballast.dev/cluster=demo")
+    return {pod["metadata"]["name"]: pod for pod in found}
+
+
+def until_in_sync(world: World) -> None:
+    def whole() -> bool:
+        return all(len(part.isr) == 3 for part in world.view().topics["orders"].partitions.values())
+
+    world.until("every replica is in sync", whole, 60)
+
+
+@contextmanager
+def producing(world: World) -> Iterator[list[str]]:
+    """Records with acks=all all the time, in a thread; the list gets the errors."""
+    from kafka import KafkaProducer
+
+    errors: list[str] = []
+    stop = threading.Event()
+    sent = threading.Event()
+    producer = KafkaProducer(
+        bootstrap_servers=world.bootstrap.split(","), acks="all", linger_ms=5, delivery_timeout_ms=60_000
+    )
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                producer.send("orders", b"x" * 100).get(70)
+                sent.set()
+            except Exception as error:
+                errors.append(repr(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert sent.wait(30)
+    try:
+        yield errors
+    finally:
+        stop.set()
+        thread.join(80)
+        producer.close()
+
+
+@pytest.mark.spec("OPR-41")
+def test_what_is_built(world: World) -> None:
+    assert set(pods(world)) == {"demo-0", "demo-1", "demo-2"}
+    claims = world.objects("v1", "persistentvolumeclaims", "ballast.dev/cluster=demo")
+    assert len(claims) == 6
+    budget = world.objects("policy/v1", "poddisruptionbudgets")
+    assert [one["metadata"]["name"] for one in budget] == ["demo"]
+    status = (world.get("KafkaCluster", "demo") or {})["status"]
+    assert status["voters"] == [0, 1, 2]
+    assert [broker["pod"] for broker in status["brokers"]] == ["demo-0", "demo-1", "demo-2"]
+    assert status["clusterId"] == world.view().cluster_id
+
+
+@pytest.mark.spec("OPR-42")
+def test_scale_up_proposes_and_scale_down_drains_first(world: World) -> None:
+    apply(world, brokers=4)
+    world.until_ready("KafkaCluster", "demo", 60)
+    world.until("broker 3 is online", lambda: 3 in world.view().brokers and world.view().brokers[3].online)
+    proposals = world.until(
+        "a proposal for broker 3",
+        lambda: [r for r in world.list("Reassignment") if r["spec"].get("addBrokers") == [3]],
+    )
+    assert proposals[0]["spec"]["approval"] == "Required"
+    world.reassign("give", partitions=[{"topic": "orders", "partition": n, "replicas": [3, 1, 2]} for n in range(3)])
+    world.until_phase("give", "Succeeded")
+    with producing(world) as errors:
+        apply(world)
+        world.until("the pod of broker 3 is gone", lambda: "demo-3" not in pods(world), 90)
+        world.until_ready("KafkaCluster", "demo", 60)
+    assert errors == []
+    seen = world.view()
+    assert {b for part in seen.topics["orders"].partitions.values() for b in part.replicas} <= {0, 1, 2}
+    assert all(len(part.replicas) == 3 for part in seen.topics["orders"].partitions.values())
+    world.until("broker 3 is unregistered", lambda: 3 not in world.view().brokers)
+    retained = (world.get("KafkaCluster", "demo") or {})["status"]["retainedClaims"]
+    assert retained == ["a-demo-3", "b-demo-3"]
+
+
+@pytest.mark.spec("OPR-42")
+def test_a_scale_down_that_cannot_finish_holds_and_says_what_is_left(world: World) -> None:
+    apply(world, brokers=4)
+    world.until("broker 3 is online", lambda: 3 in world.view().brokers and world.view().brokers[3].online, 60)
+    world.topic("everywhere", partitions=1, replicas=4)
+    world.until_ready("KafkaTopic", "everywhere")
+    apply(world)
+    message = world.until_reason("KafkaCluster", "demo", "ScaleDownHeld", 60)
+    assert "everywhere-0" in message
+    assert "demo-3" in pods(world)
+    assert 3 in world.view().topics["everywhere"].partitions[0].replicas
+    apply(world, brokers=4)
+    world.until_ready("KafkaCluster", "demo", 60)
+    world.patch("KafkaTopic", "everywhere", {"spec": {"replicas": 3}})
+    world.until("three replicas", lambda: world.view().topics["everywhere"].replication_factor == 3, 60)
+    for one in world.list("Reassignment"):
+        world.delete("Reassignment", one["metadata"]["name"])
+    apply(world)
+    world.until("the pod of broker 3 is gone", lambda: "demo-3" not in pods(world), 90)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-42")
+def test_brokers_that_vote_cannot_be_removed(world: World) -> None:
+    apply(world, brokers=2)
+    assert "at least 3" in world.until_reason("KafkaCluster", "demo", "VotersCannotChange")
+    assert len(pods(world)) == 3
+    apply(world)
+    world.until_ready("KafkaCluster", "demo")
+
+
+@pytest.mark.spec("OPR-44")
+def test_a_changed_configuration_rolls_while_clients_go_on(world: World) -> None:
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
+    with producing(world) as errors:
+        apply(world, config={"num.partitions": 2})
+
+        def rolled() -> bool:
+            after = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
+            return len(after) == 3 and not set(after.values()) & set(before.values())
+
+        world.until("all pods are new", rolled, 150)
+        world.until_ready("KafkaCluster", "demo", 60)
+    assert errors == []
+    assert all(part.leader >= 0 for part in world.view().topics["orders"].partitions.values())
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_is_added_and_another_one_drained_and_removed(world: World) -> None:
+    spec = {"config": {"num.partitions": 2}}
+    more = [*VOLUMES, {"name": "c", "size": "4Gi"}]
+    apply(world, volumes=more, **spec)
+    world.until("each broker has three directories", lambda: len(world.view().directories) == 9, 150)
+    world.until_ready("KafkaCluster", "demo", 60)
+    less = [more[0], more[2]]
+    apply(world, volumes=less, **spec)
+
+    def unmounted() -> bool:
+        mounted = [
+            v["name"] for pod in pods(world).values() for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v
+        ]
+        return sorted(set(mounted)) == ["a", "c"] and len(mounted) == 6
+
+    world.until("volume b is not mounted any more", unmounted, 200)
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert len(world.view().directories) == 6
+    until_in_sync(world)
+    retained = (world.get("KafkaCluster", "demo") or {})["status"]["retainedClaims"]
+    assert {"b-demo-0", "b-demo-1", "b-demo-2"} <= set(retained)
+
+
+@pytest.mark.spec("OPR-43")
+def test_the_volume_with_the_metadata_log_is_not_removed(world: World) -> None:
+    spec = {"config": {"num.partitions": 2}}
+    apply(world, volumes=[{"name": "c", "size": "4Gi"}], **spec)
+    assert "Volume a" in world.until_reason("KafkaCluster", "demo", "VolumeNeeded")
+    apply(world, volumes=[{"name": "a", "size": "4Gi"}, {"name": "c", "size": "4Gi"}], **spec)
+    world.until_ready("KafkaCluster", "demo")
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_deleted_pod_heals_without_a_person(world: World) -> None:
+    old = pods(world)["demo-1"]["metadata"]["uid"]
+    world.api("delete", path_of("v1", "pods", "default", "demo-1"))
+
+    def healed() -> bool:
+        pod = pods(world).get("demo-1")
+        return pod is not None and pod["metadata"]["uid"] != old
+
+    world.until("another pod", healed, 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+    until_in_sync(world)
+
+
+@pytest.mark.spec("OPR-43")
+def test_volumes_grow_but_do_not_shrink(world: World) -> None:
+    spec = {"config": {"num.partitions": 2}}
+    apply(world, volumes=[{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}], **spec)
+
+    def grown() -> bool:
+        claims = world.objects("v1", "persistentvolumeclaims", "ballast.dev/cluster=demo")
+        sizes = {c["metadata"]["name"]: c["spec"]["resources"]["requests"]["storage"] for c in claims}
+        return all(sizes[f"a-demo-{n}"] == "5Gi" for n in range(3))
+
+    world.until("claims have grown", grown, 30)
+    from world import ApiError
+
+    with pytest.raises(ApiError, match="cannot shrink"):
+        apply(world, volumes=[{"name": "a", "size": "4Gi"}, {"name": "c", "size": "4Gi"}], **spec)
+    world.until_ready("KafkaCluster", "demo")
+
+
+@pytest.mark.spec("OPR-45")
+def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World) -> None:
+    cluster_id = world.view().cluster_id
+    world.delete("KafkaCluster", "demo")
+    world.until_gone("KafkaCluster", "demo")
+    world.until("no pods", lambda: pods(world) == {}, 90)
+    assert world.condition("KafkaTopic", "orders")[1] != ""
+    world.until_reason("KafkaTopic", "orders", "ClusterNotFound")
+    apply(world, volumes=[{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}], config={"num.partitions": 2})
+    world.until_ready("KafkaCluster", "demo", 90)
+    world.until("the same cluster", lambda: world.view().cluster_id == cluster_id)
+    world.until_ready("KafkaTopic", "orders", 60)

@@ -1,0 +1,143 @@
+"""Mistakes that a broker must not make, each a switch of the test tree only: the simulation has to find them.
+
+Every entry takes pytest's `MonkeyPatch` and breaks one rule in the real code, for every node of a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ballast_broker.controller.commands.context import CommandContext
+from ballast_broker.metadata import delta
+from ballast_broker.metadata.gate import RegistrationGate
+from ballast_broker.metadata.image import PartitionRegistration
+from ballast_broker.raft.core import Persisted, RaftCore
+from ballast_broker.raft.store import MetadataStore
+from ballast_broker.replication import reading
+from ballast_broker.replication.fetcher import FetcherGroup
+from ballast_broker.replication.partition import Partition
+from ballast_broker.replication.replica import Replica
+from ballast_wire.errors import ErrorCode
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acknowledge_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "committed", lambda self, offset: ErrorCode.NONE)
+
+
+def join_the_isr_early(patch: pytest.MonkeyPatch) -> None:
+    def propose(self: Partition, broker_id: int) -> Any:
+        if broker_id in self.isr or self.pending is not None:
+            return None
+        return self._propose(self.isr | {broker_id})
+
+    patch.setattr(Partition, "propose_expand", propose)
+    patch.setattr(Partition, "_about_to_join", lambda self, follower, now_ms: False)
+
+
+def high_watermark_of_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: Partition, now_ms: int) -> bool:
+        moved = self.log_end_offset > self.high_watermark
+        self.high_watermark = max(self.high_watermark, self.log_end_offset)
+        return moved
+
+    patch.setattr(Partition, "advance_high_watermark", advance)
+
+
+def never_truncate(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FetcherGroup, "_cut", lambda self, followed, epoch, end_offset: None)
+    patch.setattr(reading, "diverging_epoch", lambda log, last_fetched_epoch, fetch_offset: None)
+
+
+def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    become = Replica.become
+
+    def become_and_cut(self: Replica, metadata: Any) -> Any:
+        transition = become(self, metadata)
+        if not self.state.is_leader and self.log is not None and not self.offline:
+            self.truncate_to(min(self.state.high_watermark, self.log.log_end_offset))
+        return transition
+
+    patch.setattr(Replica, "become", become_and_cut)
+
+
+def forget_the_vote_over_a_restart(patch: pytest.MonkeyPatch) -> None:
+    load = MetadataStore.load_persisted
+
+    def forgetful(self: MetadataStore) -> Persisted:
+        kept = load(self)
+        return Persisted(max(0, kept.epoch - 1))
+
+    patch.setattr(MetadataStore, "load_persisted", forgetful)
+    patch.setattr(RaftCore, "_may_grant", lambda self, now, request: True)
+
+
+def shrink_the_isr_alone(patch: pytest.MonkeyPatch) -> None:
+    """A leader that nobody hears acknowledges with those it can still reach, without asking the controller."""
+    propose_shrink = Partition.propose_shrink
+
+    def shrink(self: Partition, now_ms: int) -> Any:
+        change = propose_shrink(self, now_ms)
+        if change is not None:
+            self.isr = frozenset(change.members)
+            self.min_insync_replicas = 1
+            self.advance_high_watermark(now_ms)
+        return change
+
+    patch.setattr(Partition, "propose_shrink", shrink)
+
+
+def act_on_old_metadata(patch: pytest.MonkeyPatch) -> None:
+    def tell_at_once(self: RegistrationGate, change: Any, image: Any) -> None:
+        self.is_open = True
+        self._tell(change, image)
+
+    patch.setattr(RegistrationGate, "publish", tell_at_once)
+
+
+def accept_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "check_epoch", lambda self, current_leader_epoch: None)
+    patch.setattr(reading, "diverging_epoch", lambda log, last_fetched_epoch, fetch_offset: None)
+
+
+def elect_anybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommandContext, "unclean_election_enabled", lambda self, topic: True)
+
+
+def lead_without_a_majority(patch: pytest.MonkeyPatch) -> None:
+    def count(self: RaftCore, now: float) -> None:
+        self._become_leader(now)
+
+    patch.setattr(RaftCore, "_count_votes", count)
+
+
+def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
+    def merge_without_epoch(before: PartitionRegistration, change: Any, sharing: Any) -> PartitionRegistration:
+        return dataclasses.replace(merge(before, change, sharing), leader_epoch=before.leader_epoch)
+
+    merge = delta.merge_change
+    patch.setattr(delta, "merge_change", merge_without_epoch)
+
+
+BUGS: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        acknowledge_before_the_high_watermark,
+        join_the_isr_early,
+        high_watermark_of_the_leader_alone,
+        never_truncate,
+        truncate_by_high_watermark,
+        forget_the_vote_over_a_restart,
+        shrink_the_isr_alone,
+        act_on_old_metadata,
+        accept_a_stale_epoch,
+        elect_anybody,
+        lead_without_a_majority,
+        keep_the_epoch_over_an_election,
+    )
+}
