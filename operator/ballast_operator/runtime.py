@@ -49,7 +49,9 @@ class Runtime:
         self.writer = Writer(self.api, self.cache)
         self.events = Events(self.api, utc_now)
         self.metrics = Metrics()
-        self.leader = Leader(self.api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
+        # A session of its own: a renewal must not wait behind a thousand statuses.
+        self._lease_api = KubernetesApi(access)
+        self.leader = Leader(self._lease_api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
         self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, utc_now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
         self._tasks: list[asyncio.Task[Any]] = []
@@ -70,6 +72,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.api.close()
+        await self._lease_api.close()
 
     # What the watch tells.
 

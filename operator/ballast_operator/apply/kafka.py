@@ -28,6 +28,7 @@ from ballast_operator.model.kafka import BROKER, Outcome, ReplicaId, TopicPartit
 from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
 
 TIMEOUT_MS = 15_000
+PARTITIONS_PER_REQUEST = 1_000
 SET = 0
 DELETE = 1
 
@@ -45,8 +46,27 @@ def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
 
 
 async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
-    if not actions:
-        return {}
+    outcomes: dict[str, Outcome] = {}
+    for chunk in _by_partitions(actions):
+        outcomes |= await _create_topics(kafka, chunk)
+    return outcomes
+
+
+def _by_partitions(actions: Sequence[CreateTopic]) -> list[list[CreateTopic]]:
+    """Requests that a controller answers well within the time limit, however many topics there are."""
+    chunks: list[list[CreateTopic]] = []
+    left = 0
+    for action in actions:
+        size = max(1, action.partitions, len(action.assignment))
+        if not chunks or size > left:
+            chunks.append([])
+            left = PARTITIONS_PER_REQUEST
+        chunks[-1].append(action)
+        left -= size
+    return chunks
+
+
+async def _create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
     row = CreateTopicsRequest.CreatableTopic
     topics = [
         row(

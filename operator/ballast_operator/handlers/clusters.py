@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
-from ballast_operator.handlers.reassignments import observe_whole
+from ballast_operator.handlers.plans import observe_whole
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.cluster import ClusterStatus, KafkaCluster
 from ballast_operator.model.kafka import KafkaView

@@ -7,17 +7,15 @@ move starts; and what runs is always told from the cluster, never remembered.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
-from ballast_operator.apply.kubernetes import path_of
-from ballast_operator.apply.writer import owner_reference
 from ballast_operator.events import NORMAL, WARNING
+from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterReplicas
 from ballast_operator.model.kafka import BROKER, KafkaView, Outcome, ReplicaId, TopicPartition
@@ -26,11 +24,9 @@ from ballast_operator.model.reassignment import (
     ENDS,
     MaxConcurrentMoves,
     Phase,
-    PlanStatus,
     Reassignment,
     ReassignmentStatus,
     RollbackStatus,
-    ThrottleRecord,
 )
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
@@ -43,13 +39,11 @@ from ballast_operator.observe import (
 )
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
-from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
-from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
 from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_throttles
-from ballast_operator.status import REASSIGNMENT, Verdict, conditions, ready_condition
+from ballast_operator.status import Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 from ballast_planner import Move
 
@@ -72,26 +66,13 @@ GITOPS_MARKS = (
 REMEMBERED = "REPLICA_NOT_AVAILABLE"
 
 
-@dataclass
-class Case:
-    """One Reassignment in this cycle."""
-
-    reassignment: Reassignment
-    plan: StoredPlan | None = None
-    step: Step | None = None
-    status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
-    records: tuple[ThrottleRecord, ...] = ()
-    notes: dict[TopicPartition, str] = field(default_factory=dict)
-    starts: tuple[Move, ...] = ()
-
-
 class ReassignmentHandler:
     """The Reassignments of one cluster. Used by that cluster's worker only."""
 
     def __init__(self, cluster: Key, shared: Shared) -> None:
         self._cluster = cluster
         self._shared = shared
-        self._plans: dict[str, StoredPlan] = {}
+        self._plans = Plans(cluster, shared)
         self._refusals: dict[TopicPartition, str] = {}
         self.moved_topics: dict[str, str] = {}
 
@@ -104,7 +85,7 @@ class ReassignmentHandler:
             if reassignment.meta.deleting and (cluster_gone or _nothing_to_undo(reassignment)):
                 await self._release(reassignment)
                 continue
-            if (status.phase in ENDS and not status.throttle) or verdict is None:
+            if (status.phase in (*ENDS, Phase.STALE) and not status.throttle) or verdict is None:
                 continue
             wanted = replace(
                 status,
@@ -128,17 +109,15 @@ class ReassignmentHandler:
             self._publish((), again)
             return
         with self._shared.metrics.reconcile("Reassignment", len(cases)):
-            await self._load_plans(cases)
+            await self._plans.load(cases)
             view = await self._observe(cases, kafka)
-            await self._make_plans(cases, view, kafka)
+            await self._plans.make(cases, view, kafka)
             await self._carry_out(cases, view, kafka, again)
 
     async def _at_rest(self, reassignment: Reassignment, again: Again) -> bool:
         """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
-        if reassignment.meta.paused:
-            return True
         status = reassignment.status
-        if goal_of(reassignment) is not Goal.REST or status.throttle:
+        if status.throttle or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
             return False
         if reassignment.meta.deleting:
             await self._release(reassignment)
@@ -148,7 +127,7 @@ class ReassignmentHandler:
                 current = replace(status, observed_generation=reassignment.meta.generation)
                 await self._shared.writer.write_status(reassignment, current)
             await self._expire(reassignment, again)
-        self._plans.pop(reassignment.meta.uid, None)
+        self._plans.forget(reassignment)
         return True
 
     async def _expire(self, reassignment: Reassignment, again: Again) -> None:
@@ -171,89 +150,7 @@ class ReassignmentHandler:
     async def _release(self, reassignment: Reassignment) -> None:
         if reassignment.meta.finalized:
             await self._shared.writer.set_finalizer(reassignment, False)
-        self._plans.pop(reassignment.meta.uid, None)
-
-    # Plans.
-
-    async def _load_plans(self, cases: Sequence[Case]) -> None:
-        """From memory, else from the ConfigMaps that the status names."""
-        for case in cases:
-            told = case.reassignment.status.plan
-            known = self._plans.get(case.reassignment.meta.uid)
-            if told is None or told.hash is None:
-                continue
-            if known is not None and known.hash == told.hash:
-                case.plan = known
-                continue
-            try:
-                maps = [await self._config_map(case.reassignment, name) for name in told.config_maps]
-                case.plan = await asyncio.to_thread(decode, [m for m in maps if m is not None], told.hash)
-                self._plans[case.reassignment.meta.uid] = case.plan
-            except StoredPlanError as error:
-                await self._lost_plan(case, str(error))
-
-    async def _lost_plan(self, case: Case, error: str) -> None:
-        if case.reassignment.status.started_at is None:
-            return
-        log.error("Reassignment %s: its plan is lost: %s", case.reassignment.key, error)
-        case.step = Step(Phase.FAILED, REASSIGNMENT["PlanLost"].says(error=error))
-
-    async def _config_map(self, reassignment: Reassignment, name: str) -> dict[str, Any] | None:
-        return await self._shared.api.find(path_of("v1", "configmaps", reassignment.meta.namespace, name))
-
-    async def _make_plans(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
-        """For those that have none yet. Planning is computing, so it happens in a thread."""
-        lacking = [case for case in cases if case.plan is None and case.step is None]
-        lacking = [
-            case for case in lacking if goal_of(case.reassignment) is Goal.FORWARD or self._cancel_unplanned(case)
-        ]
-        lacking = [case for case in lacking if case.step is None]
-        if not lacking:
-            return
-        whole = self._as_claimed(await observe_whole(kafka, view))
-        for case in lacking:
-            await self._make_plan(case, whole)
-
-    def _cancel_unplanned(self, case: Case) -> bool:
-        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
-        return False
-
-    async def _make_plan(self, case: Case, whole: KafkaView) -> None:
-        reassignment = case.reassignment
-        undescribed = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
-        if undescribed:
-            error = f"brokers {undescribed} do not describe their directories"
-            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
-            return
-        names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
-        maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
-        try:
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole))
-        except StalePlanError as error:
-            case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
-            return
-        except InvalidPlanError as error:
-            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
-            return
-        contents = await asyncio.to_thread(encode, plan)
-        name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
-        config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
-        owner = owner_reference(reassignment)
-        for config_map, content in zip(config_maps, contents, strict=True):
-            await self._shared.writer.keep_config_map(reassignment.meta, config_map, owner, content)
-        case.plan = self._plans[reassignment.meta.uid] = plan
-        case.status = replace(
-            case.status,
-            plan=PlanStatus(
-                hash=plan.hash,
-                moves=len(plan.moves),
-                waves=plan.waves,
-                bytes=plan.bytes,
-                planned_at=self._shared.now(),
-                config_maps=config_maps,
-                preview=preview(plan.moves),
-            ),
-        )
+        self._plans.forget(reassignment)
 
     # One look.
 
@@ -281,10 +178,6 @@ class ReassignmentHandler:
             base, topics=views, missing=missing, topic_errors=errors, ongoing=ongoing, directories=directories,
             logs=logs, described=described, broker_configs=broker_configs, topic_configs=topic_configs,
         )  # fmt: skip
-        return self._as_claimed(view)
-
-    def _as_claimed(self, view: KafkaView) -> KafkaView:
-        cluster = self._shared.cache.clusters.get(self._cluster)
         return as_claimed(cluster, view) if cluster is not None else view
 
     async def _carry_out(self, cases: list[Case], view: KafkaView, kafka: KafkaConnection, again: Again) -> None:
@@ -376,7 +269,7 @@ class ReassignmentHandler:
         reassignment, now = case.reassignment, self._shared.now()
         before = case.status
         if step.replan:
-            self._plans.pop(reassignment.meta.uid, None)
+            self._plans.forget(reassignment)
             before = replace(before, plan=None)
         started = before.started_at or (now if step.starts else None)
         ended = step.phase in ENDS or step.phase is Phase.STALE
@@ -516,24 +409,15 @@ class ReassignmentHandler:
             again.reassignments_within(LOOK_SECONDS if active else IDLE_LOOK_SECONDS)
 
 
-async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
-    """Everything that planning needs: all topics, and all directories with all replicas."""
-    topics, missing, errors = await observe_topics(kafka, None)
-    online = [broker.id for broker in view.brokers.values() if broker.online]
-    directories, logs, described = await observe_directories(kafka, online)
-    return replace(
-        view,
-        topics=topics,
-        missing=missing,
-        topic_errors=errors,
-        directories=directories,
-        logs=logs,
-        described=described,
-    )
-
-
 def _corrections(state: MoveState) -> list[tuple[ReplicaId, str]]:
     return list(state.correct) if state.state is State.MOVING else []
+
+
+def _stale_unplanned(reassignment: Reassignment) -> bool:
+    """Rows that were stale when the plan was to be made stay so until the spec changes."""
+    status, meta = reassignment.status, reassignment.meta
+    current = status.observed_generation == meta.generation and not meta.deleting
+    return status.phase is Phase.STALE and status.plan is None and current
 
 
 def _nothing_to_undo(reassignment: Reassignment) -> bool:

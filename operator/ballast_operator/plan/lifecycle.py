@@ -16,7 +16,7 @@ from ballast_operator.model.reassignment import ENDS, Approval, OnCancel, Phase,
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
 from ballast_operator.plan.stored import StoredPlan
-from ballast_operator.status import REASSIGNMENT, Verdict
+from ballast_operator.status import REASSIGNMENT, SHARED, Verdict
 from ballast_planner import Move
 
 SHOWN_ROWS = 10
@@ -90,6 +90,8 @@ def next_step(scene: Scene) -> Step:
     if goal in (Goal.STOP, Goal.BACK) and not started:
         return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=len(scene.plan.moves)))
     states = assess_all(scene.plan.moves, scene.view)
+    if scene.reassignment.meta.paused:
+        return Step(Phase.PAUSED, SHARED["Paused"].says(), states, holds_throttles=started, claims=started)
     if goal is Goal.STOP:
         return _stop(scene, states)
     if goal is Goal.BACK:

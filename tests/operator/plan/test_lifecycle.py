@@ -176,3 +176,12 @@ def test_what_cannot_go_on_is_told_while_the_rest_runs() -> None:
     found = step(reassignment(drainBrokers=[1], status=STARTED), seen, keep(Plan((MOVE, within))))
     assert found.phase is Phase.RUNNING
     assert "broker 0 does not tell" in found.verdict.message
+
+
+@pytest.mark.spec("OPR-33")
+def test_the_annotation_leaves_everything_as_it_is_but_keeps_hold_of_it() -> None:
+    meta = {"annotations": {"ballast.dev/paused": "true"}}
+    running = step(reassignment(partitions=ROWS, cancel=True, status=STARTED, meta=meta), MOVING)
+    assert (running.verdict.reason, running.run, running.stop) == ("Paused", False, ())
+    assert (running.claims, running.holds_throttles) == (True, True)
+    assert not step(reassignment(partitions=ROWS, meta=meta)).starts

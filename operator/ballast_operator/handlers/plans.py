@@ -1,0 +1,161 @@
+"""The plans of a cluster's Reassignments: made once, kept in ConfigMaps, read back after a restart.
+
+A plan is kept before its hash is told, so whatever hash a status has, its moves can be found. Used by that cluster's
+worker only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.apply.writer import owner_reference
+from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.model.kafka import KafkaView, TopicPartition
+from ballast_operator.model.meta import Key
+from ballast_operator.model.reassignment import Phase, PlanStatus, Reassignment, ReassignmentStatus, ThrottleRecord
+from ballast_operator.observe import observe_directories, observe_topics
+from ballast_operator.plan.claimed import as_claimed
+from ballast_operator.plan.lifecycle import Goal, Step, goal_of
+from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
+from ballast_operator.status import REASSIGNMENT, SHARED
+from ballast_planner import Move
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Case:
+    """One Reassignment in this cycle."""
+
+    reassignment: Reassignment
+    plan: StoredPlan | None = None
+    step: Step | None = None
+    status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
+    records: tuple[ThrottleRecord, ...] = ()
+    notes: dict[TopicPartition, str] = field(default_factory=dict)
+    starts: tuple[Move, ...] = ()
+
+
+class Plans:
+    """What is known of the plans of one cluster's Reassignments."""
+
+    def __init__(self, cluster: Key, shared: Shared) -> None:
+        self._cluster = cluster
+        self._shared = shared
+        self._known: dict[str, StoredPlan] = {}
+
+    def forget(self, reassignment: Reassignment) -> None:
+        self._known.pop(reassignment.meta.uid, None)
+
+    async def load(self, cases: Sequence[Case]) -> None:
+        """From memory, else from the ConfigMaps that the status names."""
+        for case in cases:
+            told = case.reassignment.status.plan
+            known = self._known.get(case.reassignment.meta.uid)
+            if told is None or told.hash is None:
+                continue
+            if known is not None and known.hash == told.hash:
+                case.plan = known
+                continue
+            try:
+                maps = [await self._config_map(case.reassignment, name) for name in told.config_maps]
+                case.plan = await asyncio.to_thread(decode, [m for m in maps if m is not None], told.hash)
+                self._known[case.reassignment.meta.uid] = case.plan
+            except StoredPlanError as error:
+                await self._lost_plan(case, str(error))
+
+    async def _lost_plan(self, case: Case, error: str) -> None:
+        if case.reassignment.status.started_at is None:
+            return
+        log.error("Reassignment %s: its plan is lost: %s", case.reassignment.key, error)
+        case.step = Step(Phase.FAILED, REASSIGNMENT["PlanLost"].says(error=error))
+
+    async def _config_map(self, reassignment: Reassignment, name: str) -> dict[str, Any] | None:
+        return await self._shared.api.find(path_of("v1", "configmaps", reassignment.meta.namespace, name))
+
+    async def make(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
+        """For those that have none yet. Planning is computing, so it happens in a thread."""
+        lacking = [case for case in cases if case.plan is None and case.step is None]
+        for case in lacking:
+            if case.reassignment.meta.paused:
+                case.step = Step(Phase.PLANNING, SHARED["Paused"].says())
+        lacking = [case for case in lacking if case.step is None]
+        lacking = [
+            case for case in lacking if goal_of(case.reassignment) is Goal.FORWARD or self._cancel_unplanned(case)
+        ]
+        lacking = [case for case in lacking if case.step is None]
+        if not lacking:
+            return
+        whole = self._as_claimed(await observe_whole(kafka, view))
+        for case in lacking:
+            await self._make_plan(case, whole)
+
+    def _cancel_unplanned(self, case: Case) -> bool:
+        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
+        return False
+
+    async def _make_plan(self, case: Case, whole: KafkaView) -> None:
+        reassignment = case.reassignment
+        undescribed = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
+        if undescribed:
+            error = f"brokers {undescribed} do not describe their directories"
+            case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
+            return
+        names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
+        maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
+        try:
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole))
+        except StalePlanError as error:
+            case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
+            return
+        except InvalidPlanError as error:
+            case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
+            return
+        contents = await asyncio.to_thread(encode, plan)
+        name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
+        config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
+        owner = owner_reference(reassignment)
+        for config_map, content in zip(config_maps, contents, strict=True):
+            await self._shared.writer.keep_config_map(reassignment.meta, config_map, owner, content)
+        case.plan = self._known[reassignment.meta.uid] = plan
+        case.status = replace(
+            case.status,
+            plan=PlanStatus(
+                hash=plan.hash,
+                moves=len(plan.moves),
+                waves=plan.waves,
+                bytes=plan.bytes,
+                planned_at=self._shared.now(),
+                config_maps=config_maps,
+                preview=preview(plan.moves),
+            ),
+        )
+
+    def _as_claimed(self, view: KafkaView) -> KafkaView:
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        return as_claimed(cluster, view) if cluster is not None else view
+
+
+async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
+    """Everything that planning needs: all topics, and all directories with all replicas."""
+    topics, missing, errors = await observe_topics(kafka, None)
+    online = [broker.id for broker in view.brokers.values() if broker.online]
+    directories, logs, described = await observe_directories(kafka, online)
+    return replace(
+        view,
+        topics=topics,
+        missing=missing,
+        topic_errors=errors,
+        directories=directories,
+        logs=logs,
+        described=described,
+    )
