@@ -20,7 +20,7 @@ from tests.sim.test_schedules import simulate
 
 MANY = os.environ.get("SIM_MANY", "20-320")
 WORKERS = 2
-SEEDS_PER_BUG = 12
+SEEDS_PER_BUG = 24
 MUST_BE_FOUND = 11
 
 
