@@ -287,7 +287,7 @@ class Chaos:
             if sound:
                 collect(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
                 for folder in self._folders(partition):
-                    collect(lambda f=folder: check_indexes(f), found)  # type: ignore[misc]
+                    collect(lambda f=folder: self._check_indexes(f), found)  # type: ignore[misc]
         if sound:
             found += check_complete(histories, self.ledger) + check_readers(histories, self.ledger)
         found += [problem for problem in self.ledger.problems if problem not in found]
@@ -295,6 +295,9 @@ class Chaos:
             found += broker.complaints()[:MOST_FINDINGS]
         self.verdict.acknowledged = self.ledger.acknowledged_count
         self.verdict.consumed = self.ledger.consumed_count
+
+    def _check_indexes(self, folder: Path) -> None:
+        check_indexes(folder)
 
     def _longest(self, partition: int) -> Path:
         return max(self._folders(partition), key=size_bytes)

@@ -64,10 +64,10 @@ class History:
             self.findings.append(f"partition {self.partition}: {text}")
 
 
-def check_told(history: History, told: Told, what: str, first: int = 0) -> list[str]:
-    """Whether each record that a client was told of is there, from entry `first` of its list on."""
+def check_told(history: History, told: Told, what: str, first: int = 0, end: int | None = None) -> list[str]:
+    """Whether each record that a client was told of is there: entries `first` to `end` of its list."""
     findings = []
-    for index in range(first, min(len(told.tokens), len(told.offsets))):
+    for index in range(first, len(told.tokens) if end is None else end):
         token, offset = told.tokens[index], told.offsets[index]
         there = history.tokens[offset] if 0 <= offset < len(history.tokens) else None
         if there != token:

@@ -12,9 +12,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from e2e.ledger import TOKEN, Ledger, read_token, token_of
 from e2e.processes import until
 
@@ -110,7 +109,7 @@ class SequencedProducer(Worker):
             while due >= 1 and self._send():
                 due -= 1
             self._producer.poll(SLICE_S)
-        self.finished = self._producer.flush(JOIN_S / 2) == 0
+        self._producer.flush(JOIN_S / 2)
 
     def _send(self) -> bool:
         sequence = self.ledger.sent[self._number]
@@ -129,7 +128,6 @@ class SequencedProducer(Worker):
             self.ledger.note_problem(f"{self.name} was told that record {sequence} failed: {error.str()}")
             return
         self.acknowledged += 1
-        self.ledger.acknowledged_bytes += self._value_bytes
         self.ledger.acknowledged[partition].note(token_of(self._number, sequence), message.offset())
 
     def _on_error(self, error: Any) -> None:
@@ -154,7 +152,7 @@ class Follower(Worker):
                 for message in self._consumer.consume(500, POLL_S):
                     if _failed(self, message):
                         continue
-                    partition, offset = place_of(message)
+                    partition, offset = _place(message)
                     if offset != expected[partition]:
                         self.ledger.note_problem(
                             f"the consumer of partition {partition} was given offset {offset} after "
@@ -181,7 +179,7 @@ class GroupMember(Worker):
             while not self.stopping.is_set():
                 for message in self._consumer.consume(500, POLL_S):
                     if not _failed(self, message):
-                        self.ledger.note_group_read(*place_of(message))
+                        self.ledger.note_group_read(*_place(message))
         finally:
             self._consumer.close()
 
@@ -208,6 +206,10 @@ def _failed(worker: Worker, message: Any) -> bool:
     return True
 
 
+def _place(message: Any) -> tuple[int, int]:
+    return message.partition(), message.offset()
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, config: dict[str, str]) -> None:
     """Returns when every partition has a leader; raises where that takes over a minute."""
     admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
@@ -224,11 +226,3 @@ def leaders(admin: AdminClient, topic: str) -> dict[int, int]:
     except KafkaException:
         return {}
     return {} if found is None else {p.id: p.leader for p in found.partitions.values() if p.leader > 0}
-
-
-def place_of(message: Message) -> tuple[int, int]:
-    """Partition and offset, which a message that was read has."""
-    partition, offset = message.partition(), message.offset()
-    assert partition is not None
-    assert offset is not None
-    return partition, offset

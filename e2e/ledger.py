@@ -43,9 +43,12 @@ class Told:
     tokens: array[int] = field(default_factory=_integers)
     offsets: array[int] = field(default_factory=_integers)
 
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
     def note(self, token: int, offset: int) -> None:
-        self.offsets.append(offset)
-        self.tokens.append(token)
+        with self._lock:  # both or none, also with a producer on another thread
+            self.tokens.append(token)
+            self.offsets.append(offset)
 
 
 class Ledger:
@@ -53,7 +56,6 @@ class Ledger:
         self.partitions = partitions
         self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
         self.acknowledged = [Told() for _ in range(partitions)]
-        self.acknowledged_bytes = 0
         self.consumed = [Told() for _ in range(partitions)]
         self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group was given it
         self._problems: list[str] = []
