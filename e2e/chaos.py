@@ -208,6 +208,8 @@ class Chaos:
     def _all_up(self) -> None:
         """Everybody runs again; nobody may have gone on his own."""
         for broker in self.cluster.brokers:
+            if broker.ended_by_itself:
+                self._find(f"broker {broker.node_id} ended by itself; see {broker.folder}")
             if not broker.is_running:
                 broker.start()
         for broker in self.cluster.brokers:
@@ -235,7 +237,7 @@ class Chaos:
         """Everything sent is acknowledged, everything acknowledged is read, all replicas have all of it."""
         patience = self.settings.patience_seconds
         for producer in producers:
-            producer.stop()
+            producer.finish()
         if not until(lambda: all(producer.waiting == 0 for producer in producers), patience):
             left = [producer.waiting for producer in producers]
             self._find(f"{left} records per producer were not acknowledged {patience:.0f} s after the last fault")

@@ -231,7 +231,7 @@ class Kills:
 
     def _finish(self, producers: Sequence[clients.SequencedProducer]) -> None:
         for producer in producers:
-            producer.stop()
+            producer.finish()
         if not until(lambda: all(producer.waiting == 0 for producer in producers), self.settings.patience_s):
             left = [producer.waiting for producer in producers]
             self.verdict.findings.append(f"{left} records per producer were never acknowledged")

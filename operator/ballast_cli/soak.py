@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     from e2e.kills import Kills, Settings
+    from e2e.processes import end_on_signals
 
+    end_on_signals()
     from ballast_cli.chaos import data_folder, say
 
     seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
@@ -65,8 +67,8 @@ def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     rate = verdict.acknowledged_bytes / max(verdict.seconds, 0.001) / 1e6
     summary = (
         f"{verdict.kills} kills ({verdict.while_starting} of them while it started), {verdict.acknowledged:,} records "
-        f"acknowledged at {rate:.1f} MB/s with all pauses, {verdict.index_entries:,} index entries read, trimmed {verdict.trimmed} "
-        f"times, slowest start {verdict.slowest_start_s:.1f} s"
+        f"acknowledged at {rate:.1f} MB/s with all pauses, {verdict.index_entries:,} index entries read, "
+        f"trimmed {verdict.trimmed} times, slowest start {verdict.slowest_start_s:.1f} s"
     )
     if not verdict.findings:
         shutil.rmtree(folder)
