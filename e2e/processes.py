@@ -99,8 +99,9 @@ class BrokerProcess:
         self._wait(STOP_S)
 
     def stop(self, seconds: float = STOP_S) -> None:
-        """An orderly stop; raises where it takes too long or ends badly."""
-        self.ask_to_stop()
+        """An orderly stop; raises where it takes too long or ends badly. One that was asked already is waited for."""
+        if self._wanted:
+            self.ask_to_stop()
         code = self._wait(seconds)
         if code != 0:
             self.kill()

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     summary = (
         f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; "
-        f"slowest return {verdict.slowest_return_s:.1f} s"
+        f"longest silence of a partition {verdict.longest_silence_s:.1f} s"
     )
     if not verdict.findings:
         shutil.rmtree(folder)
