@@ -51,6 +51,7 @@ class Worker(ABC):
         self._thread.start()
 
     def stop(self) -> None:
+        """End now, whatever is still under way."""
         self.stopping.set()
 
     def join(self) -> None:
@@ -95,6 +96,11 @@ class SequencedProducer(Worker):
         }
         self._producer = Producer(settings)
         self.acknowledged = 0
+        self._finishing = threading.Event()
+
+    def finish(self) -> None:
+        """Send nothing new; the thread ends when all that was sent is acknowledged."""
+        self._finishing.set()
 
     @property
     def waiting(self) -> int:
@@ -106,10 +112,11 @@ class SequencedProducer(Worker):
             now = time.monotonic()
             due = min(due + (now - last) * self._per_second, self._per_second * 0.5)  # no burst after a standstill
             last = now
-            while due >= 1 and self._send():
+            if self._finishing.is_set() and not self.waiting:
+                return
+            while due >= 1 and not self._finishing.is_set() and self._send():
                 due -= 1
             self._producer.poll(SLICE_S)
-        self._producer.flush(JOIN_S / 2)
 
     def _send(self) -> bool:
         sequence = self.ledger.sent[self._number]

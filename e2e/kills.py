@@ -68,6 +68,7 @@ class Kills:
         self.verdict = Verdict([])
         self._say = say
         self._rng = random.Random(settings.seed)
+        self._questions = random.Random(settings.seed)
         self._judged = [0] * settings.partitions  # how many acknowledgements of each partition
         self._indexed = [0] * settings.partitions  # indexes of segments before this one were found right
         self._starts = [0] * settings.partitions  # log start offsets that we asked for
@@ -192,7 +193,7 @@ class Kills:
         start = self._starts[history.partition]
         if start >= end:
             return []
-        offset = self._rng.randrange(start, end)
+        offset = self._questions.randrange(start, end)
         consumer.assign([TopicPartition(TOPIC, history.partition, offset)])
         got: list[Any] = []
 
@@ -231,7 +232,7 @@ class Kills:
 
     def _finish(self, producers: Sequence[clients.SequencedProducer]) -> None:
         for producer in producers:
-            producer.stop()
+            producer.finish()
         if not until(lambda: all(producer.waiting == 0 for producer in producers), self.settings.patience_s):
             left = [producer.waiting for producer in producers]
             self.verdict.findings.append(f"{left} records per producer were never acknowledged")

@@ -55,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
 
 def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     from e2e.kills import Kills, Settings
+    from e2e.processes import end_on_signals
 
+    end_on_signals()
     from ballast_cli.chaos import data_folder, say
 
     seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed

@@ -52,13 +52,14 @@ def test_the_simulation_s_soak_sums_up_in_one_line() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_interrupted_it_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     process = ballast("chaos", "--minutes", "5", "--seed", "1", "--data", str(tmp_path / "data"))
     try:
         assert process.stdout is not None
         while "brokers are up" not in process.stdout.readline():
             assert process.poll() is None, process.stderr and process.stderr.read()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()

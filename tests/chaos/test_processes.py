@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e import chaos, kills
+from e2e.checker import partition_folder
 
 
 @pytest.mark.spec("REP-14", "CLU-02", "CLU-11")
@@ -30,3 +31,20 @@ def test_one_broker_loses_nothing_over_four_kills(tmp_path: Path) -> None:
     assert verdict.kills == 4
     assert verdict.acknowledged > 0
     assert verdict.index_entries > 0
+
+
+class Forgetful(kills.Kills):
+    """A disk that loses half of a partition at the first kill."""
+
+    def _kill(self) -> None:
+        super()._kill()
+        log = max(partition_folder(self.broker.volumes, kills.TOPIC, 0).glob("*.log"))
+        with log.open("r+b") as file:
+            file.truncate(log.stat().st_size // 2)
+
+
+@pytest.mark.timeout(600)
+def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
+    settings = kills.Settings(seed=3, times=1, most_s=0.5, records_per_second=500)
+    verdict = Forgetful(tmp_path, settings, print).run()
+    assert any("partition 0" in finding and "was acknowledged at" in finding for finding in verdict.findings), verdict
