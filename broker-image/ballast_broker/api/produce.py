@@ -48,6 +48,7 @@ _NONE = ErrorCode.NONE
 # Refused before anybody looked at what the log has.
 WITHOUT_LOG_START = frozenset(
     {
+        ErrorCode.INVALID_REQUIRED_ACKS,
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.MESSAGE_TOO_LARGE,
