@@ -1,6 +1,7 @@
 """Every mode of a Reassignment becomes a plan of the one planner, or a sentence that says why not."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,20 @@ from ballast_operator.plan.volumes import mounted_paths
 from ballast_planner import Plan
 
 SKEWED = {("orders", n, n % 3): LogView("/a", 10 * GIB) for n in range(6)}
+
+
+def filled(seen: KafkaView) -> KafkaView:
+    """With directories as full as their logs."""
+    full = {
+        where: found._replace(
+            usable_bytes=found.total_bytes
+            - sum(log.size_bytes for replica, log in seen.logs.items() if (replica.broker, log.path) == where)
+        )
+        for where, found in seen.directories.items()
+    }
+    return replace(seen, directories=full)
+
+
 SEEN = view({"orders": topic_view(*[(n % 3,) for n in range(6)])}, SKEWED)
 
 
@@ -67,11 +82,11 @@ def test_drains_empty_brokers_and_directories_by_bytes() -> None:
 @pytest.mark.spec("OPR-30")
 def test_replication_factor_new_brokers_and_generation() -> None:
     assert all(len(to) == 2 for to, _ in targets(plan(replicationFactor=[{"topic": "orders", "replicas": 2}])).values())
-    levelled = plan(generate={})
+    levelled = plan(filled(SEEN), generate={})
     assert levelled.quality is not None
     assert levelled.quality.after.spread < levelled.quality.before.spread
     grown = view({"orders": topic_view(*[(n % 3,) for n in range(6)])}, SKEWED, brokers=(0, 1, 2, 3))
-    assert {to for to, _ in targets(plan(grown, addBrokers=[3])).values()} <= {(3,)}
+    assert {to for to, _ in targets(plan(filled(grown), addBrokers=[3])).values()} == {(3,)}
 
 
 @pytest.mark.spec("OPR-32")
