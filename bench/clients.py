@@ -65,7 +65,7 @@ class Clients:
         self._topics += 1
         name = f"bench-{self._topics}"
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        config = {"file.delete.delay.ms": "0"}
+        config = {"file.delete.delay.ms": "0", "retention.ms": "-1"}
         admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
         self.await_writable(server, name, partitions)
         return name

@@ -67,7 +67,7 @@ class Verdict:
     faults: int = 0
     acknowledged: int = 0
     consumed: int = 0
-    slowest_return_s: float = 0.0
+    longest_silence_s: float = 0.0
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Chaos:
         self.cluster = Cluster(folder, settings.brokers, PROPERTIES)
         self.verdict = Verdict([], [])
         self._say = say
-        self._rng = random.Random(settings.seed)
+        self._rng = random.Random(settings.seed)  # of the present fault
         self._began = time.monotonic()
         self._admin = AdminClient({**clients.QUIET, "bootstrap.servers": self.cluster.bootstrap})
 
@@ -128,8 +128,9 @@ class Chaos:
 
     def _kinds(self) -> Iterator[str]:
         """All of them in a new order, again and again."""
+        order = random.Random(self.settings.seed)
         while True:
-            yield from self._rng.sample(self.settings.kinds, len(self.settings.kinds))
+            yield from order.sample(self.settings.kinds, len(self.settings.kinds))
 
     def _faults(self) -> None:
         self._await_progress("the start")
@@ -139,10 +140,16 @@ class Chaos:
             if enough or self.verdict.faults >= self.settings.most_faults or self.verdict.findings:
                 return
             self.verdict.faults += 1
+            # Its own for each: how many brokers lead something must not change what the later faults are.
+            self._rng = random.Random(f"{self.settings.seed}/{self.verdict.faults}")
+            for told in self.ledger.acknowledged:
+                told.forget_silence()
             what = self._inflict(kind)
             self._all_up()
-            took = self._await_progress(what)
-            self._note(f"fault {self.verdict.faults}: {what}; all partitions take records after {took:.1f} s")
+            self._await_progress(what)
+            silence = max(told.longest_silence_s for told in self.ledger.acknowledged)
+            self.verdict.longest_silence_s = max(self.verdict.longest_silence_s, silence)
+            self._note(f"fault {self.verdict.faults}: {what}; a partition was silent for {silence:.1f} s at most")
             time.sleep(self._rng.uniform(*self.settings.pause_seconds))
 
     def _inflict(self, kind: str) -> str:
@@ -208,23 +215,21 @@ class Chaos:
     def _all_up(self) -> None:
         """Everybody runs again; nobody may have gone on his own."""
         for broker in self.cluster.brokers:
+            if broker.ended_by_itself:
+                self._find(f"broker {broker.node_id} ended by itself; see {broker.folder}")
             if not broker.is_running:
                 broker.start()
         for broker in self.cluster.brokers:
             broker.wait_ready()
 
-    def _await_progress(self, after: str) -> float:
-        """Seconds until every partition has taken a new record."""
+    def _await_progress(self, after: str) -> None:
+        """Until every partition has taken a new record."""
         before = [len(told.offsets) for told in self.ledger.acknowledged]
-        began = time.monotonic()
         if not until(lambda: self._all_longer(before) or bool(self.ledger.problems), self.settings.patience_seconds):
             stuck = [p for p, told in enumerate(self.ledger.acknowledged) if len(told.offsets) == before[p]]
             self._find(f"partitions {stuck} took no record for {self.settings.patience_seconds:.0f} s after {after}")
         for problem in self.ledger.problems[:MOST_FINDINGS]:
             self._find(problem)
-        took = time.monotonic() - began
-        self.verdict.slowest_return_s = max(self.verdict.slowest_return_s, took)
-        return took
 
     def _all_longer(self, before: Sequence[int]) -> bool:
         return all(len(told.offsets) > count for told, count in zip(self.ledger.acknowledged, before, strict=True))
@@ -235,7 +240,7 @@ class Chaos:
         """Everything sent is acknowledged, everything acknowledged is read, all replicas have all of it."""
         patience = self.settings.patience_seconds
         for producer in producers:
-            producer.stop()
+            producer.finish()
         if not until(lambda: all(producer.waiting == 0 for producer in producers), patience):
             left = [producer.waiting for producer in producers]
             self._find(f"{left} records per producer were not acknowledged {patience:.0f} s after the last fault")
@@ -287,7 +292,7 @@ class Chaos:
             if sound:
                 collect(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
                 for folder in self._folders(partition):
-                    collect(lambda f=folder: check_indexes(f) and None, found)  # type: ignore[misc]
+                    collect(lambda f=folder: self._check_indexes(f), found)  # type: ignore[misc]
         if sound:
             found += check_complete(histories, self.ledger) + check_readers(histories, self.ledger)
         found += [problem for problem in self.ledger.problems if problem not in found]
@@ -295,6 +300,9 @@ class Chaos:
             found += broker.complaints()[:MOST_FINDINGS]
         self.verdict.acknowledged = self.ledger.acknowledged_count
         self.verdict.consumed = self.ledger.consumed_count
+
+    def _check_indexes(self, folder: Path) -> None:
+        check_indexes(folder)
 
     def _longest(self, partition: int) -> Path:
         return max(self._folders(partition), key=size_bytes)

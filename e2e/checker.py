@@ -64,10 +64,10 @@ class History:
             self.findings.append(f"partition {self.partition}: {text}")
 
 
-def check_told(history: History, told: Told, what: str, first: int = 0) -> list[str]:
-    """Whether each record that a client was told of is there, from entry `first` of its list on."""
+def check_told(history: History, told: Told, what: str, first: int = 0, end: int | None = None) -> list[str]:
+    """Whether each record that a client was told of is there: entries `first` to `end` of its list."""
     findings = []
-    for index in range(first, min(len(told.tokens), len(told.offsets))):
+    for index in range(first, len(told.tokens) if end is None else end):
         token, offset = told.tokens[index], told.offsets[index]
         there = history.tokens[offset] if 0 <= offset < len(history.tokens) else None
         if there != token:
@@ -143,9 +143,10 @@ def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Pat
     return found[0]
 
 
-def collect(check: Callable[[], list[str] | None], into: list[str]) -> None:
+def collect(check: Callable[[], list[str] | int | None], into: list[str]) -> None:
     """Runs one check; damage that it runs into is a finding like others."""
     try:
-        into += check() or []
+        found = check()
+        into += found if isinstance(found, list) else []  # a count says that all was well
     except Damaged as damage:
         into.append(str(damage))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from e2e.ledger import TOKEN, Ledger, read_token, token_of
 from e2e.processes import until
 
@@ -51,6 +51,7 @@ class Worker(ABC):
         self._thread.start()
 
     def stop(self) -> None:
+        """End now, whatever is still under way."""
         self.stopping.set()
 
     def join(self) -> None:
@@ -95,6 +96,11 @@ class SequencedProducer(Worker):
         }
         self._producer = Producer(settings)
         self.acknowledged = 0
+        self._finishing = threading.Event()
+
+    def finish(self) -> None:
+        """Send nothing new; the thread ends when all that was sent is acknowledged."""
+        self._finishing.set()
 
     @property
     def waiting(self) -> int:
@@ -106,10 +112,11 @@ class SequencedProducer(Worker):
             now = time.monotonic()
             due = min(due + (now - last) * self._per_second, self._per_second * 0.5)  # no burst after a standstill
             last = now
-            while due >= 1 and self._send():
+            if self._finishing.is_set() and not self.waiting:
+                return
+            while due >= 1 and not self._finishing.is_set() and self._send():
                 due -= 1
             self._producer.poll(SLICE_S)
-        self.finished = self._producer.flush(JOIN_S / 2) == 0
 
     def _send(self) -> bool:
         sequence = self.ledger.sent[self._number]
@@ -128,7 +135,6 @@ class SequencedProducer(Worker):
             self.ledger.note_problem(f"{self.name} was told that record {sequence} failed: {error.str()}")
             return
         self.acknowledged += 1
-        self.ledger.acknowledged_bytes += self._value_bytes
         self.ledger.acknowledged[partition].note(token_of(self._number, sequence), message.offset())
 
     def _on_error(self, error: Any) -> None:
@@ -153,7 +159,7 @@ class Follower(Worker):
                 for message in self._consumer.consume(500, POLL_S):
                     if _failed(self, message):
                         continue
-                    partition, offset = message.partition(), message.offset()
+                    partition, offset = _place(message)
                     if offset != expected[partition]:
                         self.ledger.note_problem(
                             f"the consumer of partition {partition} was given offset {offset} after "
@@ -180,7 +186,7 @@ class GroupMember(Worker):
             while not self.stopping.is_set():
                 for message in self._consumer.consume(500, POLL_S):
                     if not _failed(self, message):
-                        self.ledger.note_group_read(message.partition(), message.offset())
+                        self.ledger.note_group_read(*_place(message))
         finally:
             self._consumer.close()
 
@@ -205,6 +211,10 @@ def _failed(worker: Worker, message: Any) -> bool:
     if error.code() not in TRANSIENT:
         worker.ledger.note_problem(f"{worker.name} was told: {error.str()} ({error.name()})")
     return True
+
+
+def _place(message: Any) -> tuple[int, int]:
+    return message.partition(), message.offset()
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, config: dict[str, str]) -> None:

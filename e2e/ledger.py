@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from array import array
 from dataclasses import dataclass, field
 
@@ -43,9 +44,21 @@ class Told:
     tokens: array[int] = field(default_factory=_integers)
     offsets: array[int] = field(default_factory=_integers)
 
+    longest_silence_s: float = 0.0  # between two notes, since `forget_silence`
+    _last_s: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def forget_silence(self) -> None:
+        with self._lock:
+            self.longest_silence_s, self._last_s = 0.0, time.monotonic()
+
     def note(self, token: int, offset: int) -> None:
-        self.offsets.append(offset)
-        self.tokens.append(token)
+        now = time.monotonic()
+        with self._lock:  # both or none, also with a producer on another thread
+            self.longest_silence_s = max(self.longest_silence_s, now - self._last_s)
+            self._last_s = now
+            self.tokens.append(token)
+            self.offsets.append(offset)
 
 
 class Ledger:
@@ -53,7 +66,6 @@ class Ledger:
         self.partitions = partitions
         self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
         self.acknowledged = [Told() for _ in range(partitions)]
-        self.acknowledged_bytes = 0
         self.consumed = [Told() for _ in range(partitions)]
         self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group was given it
         self._problems: list[str] = []

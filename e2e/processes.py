@@ -44,6 +44,7 @@ class BrokerProcess:
         self.port = port
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
+        self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "server.properties"
@@ -55,6 +56,11 @@ class BrokerProcess:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Neither killed nor stopped by us, and gone."""
+        return self._wanted and not self.is_running
 
     @property
     def address(self) -> str:
@@ -71,6 +77,7 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False
+        self._wanted = True
 
     def wait_ready(self, seconds: float = READY_S) -> None:
         deadline = time.monotonic() + seconds
@@ -87,17 +94,23 @@ class BrokerProcess:
             return b" is ready on " in output.read()
 
     def kill(self) -> None:
+        self._wanted = False
         self._signal(signal.SIGKILL)
         self._wait(STOP_S)
 
     def stop(self, seconds: float = STOP_S) -> None:
-        """An orderly stop; raises where it takes too long or ends badly."""
-        self._signal(signal.SIGTERM)
+        """An orderly stop; raises where it takes too long or ends badly. One that was asked already is waited for."""
+        if self._wanted:
+            self.ask_to_stop()
         code = self._wait(seconds)
         if code != 0:
             self.kill()
             what = "did not stop" if code is None else f"stopped with exit code {code}"
             raise BrokerTrouble(f"broker {self.node_id} {what} within {seconds:.0f} s; see {self._output}")
+
+    def ask_to_stop(self) -> None:
+        self._wanted = False
+        self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -179,7 +192,7 @@ class Cluster:
         """All asked at once: the last ones have no quorum left to hand their leaderships to, and must stop too."""
         trouble = []
         for broker in self.brokers:
-            broker._signal(signal.SIGTERM)
+            broker.ask_to_stop()
         for broker in self.brokers:
             try:
                 broker.stop()
@@ -195,6 +208,16 @@ class Cluster:
                 with contextlib.suppress(OSError, ValueError):
                     return _quorum_leader(broker.port)
         return None
+
+
+def end_on_signals() -> None:
+    """Being asked to end (SIGTERM, the terminal closed) ends brokers too, as Ctrl-C does. Main thread."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 from blockbuster import BlockBuster
+from hypothesis import HealthCheck, settings
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
 NEEDS_REAL = ("java", "prometheus", "chromium", "kubernetes", "simulation")
@@ -40,6 +42,13 @@ MARGIN_SECONDS = 1.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ballast")
     group.addoption("--spec-report", action="store_true", help="list the behaviours of docs/spec that tests show")
+
+
+# How long an example takes says something about the machine, not about the code; CI tries the same examples each time.
+settings.register_profile(
+    "ballast", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ballast")
 
 
 def pytest_configure(config: pytest.Config) -> None:

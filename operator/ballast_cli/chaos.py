@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     folder = data_folder(args.data, f"chaos-{seed}")
     sys.path.append(str(ROOT))
     from e2e.chaos import Chaos, Settings
+    from e2e.processes import end_on_signals
 
+    end_on_signals()
     freezes = (0.5, 3.0, 8.0, 15.0) + ((60.0,) if args.minutes >= 10 else ())
     settings = Settings(seed, seconds=args.minutes * 60, freeze_seconds=freezes)
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     summary = (
         f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; "
-        f"slowest return {verdict.slowest_return_s:.1f} s"
+        f"longest silence of a partition {verdict.longest_silence_s:.1f} s"
     )
     if not verdict.findings:
         shutil.rmtree(folder)

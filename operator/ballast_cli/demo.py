@@ -1,23 +1,26 @@
 """The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
 
-Everything runs on this machine in a temporary directory and is gone at the end.
+Everything runs on this machine in a temporary directory and is gone at the end. Without --spark the operator plans by
+itself; with it the Spark job measures the brokers and creates the Reassignment, as it does in production.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ballast_cli.picture import draw
-from ballast_cli.status import observe_cluster
-from ballast_cli.up import CLUSTER, Stack, wait_ready
-from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
-from ballast_operator.model.cluster import read_cluster
-from ballast_operator.plan.claimed import as_claimed
+from ballast_cli import CommandError
+from ballast_cli.up import CLUSTER, NAMESPACE, Stack, wait_ready
+
+if TYPE_CHECKING:
+    from ballast_operator.kafka_client import KafkaConnection
 
 API = "ballast.dev/v1alpha1"
 TOPIC = "events"
@@ -25,64 +28,83 @@ PARTITIONS = 27
 VOLUME = "128Mi"
 LARGE_BYTES = 32 << 20
 SMALL_BYTES = 2 << 20
-MOVE_SECONDS = 60.0
+THROTTLE = "24Mi"
+# Generous: a busy machine takes its time, and who waits sees the progress.
+MOVE_SECONDS = 180.0
+SPARK_SECONDS = 240.0
+ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="keep everything here instead of a temporary directory"
     )
+    parser.add_argument("--spark", action="store_true", help="let the Spark job plan, as in production; installs Spark")
 
 
 def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ballast-demo-") as temporary:
-        return asyncio.run(_tell(Stack(args.data or Path(temporary))))
+        try:
+            return asyncio.run(_tell(Stack(args.data or Path(temporary)), args.spark))
+        except TimeoutError as error:
+            raise CommandError(str(error)) from error
 
 
-async def _tell(stack: Stack) -> int:
+async def _tell(stack: Stack, spark: bool) -> int:
+    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
+
     began = time.monotonic()
     try:
         await stack.start()
-        cluster = await _start_cluster(stack)
-        bootstrap = cluster["status"]["bootstrapServers"]
+        bootstrap = await start_cluster(stack)
         kafka = KafkaConnection(ConnectionSettings(bootstrap))
         try:
-            await _create_topic(stack)
-            await _skew(stack, kafka, bootstrap)
-            await _propose(stack)
-            await _approve(stack, kafka)
+            await create_topic(stack)
+            await skew(stack, kafka, bootstrap)
+            name = await propose_by_job(stack, bootstrap) if spark else await propose_by_operator(stack)
+            await show_proposal(stack, name)
+            phase = await approve(stack, name)
+            level = phase == "Succeeded"
+            _say("6. Level disks, and the throttles are gone:" if level else f"6. It did not succeed but is {phase}:")
+            await _show(stack, kafka)
         finally:
             await kafka.close()
     finally:
         await stack.stop()
-    _say(f"That took {time.monotonic() - began:.0f} s. Your own cluster: ./ballast up")
-    return 0
+    planner = "the Spark job" if spark else "the operator itself (./ballast demo --spark: the Spark job)"
+    _say(f"That took {time.monotonic() - began:.0f} s; planned by {planner}. Your own cluster: ./ballast up")
+    return 0 if level else 1
 
 
 def _say(text: str) -> None:
-    print(f"\n\x1b[1m{text}\x1b[0m", flush=True)
+    bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(f"\n\x1b[1m{text}\x1b[0m" if bold else f"\n{text}", flush=True)
 
 
-async def _start_cluster(stack: Stack) -> dict[str, Any]:
+async def start_cluster(stack: Stack) -> str:
+    """The bootstrap address."""
     _say(f"1. A KafkaCluster: three brokers, each with three volumes of {VOLUME}.")
     volumes = [{"name": f"disk-{index}", "size": VOLUME} for index in range(3)]
     # Small segments, so that the numbers of a demonstration can be seen; the waiting group timer is of no use here.
     config = {"log.segment.bytes": "8388608", "group.initial.rebalance.delay.ms": "0"}
     spec = {"brokers": 3, "volumes": volumes, "config": config}
     await stack.apply({"apiVersion": API, "kind": "KafkaCluster", "metadata": {"name": CLUSTER}, "spec": spec})
-    return await wait_ready(stack, "kafkaclusters", CLUSTER)
+    ready = await wait_ready(stack, "kafkaclusters", CLUSTER)
+    return str(ready["status"]["bootstrapServers"])
 
 
-async def _create_topic(stack: Stack) -> None:
+async def create_topic(stack: Stack) -> None:
     _say(f"2. A KafkaTopic with {PARTITIONS} partitions. Kafka spreads them by number: three on every volume.")
     spec = {"clusterRef": {"name": CLUSTER}, "partitions": PARTITIONS, "replicas": 1}
     await stack.apply({"apiVersion": API, "kind": "KafkaTopic", "metadata": {"name": TOPIC}, "spec": spec})
     await wait_ready(stack, "kafkatopics", TOPIC)
 
 
-async def _skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
+async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
     """Much data into the partitions of one volume of each broker, as life does it."""
     _say("3. But partitions differ in size. What lies on one volume grows faster than the rest:")
+    from ballast_cli.status import observe_cluster
+
     view = await observe_cluster(kafka)
     favoured: dict[int, str] = {}
     sizes = {}
@@ -106,17 +128,46 @@ def _produce(bootstrap: str, sizes: dict[int, int]) -> None:
     producer.close()
 
 
-async def _propose(stack: Stack) -> None:
-    _say("4. A Reassignment proposes how to level them by bytes. Nothing moves before it is approved.")
+async def propose_by_operator(stack: Stack) -> str:
+    """The name of the Reassignment, whose moves the operator works out."""
+    _say("4. A Reassignment asks the operator to level them by bytes. Nothing moves before it is approved.")
     spec = {
         "clusterRef": {"name": CLUSTER},
         "generate": {},
         "approval": "Required",
-        "throttle": {"interBroker": "24Mi", "intraBroker": "24Mi"},
+        "throttle": {"interBroker": THROTTLE, "intraBroker": THROTTLE},
     }
     await stack.apply({"apiVersion": API, "kind": "Reassignment", "metadata": {"name": "level"}, "spec": spec})
-    found = await _until(stack, ("AwaitingApproval",))
-    plan = found["status"]["plan"]
+    return "level"
+
+
+async def propose_by_job(stack: Stack, bootstrap: str) -> str:
+    """The name of the Reassignment, which the Spark job makes from what the brokers tell it."""
+    _say("4. The Spark job asks the brokers, plans, and creates a Reassignment. Nothing moves before it is approved.")
+    ended = await asyncio.to_thread(_run_job, stack, bootstrap)
+    created = [line.split("/", 1)[1] for line in ended.stdout.splitlines() if "created reassignment/" in line]
+    if ended.returncode or len(created) != 1:
+        raise CommandError(f"the Spark job proposed nothing:\n{ended.stdout}{ended.stderr}")
+    print(f"   {ended.stdout.splitlines()[0]}", flush=True)
+    return created[0]
+
+
+def _run_job(stack: Stack, bootstrap: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
+    return subprocess.run(
+        [
+            sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
+            "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
+            "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
+            "--master", "local[1]", "--memory", "512m",
+        ],
+        env=stack.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SPARK_SECONDS,
+        check=False,
+    )  # fmt: skip
+
+
+async def show_proposal(stack: Stack, name: str) -> None:
+    plan = (await _until(stack, name, ("AwaitingApproval",)))["status"]["plan"]
     for line in plan["preview"]:
         print(f"   {_shortened(line, stack)}")
     print(f"   hash {plan['hash']}", flush=True)
@@ -126,33 +177,33 @@ def _shortened(line: str, stack: Stack) -> str:
     return line.replace(str(stack.data.resolve() / "volumes" / "default") + "/", "").replace("/data", "")
 
 
-async def _approve(stack: Stack, kafka: KafkaConnection) -> None:
-    _say("5. Approved, by naming the hash of exactly this plan. It runs throttled, while clients go on.")
-    found = await _until(stack, ("AwaitingApproval",))
-    approval = {"spec": {"approvedPlan": found["status"]["plan"]["hash"]}}
+async def approve(stack: Stack, name: str) -> str:
+    """The phase in which it ended, or in which it is when our patience ends."""
     from ballast_operator.apply.kubernetes import path_of
 
-    await stack.api.merge(path_of(API, "reassignments", "default", "level"), approval)
-    shown = ""
+    _say("5. Approved, by naming the hash of exactly this plan. It runs throttled, while clients go on.")
+    found = await _until(stack, name, ("AwaitingApproval",))
+    approval = {"spec": {"approvedPlan": found["status"]["plan"]["hash"]}}
+    await stack.api.merge(path_of(API, "reassignments", NAMESPACE, name), approval)
+    shown, phase = "", ""
     deadline = time.monotonic() + MOVE_SECONDS
     while time.monotonic() < deadline:
-        status = (await stack.get("reassignments", "level") or {}).get("status", {})
-        progress = status.get("progress", {})
-        line = f"   {status.get('phase')}: {progress.get('percent', 0)} %, {progress.get('movesText', '')} partitions"
+        status = (await stack.get("reassignments", name) or {}).get("status", {})
+        progress, phase = status.get("progress", {}), str(status.get("phase"))
+        line = f"   {phase}: {progress.get('percent', 0)} %, {progress.get('movesText', '')} partitions"
         if line != shown:
             print(line, flush=True)
             shown = line
-        if status.get("phase") in ("Succeeded", "Failed", "Stale"):
+        if phase in ENDS:
             break
         await asyncio.sleep(0.5)
-    _say("6. Level disks, and the throttles are gone:")
-    await _show(stack, kafka)
+    return phase
 
 
-async def _until(stack: Stack, phases: tuple[str, ...]) -> dict[str, Any]:
+async def _until(stack: Stack, name: str, phases: tuple[str, ...]) -> dict[str, Any]:
     deadline = time.monotonic() + MOVE_SECONDS
     while time.monotonic() < deadline:
-        found = await stack.get("reassignments", "level")
+        found = await stack.get("reassignments", name)
         if found and found.get("status", {}).get("phase") in phases:
             return found
         await asyncio.sleep(0.2)
@@ -160,6 +211,11 @@ async def _until(stack: Stack, phases: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def _show(stack: Stack, kafka: KafkaConnection) -> None:
+    from ballast_cli.picture import draw
+    from ballast_cli.status import observe_cluster
+    from ballast_operator.model.cluster import read_cluster
+    from ballast_operator.plan.claimed import as_claimed
+
     body = await stack.get("kafkaclusters", CLUSTER)
     assert body is not None
     picture = draw(as_claimed(read_cluster(body), await observe_cluster(kafka)))

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import yaml
-
 from ballast_cli import CommandError
 from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
 
@@ -146,6 +144,8 @@ def _print_objects(objects: list[Obj], args: argparse.Namespace) -> int:
     single = len(objects) == 1 and ("/" in args.what[0] or len(args.what) > 1)
     whole: Obj = objects[0] if single else {"apiVersion": "v1", "kind": "List", "items": objects}
     if args.output == "yaml":
+        import yaml
+
         print(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), end="")
     else:
         print(json.dumps(whole, indent=4, ensure_ascii=False))
@@ -190,6 +190,8 @@ def _watch(api: KubeApi, kind: Kind, namespace: str | None, name: str, table: Ob
 
 
 def _documents(names: list[str]) -> Iterator[Obj]:
+    import yaml
+
     if not names:
         raise CommandError("say which file: -f FILE.")
     for name in names:
@@ -289,6 +291,8 @@ def _existing(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
 
 def _describe(api: KubeApi, args: argparse.Namespace) -> int:
     found = _objects(api, args)
+    import yaml
+
     if not found:
         print("No resources found.", file=sys.stderr)
     for index, (_, obj) in enumerate(found):

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import yaml
-
 from ballast_cli import CommandError
 
 Obj = dict[str, Any]
@@ -80,6 +78,8 @@ def _config_path(explicit: str | None) -> Path:
 
 class KubeApi:
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        import yaml
+
         path = _config_path(kubeconfig)
         config: Obj = yaml.safe_load(path.read_text()) or {}
         chosen = _named(config.get("contexts") or [], context or config.get("current-context", ""), "context")

@@ -14,16 +14,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ballast_cli import CommandError
-from ballast_cli.picture import draw, summary
-from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
-from ballast_operator.kubeconfig import ApiAccess, KubeconfigError, find_access
-from ballast_operator.model.cluster import read_cluster
-from ballast_operator.model.kafka import KafkaView
-from ballast_operator.observe import observe_brokers, observe_directories, observe_ongoing, observe_topics
-from ballast_operator.plan.claimed import as_claimed
+
+if TYPE_CHECKING:
+    from ballast_operator.kafka_client import KafkaConnection
+    from ballast_operator.kubeconfig import ApiAccess
+    from ballast_operator.model.kafka import KafkaView
 
 WATCH_SECONDS = 2.0
 
@@ -35,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ballast_cli.picture import draw, summary
+
     while True:
         began = time.monotonic()
         targets = _targets(args.bootstrap)
@@ -49,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+    from ballast_operator.model.cluster import read_cluster
+    from ballast_operator.plan.claimed import as_claimed
+
     kafka = KafkaConnection(ConnectionSettings(bootstrap))
     try:
         view = await observe_cluster(kafka)
@@ -61,6 +65,8 @@ async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
 
 async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
     """Everything that the picture shows."""
+    from ballast_operator.observe import observe_brokers, observe_directories, observe_ongoing, observe_topics
+
     view = await observe_brokers(kafka)
     topics, missing, errors = await observe_topics(kafka, None)
     online = [broker.id for broker in view.brokers.values() if broker.online]
@@ -76,6 +82,8 @@ def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]
     """(address, the KafkaCluster if it is known) of each cluster to show."""
     if bootstrap is not None:
         return [(bootstrap, None)]
+    from ballast_operator.kubeconfig import KubeconfigError, find_access
+
     try:
         access = find_access()
         bodies = _get(access, f"/apis/ballast.dev/v1alpha1/namespaces/{access.namespace}/kafkaclusters")["items"]

@@ -73,6 +73,12 @@ class Stack:
             await self.api.close()
         await self._local.stop()
 
+    def environment(self) -> dict[str, str]:
+        """For processes of ours that work with this API."""
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+        return environment
+
     async def operator_ended(self) -> int:
         assert self._operator is not None
         return await self._operator.wait()
@@ -116,12 +122,10 @@ class Stack:
 
     async def _start_operator(self) -> None:
         log = (self.data / "operator.log").open("ab")
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order.
         self._operator = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE,
-            stdout=log, stderr=log, env=environment, start_new_session=True,
+            stdout=log, stderr=log, env=self.environment(), start_new_session=True,
         )  # fmt: skip
         log.close()
 

@@ -1,4 +1,7 @@
-"""The job's command line, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit)."""
+"""The job's command line, shared by `./ballast rebalance` and `python -m ballast_rebalance` (spark-submit).
+
+It imports only the standard library, so that it can explain itself before anything is installed.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ballast_planner import PlanOptions, to_kafka_json
-from ballast_planner.plan import plan_as_dict
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.job import JobOptions, Outcome
+    from ballast_rebalance.kubernetes_store import KubernetesStore
     from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -88,11 +89,14 @@ def run(args: argparse.Namespace) -> int:
         outcome = run_once(spark, options, store)
     finally:
         spark.stop()
+        if store is not None:
+            store.close()
     show(outcome, args.json)
     return 0 if outcome.reason in QUIET else 3
 
 
 def job_options(args: argparse.Namespace) -> JobOptions:
+    from ballast_planner import PlanOptions
     from ballast_rebalance.job import JobOptions
     from ballast_rebalance.metrics_source import MetricsOptions
     from ballast_rebalance.proposal import ProposalOptions
@@ -134,6 +138,9 @@ def job_options(args: argparse.Namespace) -> JobOptions:
 
 def show(outcome: Outcome, as_json: bool) -> None:
     """What came of it, for a person and, as the last line, for a program."""
+    from ballast_planner import to_kafka_json
+    from ballast_planner.plan import plan_as_dict
+
     print(f"{outcome.reason}: {outcome.message}")
     for text in outcome.lacks:
         print(f"  note: {text}")
@@ -178,7 +185,7 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
-def _store(args: argparse.Namespace) -> ProposalStore | None:
+def _store(args: argparse.Namespace) -> KubernetesStore | None:
     if not args.apply:
         return None
     from ballast_rebalance.kubernetes_store import KubernetesStore

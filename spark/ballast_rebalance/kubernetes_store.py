@@ -21,8 +21,14 @@ class KubernetesStore:
             config.load_kube_config(config_file=kubeconfig)  # type: ignore[no-untyped-call]
         self.namespace = namespace
         self._error = client.ApiException
-        self._objects: Any = client.CustomObjectsApi()
-        self._core: Any = client.CoreV1Api()
+        self._client: Any = client.ApiClient()
+        self._objects: Any = client.CustomObjectsApi(self._client)
+        self._core: Any = client.CoreV1Api(self._client)
+
+    def close(self) -> None:
+        """Close the connections; the client's own `close` leaves them to the garbage collector."""
+        self._client.rest_client.pool_manager.clear()
+        self._client.close()
 
     def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
         answer = self._objects.list_namespaced_custom_object(

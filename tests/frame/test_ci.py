@@ -43,8 +43,9 @@ def run_ci(tmp_path):
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:7]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:8]] == [
         ["test", "ok"],
+        ["simulation", "no"],
         ["java", "no"],
         ["prometheus", "ok"],
         ["chromium", "no"],

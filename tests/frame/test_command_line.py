@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, demo
 from ballast_cli.__main__ import MODULES, load, main
+
+ROOT = Path(__file__).resolve().parents[2]
+# Without site-packages and without the environment: only the standard library and our own packages.
+BARE = """
+import runpy, sys
+root, sys.argv[1:] = sys.argv[1], sys.argv[2:]
+sys.path[:0] = [f"{root}/{part}" for part in ("broker-image", "operator", "spark")]
+runpy.run_module("ballast_cli", run_name="__main__")
+"""
 
 
 def test_unknown_command_is_refused(capsys):
@@ -39,3 +52,18 @@ def test_broker_refuses_what_it_does_not_know(capsys):
 def test_pytest_arguments_are_passed_on_in_order():
     args = load("test").parse(["-k", "log and not slow", "tests/broker", "-x", "--spec-report"])
     assert args.rest == ["-k", "log and not slow", "tests/broker", "-x", "--spec-report"]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, module in MODULES.items() if (ROOT / f"operator/ballast_cli/{module}.py").exists())
+)
+def test_every_command_explains_itself_before_anything_is_installed(name):
+    bare = [sys.executable, "-S", "-E", "-P", "-c", BARE, str(ROOT), name, "--help"]
+    ended = subprocess.run(bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert f"usage: ballast {name}" in ended.stdout
+
+
+def test_the_demo_writes_plain_text_where_nobody_looks(capsys):
+    demo._say("1. A cluster")
+    assert capsys.readouterr().out == "\n1. A cluster\n"

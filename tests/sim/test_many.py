@@ -1,6 +1,6 @@
 """The simulation at CI's length: hundreds of seeds, and the proof that it finds mistakes that were planted.
 
-`SIM_MANY=20-520` names other seeds. A failing seed is replayed alone by
+`SIM_MANY=1000-3000` names other seeds. A failing seed is replayed alone by
 `SIM_SEEDS=SEED ./ballast test tests/sim/test_schedules.py`.
 """
 
@@ -18,9 +18,9 @@ from tests.sim.planted import BUGS
 from tests.sim.schedule import Plan
 from tests.sim.test_schedules import simulate
 
-MANY = os.environ.get("SIM_MANY", "20-520")
+MANY = os.environ.get("SIM_MANY", "20-320")
 WORKERS = 2
-SEEDS_PER_BUG = 12
+SEEDS_PER_BUG = 24
 MUST_BE_FOUND = 11
 
 

@@ -1,0 +1,79 @@
+"""`./ballast chaos` and `./ballast soak` as a person meets them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = os.pathsep.join(str(ROOT / name) for name in ("broker-image", "operator", "spark"))
+DEADLINE_S = 100.0
+
+
+def ballast(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "ballast_cli", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PACKAGES},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("soak", "moves"), "'soak moves' is not built yet"),
+        (("soak", "operator"), "'soak operator' is not built yet"),
+        (("soak", "sim", "--data", "somewhere"), "'soak sim' has no --seed or --data"),
+        (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),
+        (("soak", "kill", "--times", "0"), "--times must be at least 1"),
+        (("chaos", "--data", str(ROOT)), "is not empty"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(arguments: tuple[str, ...], said: str) -> None:
+    process = ballast(*arguments)
+    _, error = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2
+    assert said in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.timeout(300)
+def test_the_simulation_s_soak_sums_up_in_one_line() -> None:
+    process = ballast("soak", "sim", "--times", "2", "--from", "1")
+    output, error = process.communicate(timeout=250)
+    assert process.returncode == 0, output + error
+    assert "2 schedules, seeds 1 to 2" in output.splitlines()[-1]
+    assert output.splitlines()[-1].endswith("everything held")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    process = ballast("chaos", "--minutes", "5", "--seed", "1", "--data", str(tmp_path / "data"))
+    try:
+        assert process.stdout is not None
+        while "brokers are up" not in process.stdout.readline():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+        process.send_signal(number)
+        process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert brokers_of(tmp_path / "data") == []
+
+
+def brokers_of(folder: Path) -> list[str]:
+    """Command lines of processes that name this folder; one that is just ending is waited for."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+        found = [line for line in lines if f"{folder}/broker-" in line]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)

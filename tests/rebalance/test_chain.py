@@ -1,0 +1,182 @@
+"""From the brokers through the job and the Kubernetes API to level disks; and the store against the embedded API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.rebalance.test_measured import measured
+
+from ballast_cli import demo
+from ballast_cli.up import Stack
+from ballast_local.cluster import LocalCluster
+from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
+from ballast_planner.resource import rows_from_resource
+from ballast_rebalance.kubernetes_store import KubernetesStore
+from ballast_rebalance.measured import Refusal
+from ballast_rebalance.proposal import ProposalOptions, build, submit
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "default"
+
+
+def proposed(band: float = 0.10) -> tuple[Plan, list[dict[str, Any]]]:
+    found, planning = measured(), PlanOptions(band=band)
+    plan = plan_balance(found.load(), planning)
+    return plan, build(plan, found, ProposalOptions("demo", NAMESPACE, intra_broker_throttle="50Mi"), planning)
+
+
+async def opened(local: LocalCluster, data: Path) -> KubernetesStore:
+    """A store for an embedded API that has our definitions; the job's own client makes the rest."""
+    kubeconfig = await local.start(data, 0)
+    store = await asyncio.to_thread(KubernetesStore, NAMESPACE, str(kubeconfig))
+    await asyncio.to_thread(define, store)
+    await served(store)
+    return store
+
+
+def define(store: KubernetesStore) -> None:
+    from kubernetes import client
+
+    body = yaml.safe_load((ROOT / "crds" / "reassignments.yaml").read_text(encoding="utf-8"))
+    client.ApiextensionsV1Api(store._client).create_custom_resource_definition(body)
+
+
+async def with_store(data: Path, story: Callable[[KubernetesStore], Awaitable[None]]) -> None:
+    local = LocalCluster()
+    try:
+        store = await opened(local, data)
+        try:
+            await story(store)
+        finally:
+            store.close()
+    finally:
+        await local.stop()
+
+
+async def served(store: KubernetesStore) -> None:
+    """A definition is served a moment after it was stored."""
+    deadline = asyncio.get_running_loop().time() + 30
+    while True:
+        try:
+            await asyncio.to_thread(store.list_reassignments, "a=b")
+            return
+        except store._error:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.spec("REB-08")
+def test_the_store_keeps_one_open_proposal_in_a_real_api(tmp_path: Path) -> None:
+    asyncio.run(with_store(tmp_path, _one_open_proposal))
+
+
+async def _one_open_proposal(store: KubernetesStore) -> None:
+    first_plan, first = proposed()
+    name = await asyncio.to_thread(submit, first, store)
+    (kept,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    assert (kept["metadata"]["name"], kept["spec"]["planHash"]) == (name, plan_hash(first_plan))
+    assert kept["spec"].items() >= first[-1]["spec"].items(), "as sent, with the defaults of the definition"
+    with pytest.raises(Refusal) as same:
+        await asyncio.to_thread(submit, first, store)
+    assert same.value.reason == "AlreadyProposed"
+    _, second = proposed(band=0.05)
+    newer = await asyncio.to_thread(submit, second, store)
+    (left,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    assert left["metadata"]["name"] == newer
+    assert await asyncio.to_thread(store.delete_unchanged, kept), "what is gone is gone"
+    stale = {"metadata": left["metadata"] | {"resourceVersion": "1"}}
+    assert not await asyncio.to_thread(store.delete_unchanged, stale)
+    assert len(await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")) == 1
+
+
+@pytest.mark.spec("OPR-30")
+def test_the_rows_of_a_large_plan_go_to_config_maps_of_the_reassignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
+    monkeypatch.setattr("ballast_planner.resource.MAX_CONFIG_MAP_BYTES", 9 * 1024)
+    asyncio.run(with_store(tmp_path, _config_maps))
+
+
+async def _config_maps(store: KubernetesStore) -> None:
+    plan, resources = proposed()
+    assert len(resources) > 1
+    await asyncio.to_thread(submit, resources, store)
+    (kept,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    answer = await asyncio.to_thread(store._core.list_namespaced_config_map, NAMESPACE)
+    maps = {item.metadata.name: item for item in answer.items}
+    assert {item["metadata"]["name"] for item in resources[:-1]} <= maps.keys()
+    for item in resources[:-1]:
+        (owner,) = maps[item["metadata"]["name"]].metadata.owner_references
+        assert (owner.kind, owner.uid) == ("Reassignment", kept["metadata"]["uid"])
+    rows = rows_from_resource(kept, {name: {"data": item.data} for name, item in maps.items()})
+    assert {(row.topic, row.partition, row.to, row.from_, row.wave) for row in rows} == {
+        (move.topic, move.partition, move.to, move.from_, move.wave) for move in plan.moves
+    }
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+@pytest.mark.spec("REB-08", "OPR-32")
+def test_from_skewed_brokers_through_spark_to_level_disks(tmp_path: Path) -> None:
+    asyncio.run(_whole_chain(Stack(tmp_path)))
+
+
+async def _whole_chain(stack: Stack) -> None:
+    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
+
+    try:
+        await stack.start()
+        bootstrap = await demo.start_cluster(stack)
+        kafka = KafkaConnection(ConnectionSettings(bootstrap))
+        try:
+            await demo.create_topic(stack)
+            await demo.skew(stack, kafka, bootstrap)
+            before = await fills(kafka)
+            name = await demo.propose_by_job(stack, bootstrap)
+            await demo.show_proposal(stack, name)
+            waiting = await stack.get("reassignments", name)
+            assert waiting is not None
+            assert waiting["status"]["plan"]["hash"] == waiting["spec"]["planHash"]
+            assert waiting["status"]["plan"]["moves"] == len(waiting["spec"]["partitions"])
+            assert await fills(kafka) == before, "nothing moves before it is approved"
+            assert await demo.approve(stack, name) == "Succeeded"
+            after = await fills(kafka)
+            assert max(before) - min(before) > 64 << 20
+            assert sum(after) == sum(before)
+            assert max(after) - min(after) < 8 << 20
+            await no_throttles(kafka)
+        finally:
+            await kafka.close()
+    finally:
+        await stack.stop()
+
+
+async def fills(kafka: Any) -> list[int]:
+    """Bytes in each directory of each broker, future replicas included."""
+    from ballast_cli.status import observe_cluster
+
+    view = await observe_cluster(kafka)
+    held = {(where.broker, where.path): 0 for where in view.directories}
+    for replica, log in view.logs.items():
+        assert log.path is not None
+        assert log.future_path is None
+        held[replica.broker, log.path] += log.size_bytes
+    return [held[where] for where in sorted(held)]
+
+
+async def no_throttles(kafka: Any) -> None:
+    from ballast_operator.observe import observe_broker_configs, observe_topic_configs
+
+    topics = await observe_topic_configs(kafka, [demo.TOPIC])
+    brokers = await observe_broker_configs(kafka, range(3))
+    assert sorted(brokers) == [0, 1, 2]
+    left = json.dumps([topics[demo.TOPIC], *brokers.values()])
+    assert "throttled" not in left
+    assert "io.max.bytes.per.second" not in left
