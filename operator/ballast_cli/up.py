@@ -23,6 +23,7 @@ CLUSTER = "demo"
 NAMESPACE = "default"
 READY_SECONDS = 120.0
 STOP_SECONDS = 20.0
+PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +102,7 @@ class Stack:
     async def _apply_crds(self) -> None:
         import yaml
 
-        for plural in ("kafkaclusters", "kafkatopics", "reassignments"):
+        for plural in PLURALS_APPLIED:
             await self.apply(yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text()))
             await self._served(plural)
 

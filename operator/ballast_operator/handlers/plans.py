@@ -23,6 +23,7 @@ from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, goal_of
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
+from ballast_operator.plan.volumes import mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
 from ballast_planner import Move
 
@@ -113,7 +114,9 @@ class Plans:
         names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
         maps = {name: found for name in names if (found := await self._config_map(reassignment, name)) is not None}
         try:
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole))
+            cluster = self._shared.cache.clusters.get(self._cluster)
+            paths = mounted_paths(cluster, whole) if cluster is not None else {}
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
             return

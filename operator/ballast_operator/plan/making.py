@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ballast_operator.model.fields import write
-from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.kafka import DirectoryId, KafkaView
 from ballast_operator.model.reassignment import ReassignmentSpec
 from ballast_operator.plan.load import cluster_load
+from ballast_operator.plan.volumes import Paths, real_targets
 from ballast_planner import (
     LoadError,
     Plan,
@@ -41,17 +42,21 @@ class StalePlanError(ValueError):
         self.rows = tuple(rows)
 
 
-def make_plan(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]], view: KafkaView) -> Plan:
-    """The plan; `config_maps` holds by name those that planFrom refers to."""
+def make_plan(
+    spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]], view: KafkaView, paths: Paths | None = None
+) -> Plan:
+    """The plan; `config_maps` holds by name those that planFrom refers to, `paths` what mounted paths really are."""
+    known = paths or {}
     try:
-        targets = explicit_rows(spec, config_maps) if spec.explicit else ()
+        targets = real_targets(explicit_rows(spec, config_maps), known) if spec.explicit else ()
         load = cluster_load(view)
         if spec.explicit:
             return plan_explicit(load, targets)
         if spec.drain_brokers:
             return plan_drain(load, brokers=spec.drain_brokers)
         if spec.drain_directories:
-            return plan_drain(load, directories=[(row.broker, row.directory) for row in spec.drain_directories])
+            rows = [DirectoryId(row.broker, row.directory) for row in spec.drain_directories]
+            return plan_drain(load, directories=[(row.broker, known.get(row, row.path)) for row in rows])
         if spec.replication_factor:
             return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
         if spec.add_brokers:

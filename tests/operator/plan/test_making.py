@@ -1,0 +1,120 @@
+"""Every mode of a Reassignment becomes a plan of the one planner, or a sentence that says why not."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from making import GIB, cluster, reassignment, topic_view, view
+
+from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
+from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.volumes import mounted_paths
+from ballast_planner import Plan
+
+SKEWED = {("orders", n, n % 3): LogView("/a", 10 * GIB) for n in range(6)}
+
+
+def filled(seen: KafkaView) -> KafkaView:
+    """With directories as full as their logs."""
+    full = {
+        where: found._replace(
+            usable_bytes=found.total_bytes
+            - sum(log.size_bytes for replica, log in seen.logs.items() if (replica.broker, log.path) == where)
+        )
+        for where, found in seen.directories.items()
+    }
+    return replace(seen, directories=full)
+
+
+SEEN = view({"orders": topic_view(*[(n % 3,) for n in range(6)])}, SKEWED)
+
+
+def plan(seen: KafkaView = SEEN, config_maps: Any = None, paths: Any = None, **spec: Any) -> Plan:
+    return make_plan(reassignment(**spec).spec, config_maps or {}, seen, paths)
+
+
+def targets(found: Plan) -> dict[int, tuple[tuple[int, ...], tuple[str, ...]]]:
+    return {move.partition: (move.to.replicas, move.to.log_dirs) for move in found.moves}
+
+
+@pytest.mark.spec("OPR-30")
+def test_rows_are_taken_as_they_are_and_any_becomes_a_directory() -> None:
+    rows = [
+        {"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/b"]},
+        {"topic": "orders", "partition": 1, "replicas": [2]},
+    ]
+    found = targets(plan(partitions=rows))
+    assert found[0] == ((1,), ("/b",))
+    assert found[1][0] == (2,)
+    assert found[1][1][0] in ("/a", "/b")
+
+
+@pytest.mark.spec("OPR-30")
+@pytest.mark.spec("DIR-10")
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([{"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/b"]}]),
+        json.dumps(
+            {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["/b"]}]}
+        ),
+    ],
+)
+def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) -> None:
+    source = [{"configMapRef": {"name": "big"}}]
+    found = plan(config_maps={"big": {"data": {"partitions.json": text}}}, planFrom=source)
+    assert targets(found) == {0: ((1,), ("/b",))}
+    with pytest.raises(InvalidPlanError, match="ConfigMap big does not exist"):
+        plan(planFrom=source)
+    with pytest.raises(InvalidPlanError, match="no key"):
+        plan(config_maps={"big": {"data": {}}}, planFrom=source)
+
+
+@pytest.mark.spec("OPR-30")
+def test_drains_empty_brokers_and_directories_by_bytes() -> None:
+    assert all(0 not in to for to, _ in targets(plan(drainBrokers=[0])).values())
+    moved = targets(plan(drainDirectories=[{"broker": 1, "directory": "/a"}]))
+    assert set(moved) == {1, 4}
+    assert all(to == ((1,), ("/b",)) for to in moved.values())
+
+
+@pytest.mark.spec("OPR-30")
+def test_replication_factor_new_brokers_and_generation() -> None:
+    assert all(len(to) == 2 for to, _ in targets(plan(replicationFactor=[{"topic": "orders", "replicas": 2}])).values())
+    levelled = plan(filled(SEEN), generate={})
+    assert levelled.quality is not None
+    assert levelled.quality.after.spread < levelled.quality.before.spread
+    grown = view({"orders": topic_view(*[(n % 3,) for n in range(6)])}, SKEWED, brokers=(0, 1, 2, 3))
+    assert {to for to, _ in targets(plan(filled(grown), addBrokers=[3])).values()} == {(3,)}
+
+
+@pytest.mark.spec("OPR-32")
+def test_rows_whose_from_is_not_true_are_named() -> None:
+    row = {"topic": "orders", "partition": 0, "replicas": [1], "from": {"replicas": [2]}}
+    with pytest.raises(StalePlanError) as raised:
+        plan(partitions=[row])
+    assert raised.value.rows == ("orders-0",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"drainBrokers": [9]}, "9"),
+        ({"partitions": [{"topic": "none", "partition": 0, "replicas": [1]}]}, "none-0"),
+        ({"partitions": [{"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/z"]}]}, "/z"),
+        ({"replicationFactor": [{"topic": "none", "replicas": 2}]}, "none"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidPlanError, match=words):
+        plan(**spec)
+
+
+def test_a_volume_may_be_named_by_the_path_that_pods_mount_it_at() -> None:
+    real = {b: f"/data/volumes/default/b-demo-{b}/data" for b in range(3)}
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 5)}, directories=("/a", *real.values()))
+    paths = mounted_paths(cluster(), seen)
+    assert paths[DirectoryId(0, "/var/lib/ballast/b/data")] == real[0]
+    rows = [{"topic": "orders", "partition": 0, "replicas": [0], "logDirs": ["/var/lib/ballast/b/data"]}]
+    assert targets(plan(seen, paths=paths, partitions=rows)) == {0: ((0,), (real[0],))}
