@@ -21,6 +21,7 @@ from e2e.checker import (
     check_readers,
     check_replicas,
     check_told,
+    check_unplaced,
     collect,
     partition_folder,
 )  # fmt: skip
@@ -66,6 +67,7 @@ class Verdict:
     history: list[str]
     faults: int = 0
     acknowledged: int = 0
+    unplaced: int = 0  # of them, without being told their offsets
     consumed: int = 0
     longest_silence_s: float = 0.0
 
@@ -252,8 +254,8 @@ class Chaos:
 
     def _all_read(self) -> bool:
         return all(
-            len(self.ledger.consumed[p].offsets) >= len(told.offsets)
-            and sum(self.ledger.group_read[p]) >= len(told.offsets)
+            len(self.ledger.consumed[p].offsets) >= len(told.offsets) + len(self.ledger.unplaced[p])
+            and sum(self.ledger.group_read[p]) >= len(told.offsets) + len(self.ledger.unplaced[p])
             for p, told in enumerate(self.ledger.acknowledged)
         )
 
@@ -289,6 +291,7 @@ class Chaos:
             collect(lambda p=partition, h=history: h.read(self._longest(p), whole=sound), found)  # type: ignore[misc]
             found += history.findings
             found += check_told(history, self.ledger.acknowledged[partition], "was acknowledged at")
+            found += check_unplaced(history, self.ledger.unplaced[partition])
             if sound:
                 collect(lambda p=partition: check_replicas(self._folders(p)), found)  # type: ignore[misc]
                 for folder in self._folders(partition):
@@ -299,6 +302,7 @@ class Chaos:
         for broker in self.cluster.brokers:
             found += broker.complaints()[:MOST_FINDINGS]
         self.verdict.acknowledged = self.ledger.acknowledged_count
+        self.verdict.unplaced = self.ledger.unplaced_count
         self.verdict.consumed = self.ledger.consumed_count
 
     def _check_indexes(self, folder: Path) -> None:

@@ -80,6 +80,15 @@ def check_told(history: History, told: Told, what: str, first: int = 0, end: int
     return findings
 
 
+def check_unplaced(history: History, tokens: Sequence[int]) -> list[str]:
+    """Records that were acknowledged without an offset must be somewhere in the partition."""
+    missing = sorted(set(tokens).difference(history.tokens))
+    return [
+        f"partition {history.partition}: {describe(token)} was acknowledged, and is nowhere"
+        for token in missing[:MOST_FINDINGS]
+    ]
+
+
 def check_complete(histories: Sequence[History], ledger: Ledger) -> list[str]:
     """After all producers have finished: exactly what was sent is there."""
     findings = []

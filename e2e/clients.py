@@ -88,7 +88,8 @@ class SequencedProducer(Worker):
             "enable.idempotence": True,
             "linger.ms": 5,
             "message.timeout.ms": 0,  # never: a record given up on could not be told from a lost one
-            "request.timeout.ms": 8000,
+            "request.timeout.ms": 5000,
+            "socket.timeout.ms": 6000,  # else a frozen leader is waited for, not the next one
             "retry.backoff.max.ms": 500,
             "queue.buffering.max.messages": 50_000,
             "queue.buffering.max.kbytes": 65_536,
@@ -135,7 +136,11 @@ class SequencedProducer(Worker):
             self.ledger.note_problem(f"{self.name} was told that record {sequence} failed: {error.str()}")
             return
         self.acknowledged += 1
-        self.ledger.acknowledged[partition].note(token_of(self._number, sequence), message.offset())
+        token, offset = token_of(self._number, sequence), message.offset()
+        if offset is None or offset < 0:  # the client concluded from the sequence that it was written before
+            self.ledger.unplaced[partition].append(token)
+        else:
+            self.ledger.acknowledged[partition].note(token, offset)
 
     def _on_error(self, error: Any) -> None:
         if error.fatal():

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from e2e import clients
-from e2e.checker import MOST_FINDINGS, History, check_complete, check_told, collect, partition_folder
+from e2e.checker import MOST_FINDINGS, History, check_complete, check_told, check_unplaced, collect, partition_folder
 from e2e.ledger import Ledger, describe, read_token
 from e2e.partition_files import check_indexes, segments, size_bytes
 from e2e.processes import BrokerTrouble, Cluster, until
@@ -239,6 +239,8 @@ class Kills:
             return
         self.broker.stop()
         self._judge(whole=True)
+        for history in self.histories:
+            self.verdict.findings += check_unplaced(history, self.ledger.unplaced[history.partition])
         self.verdict.findings += check_complete(self.histories, self.ledger)
 
     def _conclude(self) -> None:

@@ -66,6 +66,7 @@ class Ledger:
         self.partitions = partitions
         self.sent = [0] * producers  # per producer: sequences below this one were handed to the client
         self.acknowledged = [Told() for _ in range(partitions)]
+        self.unplaced = [_integers() for _ in range(partitions)]  # acknowledged without being told where it is
         self.consumed = [Told() for _ in range(partitions)]
         self.group_read = [bytearray() for _ in range(partitions)]  # per offset: whether the group was given it
         self._problems: list[str] = []
@@ -73,7 +74,11 @@ class Ledger:
 
     @property
     def acknowledged_count(self) -> int:
-        return sum(len(told.offsets) for told in self.acknowledged)
+        return sum(len(told.offsets) for told in self.acknowledged) + self.unplaced_count
+
+    @property
+    def unplaced_count(self) -> int:
+        return sum(map(len, self.unplaced))
 
     @property
     def consumed_count(self) -> int:

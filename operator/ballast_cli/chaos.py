@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
         raise
     summary = (
-        f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; "
-        f"longest silence of a partition {verdict.longest_silence_s:.1f} s"
+        f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged ({verdict.unplaced} without offset), "
+        f"{verdict.consumed:,} read; longest silence of a partition {verdict.longest_silence_s:.1f} s"
     )
     if not verdict.findings:
         shutil.rmtree(folder)

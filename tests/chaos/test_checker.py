@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from e2e.checker import History, check_complete, check_readers, check_replicas, check_told, partition_folder
+from e2e.checker import (
+    History,
+    check_complete,
+    check_readers,
+    check_replicas,
+    check_told,
+    check_unplaced,
+    partition_folder,
+)
 from e2e.ledger import TOKEN, Ledger, token_of
 from e2e.partition_files import Cursor, Damaged, check_indexes, read_batches
 
@@ -79,6 +87,15 @@ def test_an_acknowledged_record_that_another_took_the_place_of_is_found(tmp_path
     write_log(tmp_path, [token_of(0, 0), token_of(1, 0)])
     ledger = ledger_of(in_order(2), sent=2)
     assert "there is record 0 of producer 1" in check_told(history_of(tmp_path), ledger.acknowledged[0], "was at")[0]
+
+
+def test_a_record_acknowledged_without_an_offset_must_be_somewhere(tmp_path: Path) -> None:
+    write_log(tmp_path, in_order(4))
+    history = history_of(tmp_path)
+    assert check_unplaced(history, in_order(4)) == []
+    assert check_unplaced(history, in_order(5)) == [
+        "partition 0: record 4 of producer 0 was acknowledged, and is nowhere"
+    ]
 
 
 @pytest.mark.parametrize(
