@@ -368,13 +368,17 @@ def test_a_broker_is_drained(world: World) -> None:
     world.until_phase("drain", "Failed", seconds=120)
     # A partition with as many replicas as brokers has no place to go to: that is said, and everything else went.
     assert "everywhere-0 on broker 2" in world.until_reason("Reassignment", "drain", "Incomplete")
-    held = [
-        f"{name}-{index}"
-        for name, topic in world.view().topics.items()
-        for index, part in topic.partitions.items()
-        if 2 in part.replicas and len(part.replicas) < 3
-    ]
-    assert held == []
+
+    def held() -> list[str]:
+        return [
+            f"{name}-{index}"
+            for name, topic in world.view().topics.items()
+            for index, part in topic.partitions.items()
+            if 2 in part.replicas and len(part.replicas) < 3
+        ]
+
+    world.until("broker 2 holds nothing that has another place", lambda: not held(), 60)
+    assert held() == []
 
 
 @pytest.mark.spec("OPR-30")
