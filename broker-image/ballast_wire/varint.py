@@ -1,4 +1,4 @@
-"""Zigzag varints, as records use them. Bounded: an endless varint is refused, not followed."""
+"""Varints, zigzag (records) and unsigned (flexible messages). Bounded: an endless varint is refused, not followed."""
 
 from __future__ import annotations
 
@@ -30,3 +30,20 @@ def write_varint(out: bytearray, value: int) -> None:
         out.append((raw & 0x7F) | 0x80)
         raw >>= 7
     out.append(raw)
+
+
+def read_unsigned_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """At most 32 bits; the value and the position after it. Errors as above."""
+    byte = data[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise ValueError("varint too long")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from ballast_wire.names import ZERO_UUID
+from ballast_wire.varint import read_unsigned_varint
 
 Ints = Sequence[int]
 LEADER_UNCHANGED = -2
@@ -199,24 +200,8 @@ def _put_tags(out: bytearray, tags: list[tuple[int, bytes]]) -> None:
         out += data
 
 
-def _read_length(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("varint too long")
-
-
 def _read_ints(data: bytes, position: int) -> tuple[Ints, int]:
-    count, position = _read_length(data, position)
+    count, position = read_unsigned_varint(data, position)
     if count <= 1:
         return (), position
     end = position + 4 * (count - 1)
@@ -226,7 +211,7 @@ def _read_ints(data: bytes, position: int) -> tuple[Ints, int]:
 
 
 def _read_ids(data: bytes, position: int) -> tuple[Sequence[UUID], int]:
-    count, position = _read_length(data, position)
+    count, position = read_unsigned_varint(data, position)
     end = position + 16 * max(0, count - 1)
     if end > len(data):
         raise ValueError("array reaches past its record")
@@ -235,11 +220,11 @@ def _read_ids(data: bytes, position: int) -> tuple[Sequence[UUID], int]:
 
 def _read_tags(data: bytes, position: int) -> list[tuple[int, int]]:
     """Each tag with the position of its value; values that nobody knows are passed over."""
-    count, position = _read_length(data, position)
+    count, position = read_unsigned_varint(data, position)
     found = []
     for _ in range(count):
-        tag, position = _read_length(data, position)
-        size, position = _read_length(data, position)
+        tag, position = read_unsigned_varint(data, position)
+        size, position = read_unsigned_varint(data, position)
         found.append((tag, position))
         position += size
         if position > len(data):

@@ -14,6 +14,7 @@ from uuid import UUID
 from ballast_broker.metadata.partition_records import BY_HAND
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
+from ballast_wire.varint import read_unsigned_varint
 
 FRAME_VERSION = 1
 
@@ -144,9 +145,9 @@ def _registration_change_version(change: Any) -> int:
 def decode_record(value: bytes | memoryview) -> Any:
     data = bytes(value)
     try:
-        frame, position = _read_varint(data, 0)
-        key, position = _read_varint(data, position)
-        version, position = _read_varint(data, position)
+        frame, position = read_unsigned_varint(data, 0)
+        key, position = read_unsigned_varint(data, position)
+        version, position = read_unsigned_varint(data, position)
         if frame != FRAME_VERSION:
             raise MalformedRecord(f"unknown frame version {frame}")
         name = RECORD_NAMES.get(key)
@@ -177,16 +178,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise MalformedRecord("varint too long")
