@@ -55,15 +55,14 @@ def run(args: argparse.Namespace) -> int:
 
 def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     from e2e.kills import Kills, Settings
-    from e2e.processes import end_on_signals
+    from e2e.processes import until_interrupted
 
-    end_on_signals()
     from ballast_cli.chaos import data_folder, say
 
     seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
     folder = data_folder(data, f"kill-{seed}")
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
-    verdict = Kills(folder, Settings(seed, times), say).run()
+    verdict = until_interrupted(Kills(folder, Settings(seed, times), say).run)
     rate = verdict.acknowledged_bytes / max(verdict.seconds, 0.001) / 1e6
     summary = (
         f"{verdict.kills} kills ({verdict.while_starting} of them while it started), {verdict.acknowledged:,} records "

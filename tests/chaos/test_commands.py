@@ -60,11 +60,11 @@ def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals
         while "brokers are up" not in process.stdout.readline():
             assert process.poll() is None, process.stderr and process.stderr.read()
         process.send_signal(number)
-        process.communicate(timeout=DEADLINE_S)
+        output, error = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, output + error
     assert brokers_of(tmp_path / "data") == []
 
 

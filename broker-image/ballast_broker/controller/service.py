@@ -174,13 +174,13 @@ class ControllerService:
             records.append(record("AbortTransactionRecord", reason="its controller is gone"))
         if not image.features.levels:
             records += bootstrap_records(self._config.min_insync_replicas)
-        self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
+        self._duties = [self._spawn(self._finish_activation, records), self._spawn(self._watch_sessions)]
         if self._timing.leader_balance_enable:
-            self._duties.append(self._spawn(self._balance_leaders()))
+            self._duties.append(self._spawn(self._balance_leaders))
         # Whoever died with the last controller had no connection to us that could end: ask at once.
         for broker in image.cluster.unfenced():
             if broker.id != self._config.node_id:
-                self._duties.append(self._spawn(self._probe(broker.id, broker.epoch)))
+                self._duties.append(self._spawn(self._probe, broker.id, broker.epoch))
 
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
@@ -188,16 +188,16 @@ class ControllerService:
         await self._run(unclean_elections)
         self.activated.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._quietly(work))
+    def _spawn(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._quietly(duty, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """A duty that loses its controller just ends."""
         try:
-            await work
+            await duty(*arguments)
         except ApiError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 logger.warning("a duty of the controller failed: %s", error)
@@ -274,7 +274,7 @@ class ControllerService:
             return error_response(name, request, error)
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
             # An offline partition may have been allowed to take any leader.
-            self._spawn(self._run(unclean_elections))
+            self._spawn(self._run, unclean_elections)
         return response
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
@@ -316,7 +316,7 @@ class ControllerService:
         """A broker's connection ended: see whether anybody listens there. Refused means dead; silence, its session."""
         if self.is_active:
             self._sessions.disconnected(broker_id)
-            self._spawn(self._probe(broker_id, epoch))
+            self._spawn(self._probe, broker_id, epoch)
 
     async def _probe(self, broker_id: int, epoch: int) -> None:
         for delay in PROBE_DELAYS_S:

@@ -118,7 +118,7 @@ class Controller:
     async def call(self, request: Any, version: int) -> Any:
         await asyncio.sleep(0)
         if self.away:
-            raise TimeoutError("no active controller")
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
         self.calls.append(request)
         request = round_trip(request, version)
         command = {
