@@ -6,10 +6,22 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ballast_operator.clock import monotonic
 
 BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class _Asked(Collector):
+    """A counter whose value is asked for at the time of a scrape."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._name, self._text, self._value = name, text, value
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self._name, self._text, value=self._value())
 
 
 class Metrics:
@@ -33,9 +45,8 @@ class Metrics:
         self._events = Counter(
             "ballast_operator_watch_events_total", "Events of the watch", ["kind"], registry=self.registry
         )
-        self._writes = Gauge(
-            "ballast_operator_status_writes", "Statuses written since the start", registry=self.registry
-        )
+        self._writes: Callable[[], float] = lambda: 0.0
+        self.registry.register(_Asked("ballast_operator_status_writes", "Statuses written", lambda: self._writes()))
         self._depth = Gauge("ballast_operator_queue_depth", "Objects that wait to be looked at", registry=self.registry)
         self._oldest = Gauge(
             "ballast_operator_oldest_reconcile_seconds", "Age of the oldest look in progress", registry=self.registry
@@ -69,7 +80,7 @@ class Metrics:
         self._depth.set_function(depth)
         self._oldest.set_function(oldest)
         self._leader.set_function(lambda: float(leads()))
-        self._writes.set_function(writes)
+        self._writes = writes
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

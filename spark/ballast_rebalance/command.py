@@ -10,7 +10,8 @@ import json
 import logging
 import re
 import sys
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
     from ballast_rebalance.job import JobOptions, Outcome
     from ballast_rebalance.kubernetes_store import KubernetesStore
-    from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+MAX_MESSAGE = 4_000
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 # Reasons that mean all is well; every other one but Proposed is an exit code.
 QUIET = frozenset(
@@ -77,8 +78,12 @@ def run(args: argparse.Namespace) -> int:
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
-    from ballast_rebalance.job import run_once
-    from ballast_rebalance.session import open_session
+    try:
+        from ballast_rebalance.job import run_once
+        from ballast_rebalance.session import open_session
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed; `./ballast rebalance` installs what the job needs", file=sys.stderr)
+        return 2
 
     options = job_options(args)
     store = _store(args)
@@ -86,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.stream:
             return _watch(spark, args, options, store)
-        outcome = run_once(spark, options, store)
+        outcome = told(run_once(spark, options, store), args.cluster, store)
     finally:
         spark.stop()
         if store is not None:
@@ -134,6 +139,21 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         interval_s=args.interval,
         checkpoint=args.checkpoint,
     )
+
+
+def told(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outcome:
+    """The KafkaCluster's status says what came of the look; where it cannot, the outcome does."""
+    if store is None:
+        return outcome
+    look: dict[str, str | None] = {
+        "reason": outcome.reason,
+        "message": outcome.message[:MAX_MESSAGE],
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        # Absent fields of a merge patch would stay as an earlier look left them.
+        "proposal": outcome.submitted,
+    }
+    trouble = store.tell(cluster, look)
+    return outcome if trouble is None else replace(outcome, lacks=(*outcome.lacks, trouble))
 
 
 def show(outcome: Outcome, as_json: bool) -> None:
@@ -193,7 +213,7 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
     return KubernetesStore(args.namespace, args.kubeconfig)
 
 
-def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: ProposalStore | None) -> int:
+def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: KubernetesStore | None) -> int:
     from ballast_rebalance.job import Watch, watch
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -203,7 +223,7 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
         metrics.serve(args.metrics_port)
 
     def listener(outcome: Outcome) -> None:
-        show(outcome, args.json)
+        show(told(outcome, args.cluster, store), args.json)
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)

@@ -20,7 +20,7 @@ def open_session(
     master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
     """A session; under spark-submit the master that was submitted to, else this machine."""
-    _prepare_environment()
+    _prepare_environment(local="SPARK_ENV_LOADED" not in os.environ and (master or DEFAULT_MASTER).startswith("local"))
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.prometheus import PrometheusDataSource
@@ -47,10 +47,11 @@ def open_session(
     return session
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(local: bool) -> None:
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
