@@ -98,7 +98,10 @@ class Brokers:
             for number in range(int(megabytes * 1e6 / VALUE_BYTES)):
                 value = number.to_bytes(4, "big") * (VALUE_BYTES // 4)
                 producer.produce(
-                    topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(str(error))
+                    topic,
+                    value,
+                    partition=partition,
+                    on_delivery=lambda error, _: error and failures.append(str(error)),
                 )
                 if number % 1000 == 0:
                     producer.poll(0)
