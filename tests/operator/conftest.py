@@ -24,9 +24,7 @@ def ballast_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     running.append(found)
     found.start()
     volumes = [{"name": name, "size": "4Gi"} for name in ("a", "b", "c")]
-    found.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": volumes, "resyncSeconds": 2})
-    ready = found.until_ready("KafkaCluster", "demo", 90)
-    found.bootstrap = ready["status"]["bootstrapServers"]
+    found.start_cluster(brokers=3, volumes=volumes, resyncSeconds=2)
     return found
 
 

@@ -15,6 +15,7 @@ from apache import ApacheKafka
 from world import ApiError, World
 
 from ballast_operator.apply.kafka import alter_configs, create_topics, delete_topics_by_id
+from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.actions import AlterConfig, CreateTopic
 from ballast_operator.model.kafka import BROKER, TOPIC, ReplicaId, TopicPartition
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
@@ -402,3 +403,38 @@ def test_nothing_is_written_when_nothing_changed(world: World) -> None:
     quiet = objects()
     seconds_pass(5)
     assert {key: (quiet.get(key), body) for key, body in objects().items() if quiet.get(key) != body} == {}
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_cluster_that_cannot_be_reached_as_told_says_what_is_missing(world: World) -> None:
+    locked = {"external": {"bootstrapServers": world.bootstrap, "sasl": {"mechanism": "PLAIN", "secretName": "login"}}}
+    world.apply("KafkaCluster", "locked", locked)
+    assert "Secret login does not exist" in world.until_reason("KafkaCluster", "locked", "SecretNotFound")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, "stringData": {"username": "me"}}
+    world.api("create", path_of("v1", "secrets", "default"), secret)
+    world.until("the key is named", lambda: "no key password" in world.condition("KafkaCluster", "locked")[2])
+    world.delete("KafkaCluster", "locked")
+    world.until_gone("KafkaCluster", "locked")
+
+
+@pytest.mark.spec("OPR-08")
+def test_another_cluster_at_the_same_address_is_left_alone(world: World) -> None:
+    spec = {"external": {"bootstrapServers": world.bootstrap}, "resyncSeconds": 1}
+    world.apply("KafkaCluster", "other", spec)
+    world.until_ready("KafkaCluster", "other")
+    world.apply("KafkaTopic", "astray", {"clusterRef": {"name": "other"}, "partitions": 1})
+    world.until_ready("KafkaTopic", "astray")
+    world.patch("KafkaCluster", "other", {"status": {"clusterId": "another-one"}}, sub="status")
+    world.until_reason("KafkaCluster", "other", "WrongCluster")
+    world.apply("KafkaTopic", "astray", {"clusterRef": {"name": "other"}, "partitions": 2})
+    world.until_reason("KafkaTopic", "astray", "ClusterUnreachable")
+    assert len(world.view().topics["astray"].partitions) == 1
+    for kind, name in (("KafkaTopic", "astray"), ("KafkaCluster", "other")):
+        world.delete(kind, name)
+        world.until_gone(kind, name)
+
+
+@pytest.mark.spec("OPR-30")
+def test_a_plan_that_cannot_be_is_refused_with_why(world: World) -> None:
+    world.reassign("nowhere", partitions=[{"topic": "no-such-topic", "partition": 0, "replicas": [0]}])
+    assert "no-such-topic" in world.until_reason("Reassignment", "nowhere", "InvalidPlan")

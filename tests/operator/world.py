@@ -54,6 +54,11 @@ class World:
     def start(self) -> None:
         self.run(self._stack.start(), 90)
 
+    def start_cluster(self, **spec: Any) -> None:
+        """The cluster of all scenarios, waited for."""
+        self.apply("KafkaCluster", self.cluster, spec)
+        self.bootstrap = self.until_ready("KafkaCluster", self.cluster, 90)["status"]["bootstrapServers"]
+
     def fill(self, topics: Iterable[str], partitions: int, records: int, size: int = 100_000) -> None:
         """So many records of this size into each partition."""
         from kafka import KafkaProducer
@@ -110,6 +115,11 @@ class World:
     def restart_operator(self, kubeconfig: Path | None = None) -> None:
         """With another kubeconfig than its own, if one is given."""
         self.run(self._stack._start_operator(kubeconfig, OPERATOR_SETTINGS))
+
+    def leader(self) -> str:
+        """Who holds the Lease; empty while nobody does."""
+        lease = self.run(self._stack.api.find(LEASE))
+        return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
     def start_another_operator(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "KUBECONFIG": str(self._stack.kubeconfig)}
