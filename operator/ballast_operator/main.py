@@ -27,7 +27,7 @@ from ballast_operator.model.reassignment import KIND as REASSIGNMENT_KIND
 from ballast_operator.model.reassignment import PLURAL as REASSIGNMENTS
 from ballast_operator.model.topic import KIND as TOPIC_KIND
 from ballast_operator.model.topic import PLURAL as TOPICS
-from ballast_operator.runtime import Runtime
+from ballast_operator.runtime import RELIST_SECONDS, Runtime
 
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
@@ -188,17 +188,26 @@ def configure_logging(machines: bool, level: int = logging.INFO) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
-async def _main(namespaces: Sequence[str], probe_port: int | None, kubeconfig: str | None) -> None:
+async def _main(
+    namespaces: Sequence[str], probe_port: int | None, kubeconfig: str | None, relist_seconds: float
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
-    await operate(find_access(kubeconfig), namespaces, probe_port, stop)
+    access = find_access(kubeconfig)
+    runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
+    await operate(access, namespaces, probe_port, stop, runtime=runtime)
 
 
-def main(namespaces: Sequence[str] = (), probe_port: int | None = None, kubeconfig: str | None = None) -> int:
+def main(
+    namespaces: Sequence[str] = (),
+    probe_port: int | None = None,
+    kubeconfig: str | None = None,
+    relist_seconds: float = RELIST_SECONDS,
+) -> int:
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
-    asyncio.run(_main(namespaces, probe_port, kubeconfig))
+    asyncio.run(_main(namespaces, probe_port, kubeconfig, relist_seconds))
     return 0

@@ -42,10 +42,17 @@ PLURALS = {
 class Runtime:
     """Everything of one operator process."""
 
-    def __init__(self, access: ApiAccess, namespaces: Iterable[str] = (), lease_namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        access: ApiAccess,
+        namespaces: Iterable[str] = (),
+        lease_namespace: str | None = None,
+        relist_seconds: float = RELIST_SECONDS,
+    ) -> None:
         self.api = KubernetesApi(access)
         self.cache = Cache()
         self.namespaces = tuple(namespaces)
+        self._relist_seconds = relist_seconds
         self.writer = Writer(self.api, self.cache)
         self.events = Events(self.api, utc_now)
         self.metrics = Metrics()
@@ -57,8 +64,9 @@ class Runtime:
         self._tasks: list[asyncio.Task[Any]] = []
         self._beat = monotonic()
         self.metrics.watch(
-            self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes
-        )
+            self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes,
+            lambda: self.api.requests,
+        )  # fmt: skip
 
     async def start(self) -> None:
         """Start what runs in the background."""
@@ -218,12 +226,12 @@ class Runtime:
     # Housekeeping.
 
     async def _keep_house(self) -> None:
-        relist_at = monotonic() + RELIST_SECONDS
+        relist_at = monotonic() + self._relist_seconds
         while True:
             await asyncio.sleep(1.0)
             self._beat = monotonic()
             if monotonic() >= relist_at:
-                relist_at = monotonic() + RELIST_SECONDS
+                relist_at = monotonic() + self._relist_seconds
                 try:
                     await self.relist()
                 except (ApiError, ApiUnavailableError) as error:
