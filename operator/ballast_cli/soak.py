@@ -75,10 +75,10 @@ def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     folder = data_folder(data, f"kill-{seed}")
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
     verdict = until_interrupted(Kills(folder, Settings(seed, times), say).run)
-    rate = verdict.acknowledged_bytes / max(verdict.seconds, 0.001) / 1e6
+    rate = verdict.loaded_bytes / max(verdict.loaded_s, 0.001) / 1e6
     summary = (
         f"{verdict.kills} kills ({verdict.while_starting} of them while it started), {verdict.acknowledged:,} records "
-        f"acknowledged at {rate:.1f} MB/s with all pauses, {verdict.index_entries:,} index entries read, trimmed "
+        f"acknowledged at {rate:.1f} MB/s while it ran, {verdict.index_entries:,} index entries read, trimmed "
         f"{verdict.trimmed} times, slowest start {verdict.slowest_start_s:.1f} s"
     )
     if not verdict.findings:
