@@ -31,7 +31,7 @@ from ballast_broker.controller.commands.context import (
 )
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
 from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, unclean_elections
-from ballast_broker.controller.commands.features import bootstrap_records, update_features
+from ballast_broker.controller.commands.features import bootstrap_records, update_features, withdraw_unknown
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
@@ -174,6 +174,7 @@ class ControllerService:
             records.append(record("AbortTransactionRecord", reason="its controller is gone"))
         if not image.features.levels:
             records += bootstrap_records(self._config.min_insync_replicas)
+        records += withdraw_unknown(image)
         self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
         if self._timing.leader_balance_enable:
             self._duties.append(self._spawn(self._balance_leaders()))
