@@ -60,6 +60,7 @@ class Log:
         "directory",
         "end_offset",
         "epochs",
+        "epochs_unsynced",
         "flush_lock",
         "folder",
         "known_positions",
@@ -70,6 +71,7 @@ class Log:
         "slow_append_turn",
         "snapshots",
         "start_offset",
+        "synced_names",
         "topic_id",
         "topic_partition",
         "touched",
@@ -113,6 +115,9 @@ class Log:
         self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
         self.flush_lock = threading.Lock()
         self.truncations = 0
+        # What `flush` need not sync again: nothing is known to be on the disk when a log is opened.
+        self.epochs_unsynced = True
+        self.synced_names: tuple[str, int, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None
@@ -474,6 +479,7 @@ class Log:
         with self.flush_lock:
             if self.epochs.changed:
                 self.epochs.changed = False
+                self.epochs_unsynced = True
                 write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
 
     # Reading
