@@ -27,6 +27,9 @@ NETWORKS: list[dict[str, float]] = [
 ]
 
 
+FETCH_BYTES = ["1048576", "100"]  # all at once, or batch by batch: then catching up takes its time
+
+
 @dataclass
 class Plan:
     """How long and how rough. Faults are drawn from the seed between `settle_s` and the end."""
@@ -50,6 +53,7 @@ class Run:
         self.rng = random.Random(seed)
         self.loop = loop
         self.fabric = Fabric(random.Random(self.rng.random()), **self.rng.choice(NETWORKS))
+        self._fetch_bytes = self.rng.choice(FETCH_BYTES)
         self.trace: list[str] = []
         self.machines = [
             Machine(loop, self.fabric, self.rng, node_id, self._properties(node_id))
@@ -75,6 +79,7 @@ class Run:
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             "replica.lag.time.max.ms": "3000",
+            "replica.fetch.max.bytes": self._fetch_bytes,
             "metadata.log.max.record.bytes.between.snapshots": "20000",
             **self.plan.properties,
         }
