@@ -30,6 +30,7 @@ class Brokers:
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
             **{name.replace("_", "."): value for name, value in properties.items()},
         }
         self._started = tuple(started)
@@ -98,7 +99,10 @@ class Brokers:
             for number in range(int(megabytes * 1e6 / VALUE_BYTES)):
                 value = number.to_bytes(4, "big") * (VALUE_BYTES // 4)
                 producer.produce(
-                    topic, value, partition=partition, on_delivery=lambda error, _: error and failures.append(str(error))
+                    topic,
+                    value,
+                    partition=partition,
+                    on_delivery=lambda error, _: error and failures.append(str(error)),
                 )
                 if number % 1000 == 0:
                     producer.poll(0)
