@@ -45,7 +45,7 @@ class FaultyDisk:
         self._next = ROOT + 1
         self._listings: dict[int, list[str]] = {}
         self._handles = 0
-        self._open: dict[int, int] = {}  # a handle of each node that has been opened last
+        self._handle_of: dict[int, int] = {}  # a handle of each node that has been opened last
         self._operations: dict[int, Callable[[int, bytes], bytes]] = {
             1: self._lookup, 3: self._attributes_of, 4: self._change, 9: self._make_directory, 10: self._unlink,
             11: self._remove_directory, 12: self._rename, 14: self._open, 15: self._read, 16: self._write,
@@ -117,11 +117,11 @@ class FaultyDisk:
     def _forget(self, path: str) -> None:
         """Who has it open keeps it, by another name; another file of this name gets another number."""
         number = self._numbers.pop(path, None)
-        if number in self._open:
-            self._paths[number] = f"/proc/self/fd/{self._open[number]}"
+        if number in self._handle_of:
+            self._paths[number] = f"/proc/self/fd/{self._handle_of[number]}"
 
     def _opened(self, number: int, handle: int) -> bytes:
-        self._open[number] = handle
+        self._handle_of[number] = handle
         return struct.pack("<QII", handle, 0, 0)
 
     def _attributes(self, path: str) -> bytes:
@@ -222,8 +222,8 @@ class FaultyDisk:
 
     def _release(self, node: int, body: bytes) -> bytes:
         (handle,) = struct.unpack_from("<Q", body)
-        if self._open.get(node) == handle:
-            del self._open[node]
+        if self._handle_of.get(node) == handle:
+            del self._handle_of[node]
         os.close(handle)
         return b""
 

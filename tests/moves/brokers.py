@@ -30,6 +30,7 @@ class Brokers:
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
             **{name.replace("_", "."): value for name, value in properties.items()},
         }
         self._started = tuple(started)

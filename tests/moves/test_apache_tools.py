@@ -109,9 +109,9 @@ def test_moves_between_directories(brokers: Brokers, tool: Tool) -> None:
     brokers.produce("disks", (0, 1), 6)
     targets = [brokers.other_directory(0, "disks", 0), brokers.other_directory(1, "disks", 1)]
     wanted = plan([("disks", 0, [0], [targets[0]]), ("disks", 1, [1], [targets[1]])])
-    limit = ("--replica-alter-log-dirs-throttle", 100_000)
+    limit = ("--replica-alter-log-dirs-throttle", 10_000)
     printed = tool.execute(wanted, *limit)
-    assert "The replica-alter-dir throttle limit was set to 100000 B/s" in printed
+    assert "The replica-alter-dir throttle limit was set to 10000 B/s" in printed
     for number in (0, 1):
         said = f"Successfully started moving log directory to {targets[number]} for replica disks-{number}"
         assert f"{said} with broker {number}" in printed
@@ -121,7 +121,7 @@ def test_moves_between_directories(brokers: Brokers, tool: Tool) -> None:
     moving = described[0][targets[0]]
     assert [each["isFuture"] for each in moving] == [True]
     assert moving[0]["offsetLag"] > 0
-    assert "replica.alter.log.dirs.io.max.bytes.per.second=100000" in tool.throttles("brokers", 0)
+    assert "replica.alter.log.dirs.io.max.bytes.per.second=10000" in tool.throttles("brokers", 0)
     # The same plan again with another limit: Kafka's way to change the throttle of what runs.
     tool.execute(wanted, "--replica-alter-log-dirs-throttle", PLENTY, "--additional")
     verified = tool.finish(wanted, "disks")
@@ -158,14 +158,14 @@ def test_throttled_listed_refused_cancelled(brokers: Brokers, tool: Tool) -> Non
     brokers.create("slow", [[0, 1], [1, 0]])
     brokers.produce("slow", (0, 1), 4)
     wanted = plan([("slow", 0, [2, 1], None)])
-    assert "The inter-broker throttle limit was set to 100000 B/s" in tool.execute(wanted, "--throttle", 100_000)
+    assert "The inter-broker throttle limit was set to 10000 B/s" in tool.execute(wanted, "--throttle", 10_000)
     assert "slow-0: replicas: 2,1,0. adding: 2. removing: 0." in tool.reassign("--list")
     assert "Reassignment of partition slow-0 is still in progress." in tool.reassign("--verify", wanted)
     assert "follower.replication.throttled.replicas=0:2" in tool.throttles("topics", "slow")
-    assert "leader.replication.throttled.rate=100000" in tool.throttles("brokers", 2)
+    assert "leader.replication.throttled.rate=10000" in tool.throttles("brokers", 2)
     refused = tool.execute(plan([("slow", 1, [2, 0], None)]), code=1)
     assert "Cannot execute because there is an existing partition assignment" in refused
-    tool.execute(plan([("slow", 1, [2, 0], None)]), "--additional", "--throttle", 100_000)
+    tool.execute(plan([("slow", 1, [2, 0], None)]), "--additional", "--throttle", 10_000)
     both = plan([("slow", 0, [2, 1], None), ("slow", 1, [2, 0], None)])
     assert "slow-1: replicas: 2,0,1. adding: 2. removing: 1." in tool.reassign("--list")
     assert "Successfully cancelled partition reassignments for: slow-0,slow-1" in tool.reassign("--cancel", both)
