@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ import kopf
 from aiohttp import web
 
 from ballast_operator.kubeconfig import ApiAccess, find_access
+from ballast_operator.logs import configure_logging
 from ballast_operator.model.cluster import KIND as CLUSTER_KIND
 from ballast_operator.model.cluster import PLURAL as CLUSTERS
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, VERSION, Key
@@ -161,31 +160,6 @@ async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
     await runner.setup()
     await web.TCPSite(runner, host=None, port=port).start()
     return runner
-
-
-class JsonLines(logging.Formatter):
-    """One object per line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
-
-
-def configure_logging(machines: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if machines else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Both libraries tell every connection and every event; what matters of them is told here.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
 async def _main(

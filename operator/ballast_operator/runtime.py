@@ -18,6 +18,7 @@ from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.leader import Leader
+from ballast_operator.logs import about
 from ballast_operator.metrics import Metrics
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
@@ -181,7 +182,7 @@ class Runtime:
         try:
             await self.api.merge(path, {"status": {"observedGeneration": broken.meta.generation, "conditions": full}})
         except (ApiError, ApiUnavailableError) as error:
-            log.warning("%s %s: status was not written: %s", kind, key, error)
+            log.warning("%s %s: status was not written: %s", kind, key, error, extra=about(kind, key))
 
     # Workers.
 
@@ -257,7 +258,7 @@ class Runtime:
             # It may be younger than the list: only an answer about itself says that it is gone.
             found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
             if found is None or found["metadata"]["uid"] != uid:
-                log.info("%s %s was deleted unheard", kind, key)
+                log.info("%s %s was deleted unheard", kind, key, extra=about(kind, key))
                 self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}})
                 if found is not None:
                     self.heard(kind, found)

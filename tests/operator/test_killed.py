@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from world import LEASE, World
 
+from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import TopicPartition
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
 
@@ -78,18 +79,28 @@ def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(wo
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=world.bootstrap.split(","), acks="all", batch_size=1 << 20)
-    for _ in range(40):
-        producer.send("moving", bytes(100_000), partition=3)
+    for index in range(80):
+        producer.send("moving", bytes(100_000), partition=2 + index % 2)
     producer.flush(60)
     producer.close()
     rows = [{"topic": "moving", "partition": 3, "replicas": [2, 1]}]
     world.reassign("middle", partitions=rows, throttle={"interBroker": "1Mi"})
+    lost = [{"topic": "moving", "partition": 2, "replicas": [0, 1]}]
+    world.reassign("robbed", partitions=lost, throttle={"interBroker": "1Mi"})
+    world.until_phase("robbed", "Running", "Verifying")
     world.until("it moves", lambda: TopicPartition("moving", 3) in world.view().ongoing)
     world.kill_operator()
     assert world.run(observe_broker_configs(world.kafka, [2]))[2] != {}
+    for name in (world.get("Reassignment", "robbed") or {})["status"]["plan"]["configMaps"]:
+        world.api("delete", path_of("v1", "configmaps", "default", name))
     world.restart_operator()
+    world.until_reason("Reassignment", "robbed", "PlanLost")
     world.until_phase("middle", "Succeeded")
-    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+    def unthrottled() -> bool:
+        return world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+    world.until("no throttle is left", unthrottled)
 
 
 @pytest.mark.spec("OPR-04")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from world import World
 
 from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.model.kafka import ReplicaId
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -25,10 +27,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     found = World(tmp_path_factory.mktemp("world"))
     try:
         found.start()
+        found.topic("orders", partitions=6, replicas=3)
+        found.until_reason("KafkaTopic", "orders", "ClusterNotFound", 60)
         apply(found)
+        found.until_reason("KafkaTopic", "orders", "ClusterStarting", 60)
         found.until_ready("KafkaCluster", "demo", 90)
         found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
-        found.topic("orders", partitions=6, replicas=3)
         found.until_ready("KafkaTopic", "orders")
         yield found
     finally:
@@ -42,6 +46,11 @@ def apply(world: World, **spec: Any) -> None:
 def pods(world: World) -> dict[str, dict[str, Any]]:
     found = world.objects("v1", "pods", "ballast.dev/cluster=demo")
     return {pod["metadata"]["name"]: pod for pod in found}
+
+
+def named(world: World, part: str) -> str:
+    """The Reassignment with this in its name; empty while there is none."""
+    return next((r["metadata"]["name"] for r in world.list("Reassignment") if part in r["metadata"]["name"]), "")
 
 
 def until_in_sync(world: World) -> None:
@@ -165,7 +174,18 @@ def test_a_volume_is_drained_and_removed(world: World) -> None:
     spec = {"config": {"num.partitions": 2}}
     more = [*VOLUMES, {"name": "c", "size": "4Gi"}]
     less = [more[0], more[2]]
+    # So slow that it can be cancelled on the way; what is in the volume stays there then, and the volume with it.
+    world.fill(["orders"], partitions=6, records=3)
+    apply(world, volumes=less, rebalance={"throttle": {"intraBroker": "10k"}}, **spec)
+    drain = world.until(
+        "a drain", lambda: [r for r in world.list("Reassignment") if "drain-volumes" in r["metadata"]["name"]]
+    )
+    name = drain[0]["metadata"]["name"]
+    world.until_phase(name, "Running")
+    world.patch("Reassignment", name, {"spec": {"cancel": True}})
+    assert name in world.until_reason("KafkaCluster", "demo", "VolumeHeld")
     apply(world, volumes=less, **spec)
+    world.delete("Reassignment", name)
 
     def unmounted() -> bool:
         mounted = [
@@ -222,6 +242,53 @@ def test_volumes_grow_but_do_not_shrink(world: World) -> None:
     world.until_ready("KafkaCluster", "demo")
 
 
+@pytest.mark.spec("OPR-46")
+def test_a_directory_that_fails_is_shown_and_its_replicas_are_made_elsewhere(world: World) -> None:
+    spec = {"config": {"num.partitions": 2}, "volumes": [{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}]}
+    apply(world, storage={"onDirectoryFailure": "Drain"}, **spec)
+    world.topic("precious", replicaAssignment=[[1, 0]] * 4)
+    world.until_ready("KafkaTopic", "precious")
+    world.patch("KafkaTopic", "precious", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.fill(["precious"], partitions=4, records=2)
+    held = {
+        log.path for replica, log in world.view().logs.items() if (replica.topic, replica.broker) == ("precious", 1)
+    }
+    lost = next(path for path in sorted(held) if (path and "/c-demo-1/" in path) or (path and "/c/" in path))
+    Path(lost).rename(f"{lost}.lost")
+    Path(lost).write_text("a disk that is gone")
+    # Nothing is asked of a disk at rest; whoever makes a log finds out.
+    world.topic("finder", replicaAssignment=[[1]] * 6)
+
+    def failed() -> bool:
+        rows = (world.get("KafkaCluster", "demo") or {})["status"]["brokers"][1]["directories"]
+        return any(row["path"] == lost and not row["online"] for row in rows)
+
+    world.until("the status shows it", failed, 60)
+    assert lost in world.until_reason("KafkaCluster", "demo", "DirectoryFailed")
+    healed = world.until("a Reassignment", lambda: named(world, "-heal-"))
+    # What has a copy on every other broker has no place to go to, and is told; everything else went.
+    world.until_phase(healed, "Succeeded", "Failed", seconds=90)
+
+    def elsewhere() -> bool:
+        seen = world.view()
+        parts = seen.topics["precious"].partitions.items()
+        return all(
+            len(p.isr) == 2 and (1 not in p.replicas or ReplicaId("precious", n, 1) in seen.logs) for n, p in parts
+        )
+
+    world.until("every replica is whole again", elsewhere, 60)
+    told = {event["reason"] for event in world.objects("v1", "events") if event["involvedObject"]["name"] == "demo"}
+    assert "DirectoryFailed" in told
+    Path(lost).unlink()
+    Path(f"{lost}.lost").rename(lost)
+    for name in ("precious", "finder"):
+        world.delete("KafkaTopic", name)
+    apply(world, **spec)
+    world.api("delete", path_of("v1", "pods", "default", "demo-1"))
+    world.until("the disk is back", lambda: not failed(), 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
 @pytest.mark.spec("OPR-45")
 def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World) -> None:
     cluster_id = world.view().cluster_id
@@ -234,3 +301,9 @@ def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World
     world.until_ready("KafkaCluster", "demo", 90)
     world.until("the same cluster", lambda: world.view().cluster_id == cluster_id)
     world.until_ready("KafkaTopic", "orders", 60)
+
+
+@pytest.mark.spec("OPR-03")
+def test_what_happened_to_the_cluster_was_told_in_events(world: World) -> None:
+    told = {event["reason"] for event in world.objects("v1", "events") if event["involvedObject"]["name"] == "demo"}
+    assert {"Rolling", "RollWaits", "ScalingDown", "ScaleDownHeld", "DrainingVolume", "VolumeHeld", "Ready"} <= told

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from making import NOW, cluster, move, reassignment, topic, topic_view, view
+from world import World
 
+from ballast_operator.handlers.managed import ManagedCluster
+from ballast_operator.handlers.managed import Scene as ManagedScene
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import health
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
+from ballast_operator.resources.layout import Identity
+from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, REASSIGNMENT, SHARED, TOPIC, Reason
 from ballast_planner import Plan
 
@@ -110,4 +119,51 @@ def test_the_health_of_a_cluster_has_a_reason() -> None:
     broken = {**failed.directories, DirectoryId(1, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
     found = health(failed.__class__(**{**_fields(failed), "directories": broken}), expected=3)
     assert (found.reason, "/b of broker 1" in found.message) == ("DirectoryFailed", True)
-    assert cluster().spec.storage is None, "Drain is asked for, never assumed"
+
+
+class Refusing:
+    """An API server whose storage class does not let volumes grow; the embedded one's does."""
+
+    async def grow_claim(self, *_: object) -> str:
+        return "the storage class does not allow it"
+
+
+async def test_a_volume_that_may_not_grow_is_said() -> None:
+    subject = cluster()
+    claims = (ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi"),)
+    kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=claims)
+    managed = ManagedCluster(subject.key, SimpleNamespace(api=None))  # type: ignore[arg-type]
+    managed._objects = Refusing()  # type: ignore[assignment]
+    scene = ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None)  # type: ignore[arg-type]
+    verdict = await managed._claims(scene)
+    assert verdict is not None
+    assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+
+
+@pytest.mark.timeout(120)
+def test_an_object_that_cannot_be_read_is_told_so(ballast_world: World) -> None:
+    """Only an API server without our schemas lets one in; here the operator hears of one, in another namespace."""
+    world = ballast_world
+    world.api("create", "/api/v1/namespaces", {"metadata": {"name": "elsewhere"}})
+    world.apply("KafkaTopic", "odd", {"clusterRef": {"name": "demo"}, "partitions": 1}, namespace="elsewhere")
+    body = {**(world.get("KafkaTopic", "odd", "elsewhere") or {}), "spec": {"partitions": "many"}}
+
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def hear() -> None:
+        runtime = Runtime(read_kubeconfig(world.kubeconfig), ("elsewhere",), lease_namespace="elsewhere")
+        await runtime.start()
+        try:
+            await until(lambda: runtime.leader.leads)
+            runtime.heard("KafkaTopic", body)
+            await until(lambda: all(task.done() for task in runtime._tasks[3:]))
+            found = await runtime.api.get(world.path("KafkaTopic", "odd", "elsewhere"))
+        finally:
+            await runtime.stop()
+        said = {one["type"]: (one["status"], one["reason"]) for one in found["status"]["conditions"]}
+        assert said == {"Ready": ("False", "InvalidSpec"), "Stalled": ("True", "InvalidSpec")}
+
+    world.run(hear())

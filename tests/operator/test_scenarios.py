@@ -438,3 +438,21 @@ def test_another_cluster_at_the_same_address_is_left_alone(world: World) -> None
 def test_a_plan_that_cannot_be_is_refused_with_why(world: World) -> None:
     world.reassign("nowhere", partitions=[{"topic": "no-such-topic", "partition": 0, "replicas": [0]}])
     assert "no-such-topic" in world.until_reason("Reassignment", "nowhere", "InvalidPlan")
+
+
+@pytest.mark.spec("OPR-37")
+def test_an_ended_one_goes_after_its_time_unless_gitops_would_make_it_again(world: World) -> None:
+    world.topic("settled", replicaAssignment=[[0]])
+    world.until_ready("KafkaTopic", "settled")
+    rows = [{"topic": "settled", "partition": 0, "replicas": [0]}]
+    tracked = {"argocd.argoproj.io/tracking-id": "app:ballast.dev/Reassignment:default/tracked"}
+    spec = {"clusterRef": {"name": world.cluster}, "partitions": rows}
+    world.apply("Reassignment", "tracked", {**spec, "ttlSecondsAfterFinished": 0}, annotations=tracked)
+    world.apply("Reassignment", "kept", spec)
+    world.apply("Reassignment", "short", {**spec, "ttlSecondsAfterFinished": 1})
+    world.until_gone("Reassignment", "short")
+    assert world.until_phase("tracked", "Succeeded")["status"]["conditions"][0]["reason"] == "NothingToMove"
+    told = world.until("a warning", lambda: [e for e in world.objects("v1", "events") if e["reason"] == "TtlIgnored"])
+    assert (told[0]["type"], told[0]["involvedObject"]["name"]) == ("Warning", "tracked")
+    assert world.get("Reassignment", "tracked")
+    assert world.get("Reassignment", "kept")

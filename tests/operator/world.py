@@ -18,6 +18,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from apache import free_ports
+
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack
 from ballast_local.workloads import node
@@ -29,8 +31,6 @@ T = TypeVar("T")
 API = "ballast.dev/v1alpha1"
 PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
 Body = dict[str, Any]
-# A lost watch event is found out soon, where in production minutes would do.
-OPERATOR_SETTINGS = ("--relist-seconds", "3")
 LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
 
 
@@ -45,6 +45,9 @@ class World:
         self._thread = threading.Thread(target=self._loop.run_forever, name="world", daemon=True)
         self._thread.start()
         self._stack = Stack(data)
+        (self.probe_port,) = free_ports(1)
+        # A lost watch event is found out soon, where in production minutes would do.
+        self._stack.operator_settings = ("--relist-seconds", "3", "--probe-port", str(self.probe_port))
         self._kafka: KafkaConnection | None = None
         self._others: list[subprocess.Popen[bytes]] = []
 
@@ -114,7 +117,7 @@ class World:
 
     def restart_operator(self, kubeconfig: Path | None = None) -> None:
         """With another kubeconfig than its own, if one is given."""
-        self.run(self._stack._start_operator(kubeconfig, OPERATOR_SETTINGS))
+        self.run(self._stack._start_operator(kubeconfig))
 
     def leader(self) -> str:
         """Who holds the Lease; empty while nobody does."""
