@@ -48,6 +48,7 @@ class Stack:
         self._port = port
         self._local = LocalCluster()
         self._operator: asyncio.subprocess.Process | None = None
+        self.operator_arguments: tuple[str, ...] = ()
         self.kubeconfig = data / "kubeconfig"
         self.api: Any = None
 
@@ -125,7 +126,7 @@ class Stack:
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order.
         self._operator = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE,
-            stdout=log, stderr=log, env=self.environment(), start_new_session=True,
+            *self.operator_arguments, stdout=log, stderr=log, env=self.environment(), start_new_session=True,
         )  # fmt: skip
         log.close()
 
