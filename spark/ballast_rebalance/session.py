@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 APP_NAME = "ballast-rebalance"
 DEFAULT_MASTER = "local[*]"
+# The numbers are in Python; what Java does here ends before its optimising compiler would pay.
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def open_session(
@@ -37,6 +39,7 @@ def open_session(
     }
     if master and master.startswith("local"):
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        defaults |= {"spark.driver.extraJavaOptions": SHORT_RUN, "spark.sql.codegen.wholeStage": "false"}
     if memory:
         defaults["spark.driver.memory"] = memory
     for key, value in (defaults | (settings or {})).items():

@@ -193,6 +193,21 @@ def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return chosen and selector.get("matchLabels", {}).items() <= labels.items()
 
 
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("run", ["CronJob", "Watch", "ScheduledSparkApplication"])
+def test_the_jobs_pods_are_not_taken_for_brokers(run: str) -> None:
+    subject = cluster(JOB | {"run": run})
+    found = rebalance_object(subject)
+    assert found is not None
+    spec = found["spec"]
+    template = spec["jobTemplate"]["spec"]["template"] if run == "CronJob" else spec["template"]
+    labels = template["driver"]["labels"] if "driver" in template else template["metadata"]["labels"]
+    for chosen in (others.headless_service, others.bootstrap_service, others.disruption_budget):
+        selector = chosen(subject)["spec"]["selector"]
+        assert not selector.get("matchLabels", selector).items() <= labels.items()
+    assert "ballast.dev/cluster" not in labels
+
+
 def test_monitors_select_what_there_is() -> None:
     """Brokers, watching jobs and the operator, by the labels and the named ports that their pods really have."""
     subject = cluster(JOB | {"run": "Watch"})

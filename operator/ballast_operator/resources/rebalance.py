@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_operator.model.cluster import JobRun, KafkaCluster, RebalanceJob
+from ballast_operator.model.meta import GROUP, MANAGED_BY
 from ballast_operator.resources import names
 from ballast_operator.resources.pods import USER
 
 ROLE = "rebalance"
+# Its pods do not carry the cluster's own label, by which Services, budgets and the operator find brokers.
+OF_CLUSTER = f"{GROUP}/rebalances"
 METRICS_PORT = 9405
 SPARK_VERSION = "4.3.0"
 # Where the job's image keeps the sources, for drivers that are submitted rather than started by a command.
@@ -84,6 +87,15 @@ def _bootstrap(cluster: KafkaCluster) -> str | None:
     return None if external.tls or external.sasl else external.bootstrap_servers
 
 
+def pod_labels(cluster: KafkaCluster) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "ballast",
+        MANAGED_BY: names.MANAGER,
+        OF_CLUSTER: cluster.meta.name,
+        names.ROLE_LABEL: ROLE,
+    }
+
+
 def _metadata(cluster: KafkaCluster) -> dict[str, Any]:
     return {
         "name": names.rebalance(cluster),
@@ -105,7 +117,7 @@ def _cron_job(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
             "successfulJobsHistoryLimit": 1,
             "failedJobsHistoryLimit": 3,
             "jobTemplate": {
-                "metadata": {"labels": names.labels(cluster, ROLE)},
+                "metadata": {"labels": pod_labels(cluster)},
                 "spec": {
                     # A look that was refused is not repeated at once: the next one is on the schedule.
                     "backoffLimit": 0,
@@ -130,14 +142,14 @@ def _deployment(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
             "replicas": 1,
             # Never two at a time: each would count its own confirmations.
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": names.selector(cluster, ROLE)},
+            "selector": {"matchLabels": {OF_CLUSTER: cluster.meta.name, names.ROLE_LABEL: ROLE}},
             "template": _template(cluster, pod),
         },
     }
 
 
 def _template(cluster: KafkaCluster, pod: dict[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"labels": names.labels(cluster, ROLE)}, "spec": pod}
+    return {"metadata": {"labels": pod_labels(cluster)}, "spec": pod}
 
 
 def _pod(cluster: KafkaCluster, job: RebalanceJob, args: list[str]) -> dict[str, Any]:
@@ -194,14 +206,14 @@ def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str
             "cores": 1,
             "memory": "2g",
             "serviceAccount": job.service_account_name,
-            "labels": names.labels(cluster, ROLE),
+            "labels": pod_labels(cluster),
             "securityContext": driver_security,
         },
         "executor": {
             "instances": job.executors,
             "cores": 1,
             "memory": "1g",
-            "labels": names.labels(cluster, ROLE),
+            "labels": pod_labels(cluster),
             "securityContext": driver_security,
         },
     }
