@@ -27,9 +27,7 @@ MEGABYTE = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark", action="store_true", help="the image of the Spark job instead")
-    parser.add_argument(
-        "--name", help="what the image is called (localhost/ballast:VERSION)"
-    )
+    parser.add_argument("--name", help="what the image is called (localhost/ballast:VERSION)")
     parser.add_argument("--base", metavar="IMAGE", help="docker, buildah: the image to build on (the Dockerfile's own)")
     parser.add_argument("--with", dest="way", choices=WAYS, help="how to build (the first of these that works)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="archive: where it is written (in the cache)")

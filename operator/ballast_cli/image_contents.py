@@ -10,7 +10,6 @@ import enum
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +47,7 @@ class Flavour(enum.Enum):
 
     @property
     def locks(self) -> tuple[str, ...]:
-        return ("broker", "operator") if self is Flavour.BROKER else ("operator", "spark")
+        return ("operator",) if self is Flavour.BROKER else ("operator", "spark")
 
     @property
     def debian_packages(self) -> tuple[str, ...]:
@@ -56,7 +55,10 @@ class Flavour(enum.Enum):
 
     @property
     def trees(self) -> tuple[str, ...]:
-        return ("broker-image", "operator", "spark", "crds", "manifests/examples")
+        """Folders of the project that are in the image."""
+        job = ("spark/ballast_rebalance",) if self is Flavour.SPARK else ()
+        broker = ("broker-image/ballast_broker", "broker-image/ballast_wire") if self is Flavour.BROKER else ()
+        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples")
 
     def version(self) -> str:
         found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -64,7 +66,9 @@ class Flavour(enum.Enum):
 
     def settings(self, machine: str) -> dict[str, Any]:
         """The image's configuration: who runs, what is called when nothing is said."""
-        paths = [f"{PLACE}/{part}" for part in ("broker-image", "operator", "spark", "packages")]
+        parts = [tree.partition("/")[0] for tree in self.trees if "/" in tree or tree == "operator"]
+        kept = [part for part in dict.fromkeys(parts) if part != "manifests"]
+        paths = [f"{PLACE}/{part}" for part in (*kept, "packages")]
         return {
             "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
             "config": {
@@ -141,30 +145,17 @@ def _install(flavour: Flavour, target: Path) -> None:
     command += ["--implementation", "cp", "--python-version", version]
     command += [f"--abi=cp{version.replace('.', '')}", "--abi=abi3", "--abi=none"]
     command += [f"--platform={name}" for name in platforms]
-    command += [f"--requirement={merged_lock(flavour, target.parent)}"]
+    command += [f"--requirement={ROOT / 'requirements' / lock}.lock" for lock in flavour.locks]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise CommandError(f"pip took longer than {PIP_SECONDS:.0f} s") from None
-    (target.parent / "merged.lock").unlink()
     if done.returncode != 0:
         raise CommandError("pip failed:\n" + "\n".join(done.stderr.splitlines()[-10:]))
     shutil.rmtree(target / "bin", ignore_errors=True)
     for tests in sorted(target.rglob("tests"), reverse=True):
         if tests.is_dir():
             shutil.rmtree(tests)
-
-
-def merged_lock(flavour: Flavour, folder: Path) -> Path:
-    """The locks as one file: what stands in both stands there once."""
-    entries: dict[str, str] = {}
-    for lock in flavour.locks:
-        text = (ROOT / "requirements" / f"{lock}.lock").read_text()
-        for entry in re.findall(r"^[A-Za-z0-9][^\n]*==(?:[^\n]*\\\n)*[^\n]*\n", text, re.MULTILINE):
-            entries[entry.partition("==")[0]] = entry
-    merged = folder / "merged.lock"
-    merged.write_text("".join(entries.values()))
-    return merged
 
 
 def _copy_sources(flavour: Flavour, place: Path) -> None:

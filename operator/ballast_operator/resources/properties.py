@@ -81,7 +81,9 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     own = {
         "node.id": str(ordinal),
         "process.roles": "broker,controller" if votes else "broker",
-        "advertised.listeners": ",".join(_advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners),
+        "advertised.listeners": ",".join(
+            _advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners
+        ),
     }
     return {**shared_properties(layout), **directory_properties(layout), **own}
 
