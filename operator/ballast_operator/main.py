@@ -102,7 +102,7 @@ def settings_of() -> kopf.OperatorSettings:
 async def operate(
     access: ApiAccess,
     namespaces: Sequence[str] = (),
-    probe_port: int | None = None,
+    probe_at: str | None = None,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
     runtime: Runtime | None = None,
@@ -110,7 +110,7 @@ async def operate(
     """Run the operator until it is told to stop."""
     runtime = runtime or Runtime(access, namespaces)
     await runtime.start()
-    probes = await serve_probes(runtime, probe_port) if probe_port is not None else None
+    probes = await serve_probes(runtime, probe_at) if probe_at is not None else None
     try:
         await await_definitions(runtime, stop)
         await kopf.operator(
@@ -141,8 +141,9 @@ async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> Non
         await asyncio.sleep(1.0)
 
 
-async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
-    """/live, /ready and /metrics."""
+async def serve_probes(runtime: Runtime, at: str) -> web.AppRunner:
+    """/live, /ready and /metrics, at a port of one address or of all."""
+    host, _, port = at.rpartition(":")
 
     async def live(_: web.Request) -> web.Response:
         trouble = runtime.alive()
@@ -158,13 +159,11 @@ async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
     app.add_routes([web.get("/live", live), web.get("/ready", ready), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, host=None, port=port).start()
+    await web.TCPSite(runner, host=host.strip("[]") or None, port=int(port)).start()
     return runner
 
 
-async def _main(
-    namespaces: Sequence[str], probe_port: int | None, kubeconfig: str | None, relist_seconds: float
-) -> None:
+async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None, relist_seconds: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -172,16 +171,16 @@ async def _main(
             loop.add_signal_handler(number, stop.set)
     access = find_access(kubeconfig)
     runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
-    await operate(access, namespaces, probe_port, stop, runtime=runtime)
+    await operate(access, namespaces, probe_at, stop, runtime=runtime)
 
 
 def main(
     namespaces: Sequence[str] = (),
-    probe_port: int | None = None,
+    probe_at: str | None = None,
     kubeconfig: str | None = None,
     relist_seconds: float = RELIST_SECONDS,
 ) -> int:
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
-    asyncio.run(_main(namespaces, probe_port, kubeconfig, relist_seconds))
+    asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

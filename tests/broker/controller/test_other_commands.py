@@ -17,7 +17,6 @@ from ballast_broker.controller.commands.producer_ids import allocate_producer_id
 from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.error_responses import is_not_controller
 from ballast_broker.metadata.image import PartitionRegistration
-from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
