@@ -2,6 +2,8 @@
 
 kill: one broker under load, killed with -9 at random moments 0.2 to 5 s apart, N times on one data directory; after
 each start nothing acknowledged may be missing and offsets and indexes must be right.
+frames: N mutated requests and record batches from a seeded source at one broker: no crash, no hang, no growth; another
+client beside it is served all the time; the logs stay sound.
 sim: N schedules of faults in the simulation, from a seed on, on two processes; failing seeds are printed with what
 happened.
 """
@@ -26,17 +28,22 @@ from ballast_cli import CommandError
 ROOT = Path(__file__).resolve().parents[2]
 NOT_BUILT = ("moves", "operator")
 KILLS = 200
+FRAMES = 1_000_000
 SCHEDULES = 20_000
 WORKERS = 2
 SCHEDULES_PER_LINE = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=("kill", "sim", *NOT_BUILT), metavar="kill|sim|moves|operator")
-    parser.add_argument("--times", type=int, metavar="N", help=f"kills ({KILLS}) or schedules ({SCHEDULES:,})")
+    parser.add_argument("name", choices=("kill", "frames", "sim", *NOT_BUILT), metavar="kill|frames|sim|moves|operator")
+    parser.add_argument(
+        "--times", type=int, metavar="N", help=f"kills ({KILLS}), frames ({FRAMES:,}) or schedules ({SCHEDULES:,})"
+    )
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
-    parser.add_argument("--seed", type=int, metavar="S", help="kill: the moments (any)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="kill: where the data is kept (.ballast/kill-S)")
+    parser.add_argument("--seed", type=int, metavar="S", help="kill, frames: what the dice give (any)")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="kill, frames: where the data is kept (.ballast/NAME-S)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     sys.path.append(str(ROOT))
     if args.name == "sim":
         return soak_simulation(args.first or 0, args.times or SCHEDULES)
+    if args.name == "frames":
+        return soak_frames(args.times or FRAMES, args.seed, args.data)
     return soak_kills(args.times or KILLS, args.seed, args.data)
 
 
@@ -73,6 +82,32 @@ def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:
     if not verdict.findings:
         shutil.rmtree(folder)
         print(f"{summary}: nothing lost, nothing doubled, offsets and indexes right")
+        return 0
+    print(f"\n{summary}\nseed {seed} FAILED; the data is in {folder}:")
+    print("\n".join(f"  {finding}" for finding in verdict.findings))
+    return 1
+
+
+def soak_frames(times: int, wanted_seed: int | None, data: Path | None) -> int:
+    from e2e.frames import Frames, Settings
+    from e2e.processes import end_on_signals
+
+    end_on_signals()
+    from ballast_cli.chaos import data_folder, say
+
+    seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
+    folder = data_folder(data, f"frames-{seed}")
+    print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
+    verdict = Frames(folder, Settings(seed, times), say).run()
+    summary = (
+        f"{verdict.frames:,} mutated frames on {verdict.connections:,} connections ({verdict.given_up:,} given up on), "
+        f"{verdict.answer_bytes:,} bytes of answers, {verdict.batches:,} batches on disk; memory grew by "
+        f"{verdict.growth_kb / 1024:.0f} MiB; {verdict.acknowledged:,} records of another client, never silent for "
+        f"more than {verdict.silence_s:.1f} s"
+    )
+    if not verdict.findings:
+        shutil.rmtree(folder)
+        print(f"{summary}: no crash, no hang, no growth, logs sound")
         return 0
     print(f"\n{summary}\nseed {seed} FAILED; the data is in {folder}:")
     print("\n".join(f"  {finding}" for finding in verdict.findings))
