@@ -59,6 +59,11 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def ended_by_itself(self) -> bool:
         """Neither killed nor stopped by us, and gone."""
         return self._wanted and not self.is_running
