@@ -2,6 +2,8 @@
 
 kill: one broker under load, killed with -9 at random moments 0.2 to 5 s apart, N times on one data directory; after
 each start nothing acknowledged may be missing and offsets and indexes must be right.
+moves: N moves between directories and N reassignments under load, with a kill -9 in every fifth of them; nothing lost,
+nothing doubled, one current log of each replica, and no other files.
 sim: N schedules of faults in the simulation, from a seed on, on two processes; failing seeds are printed with what
 happened.
 """
@@ -24,19 +26,21 @@ from pathlib import Path
 from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_BUILT = ("moves", "operator")
+NOT_BUILT = ("operator",)
 KILLS = 200
 SCHEDULES = 20_000
+MOVES = 100
+MOVES_PER_KILL = 5
 WORKERS = 2
 SCHEDULES_PER_LINE = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", choices=("kill", "sim", *NOT_BUILT), metavar="kill|sim|moves|operator")
-    parser.add_argument("--times", type=int, metavar="N", help=f"kills ({KILLS}) or schedules ({SCHEDULES:,})")
+    parser.add_argument("name", choices=("kill", "sim", "moves", *NOT_BUILT), metavar="kill|sim|moves|operator")
+    parser.add_argument("--times", type=int, metavar="N", help=f"kills ({KILLS}), moves ({MOVES}) or schedules ({SCHEDULES:,})")
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
-    parser.add_argument("--seed", type=int, metavar="S", help="kill: the moments (any)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="kill: where the data is kept (.ballast/kill-S)")
+    parser.add_argument("--seed", type=int, metavar="S", help="kill, moves: the moments (any)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="kill, moves: where the data is kept (.ballast/NAME-S)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +54,35 @@ def run(args: argparse.Namespace) -> int:
     sys.path.append(str(ROOT))
     if args.name == "sim":
         return soak_simulation(args.first or 0, args.times or SCHEDULES)
+    if args.name == "moves":
+        return soak_moves(args.times or MOVES, args.seed, args.data)
     return soak_kills(args.times or KILLS, args.seed, args.data)
+
+
+def soak_moves(times: int, wanted_seed: int | None, data: Path | None) -> int:
+    from e2e.move_soak import MoveSettings, MoveSoak
+    from e2e.processes import end_on_signals
+
+    end_on_signals()
+    from ballast_cli.chaos import data_folder, say
+
+    seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
+    folder = data_folder(data, f"moves-{seed}")
+    print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
+    kills = (times + MOVES_PER_KILL - 1) // MOVES_PER_KILL
+    settings = MoveSettings(seed, rounds=times, kills=kills, records_per_second=1000, value_bytes=1000)
+    verdict = MoveSoak(folder, settings, say).run()
+    summary = (
+        f"{times} moves between directories, {times} reassignments and {verdict.faults} kills; "
+        f"{verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read"
+    )
+    if not verdict.findings:
+        shutil.rmtree(folder)
+        print(f"{summary}: nothing lost, nothing doubled, one log of each replica and no other files")
+        return 0
+    print(f"\n{summary}\nseed {seed} FAILED; the data is in {folder}:")
+    print("\n".join(f"  {finding}" for finding in verdict.findings))
+    return 1
 
 
 def soak_kills(times: int, wanted_seed: int | None, data: Path | None) -> int:

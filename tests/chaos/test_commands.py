@@ -26,7 +26,6 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("soak", "moves"), "'soak moves' is not built yet"),
         (("soak", "operator"), "'soak operator' is not built yet"),
         (("soak", "sim", "--data", "somewhere"), "'soak sim' has no --seed or --data"),
         (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),
