@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,10 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=scheme)
         await self.call("Page.enable")
         await self.call("Page.navigate", url=uri)
-        async with asyncio.timeout(DEADLINE_S):
-            while await self.run("document.readyState + location.href") != f"complete{uri}":
-                await asyncio.sleep(0.05)
+        await _until(lambda: self._shows(uri))
+
+    async def _shows(self, uri: str) -> bool:
+        return bool(await self.run("document.readyState + location.href") == f"complete{uri}")
 
     async def run(self, script: str) -> Any:
         found = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
@@ -58,10 +59,10 @@ class Page:
             if not node.get("ignored")
         ]
 
-    async def screenshot(self, path: Path) -> None:
+    async def screenshot(self) -> bytes:
         """The whole page, not only what fits."""
         shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+        return base64.b64decode(shot["data"])
 
 
 @asynccontextmanager
@@ -84,10 +85,23 @@ async def chromium(profile: Path) -> AsyncIterator[Page]:
         await asyncio.wait_for(process.wait(), DEADLINE_S)
 
 
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.05)
+
+
 async def _port(profile: Path) -> int:
     """Chromium writes it into a file when it listens."""
     file = profile / "DevToolsActivePort"
-    async with asyncio.timeout(DEADLINE_S):
-        while not file.exists() or "\n" not in file.read_text(encoding="utf-8"):
-            await asyncio.sleep(0.05)
-    return int(file.read_text(encoding="utf-8").splitlines()[0])
+
+    def lines() -> list[str]:
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+    async def written() -> bool:
+        return len(lines()) > 1
+
+    await _until(written)
+    return int(lines()[0])

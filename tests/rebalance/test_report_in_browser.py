@@ -16,7 +16,7 @@ from ballast_rebalance import report
 
 pytestmark = [pytest.mark.chromium, pytest.mark.timeout(200), pytest.mark.spec("REB-09")]
 PHONE, SCREEN = (360, 740), (1280, 900)
-COMMAND = "kubectl -n default patch reassignment demo-rebalance --type merge -p '{\"spec\":{\"approvedPlan\":\"0123\"}}'"
+COMMAND = 'kubectl -n default patch reassignment demo-rebalance --type merge -p \'{"spec":{"approvedPlan":"0123"}}\''
 # Text that is drawn smaller than this cannot be read; what is hidden has no height.
 SMALLEST_TEXT_PX = 10
 TEXT_HEIGHTS = """
@@ -37,7 +37,9 @@ def page_of(tmp_path: Path) -> tuple[str, str]:
     found = skewed_cluster()
     replicas = [Replica(r.topic, r.partition, r.broker, r.log_dir, r.size, r.position == 0, r.position) for r in found]
     load = ClusterLoad.from_rows(brokers_of(found), directories_of(found), replicas)
-    plan = plan_balance(load, PlanOptions(intra_broker_bytes_per_second=50 << 20, inter_broker_bytes_per_second=50 << 20))
+    plan = plan_balance(
+        load, PlanOptions(intra_broker_bytes_per_second=50 << 20, inter_broker_bytes_per_second=50 << 20)
+    )
     file = tmp_path / "report.html"
     text = report.render(load, plan, "demo", 1_700_000_000, COMMAND, ["traffic is not known: it is not levelled"])
     file.write_text(text, encoding="utf-8")
@@ -59,6 +61,8 @@ def test_it_fits_and_can_be_read(tmp_path: Path, size: tuple[int, int], dark: bo
     kept = Path(os.environ.get("BALLAST_SCREENSHOTS", tmp_path))
     shot = kept / f"report-{size[0]}{'-dark' if dark else ''}.png"
 
+    shots: list[bytes] = []
+
     async def story(page: Page) -> None:
         await page.open(uri, *size, mobile=size is PHONE, dark=dark)
         assert await page.run("document.documentElement.scrollWidth") <= size[0], "nothing hangs over the edge"
@@ -66,9 +70,10 @@ def test_it_fits_and_can_be_read(tmp_path: Path, size: tuple[int, int], dark: bo
         assert await page.run(TEXT_HEIGHTS % SMALLEST_TEXT_PX) == []
         background = await page.run("getComputedStyle(document.body).backgroundColor")
         assert (background != "rgb(255, 255, 255)") is dark
-        await page.screenshot(shot)
+        shots.append(await page.screenshot())
 
     in_browser(tmp_path, story)
+    shot.write_bytes(shots[0])
     assert shot.stat().st_size > 10_000
 
 

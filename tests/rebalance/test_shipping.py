@@ -27,7 +27,10 @@ JOB = {"prometheus": "http://prometheus:9090", "clusterLabel": "job=demo", "args
 
 
 def cluster(job: Mapping[str, Any] | None, status: Mapping[str, Any] | None = None, **spec: Any) -> KafkaCluster:
-    wanted = {"volumes": [{"name": "a", "size": "10Gi"}], "rebalance": {"job": job, "throttle": {"interBroker": "50Mi"}}}
+    wanted = {
+        "volumes": [{"name": "a", "size": "10Gi"}],
+        "rebalance": {"job": job, "throttle": {"interBroker": "50Mi"}},
+    }
     meta = {"name": "demo", "namespace": "kafka", "uid": "u", "generation": 3}
     return read_cluster({"metadata": meta, "spec": wanted | spec, "status": dict(status or {})})
 
@@ -170,8 +173,15 @@ def test_the_documented_spark_submit_is_one_that_works() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "ballast_rebalance").glob("*.py"))
-    given = set(re.findall(r'Refusal\(\s*"(\w+)"', sources)) | {"Proposed", "Confirming", "NotLookedYet", "JobNotCreated"}
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "spark" / "ballast_rebalance").glob("*.py")
+    )
+    given = set(re.findall(r'Refusal\(\s*"(\w+)"', sources)) | {
+        "Proposed",
+        "Confirming",
+        "NotLookedYet",
+        "JobNotCreated",
+    }
     text = (ROOT / "docs" / "rebalance.md").read_text(encoding="utf-8")
     assert given == set(re.findall(r"^\| `(\w+)` \| (?:True|False|Unknown) \|", text, re.MULTILINE))
 
