@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ballast_broker.metrics_server import MetricsServer
     from ballast_broker.net.server import Server
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
@@ -71,8 +72,15 @@ async def _run(config: BrokerConfig) -> int:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def ask_to_stop() -> None:
+        stop.set()
+        for number in STOP_SIGNALS:  # once is enough: a second one must not break into the stop, nor kill its end
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, ask_to_stop)
     threads = RealThreads()
     server = Server(connection_limits(config), threads)
     network = SocketNetwork(f"broker-{config.node_id}")

@@ -6,7 +6,6 @@ One cluster lives through the whole story; each test is a chapter and leaves the
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,28 +116,20 @@ def broker_addresses(world: World) -> list[str]:
     return [f"{pod['status']['podIP']}:{port['metrics']}" for pod, port in zip(found, ports, strict=True)]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    world, port = World(tmp_path_factory.mktemp("world")), free_port()
+    world = World(tmp_path_factory.mktemp("world"))
     try:
-        world._stack.operator_arguments = ("--probe-port", str(port))
         world.start()
         apply_cluster(world)
         world.until_ready("KafkaCluster", "demo", 120)
         world.bootstrap = (world.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
         world.topic(TOPIC, partitions=PARTITIONS, replicas=1)
         world.until_ready("KafkaTopic", TOPIC)
-        jobs = {"demo": broker_addresses(world), "operator": [f"127.0.0.1:{port}"]}
+        jobs = {"demo": broker_addresses(world), "operator": [f"127.0.0.1:{world.probe_port}"]}
         rules = MONITORING / "rules.yaml"
         with prometheus_of(tmp_path_factory.mktemp("prometheus"), jobs, rules=rules) as (endpoint, targets):
-            yield Watched(world, endpoint, targets, f"127.0.0.1:{port}")
+            yield Watched(world, endpoint, targets, f"127.0.0.1:{world.probe_port}")
     finally:
         world.stop()
 

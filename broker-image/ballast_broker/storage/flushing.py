@@ -2,7 +2,7 @@
 
 A recovery point says: everything before it is on the disk, with the epochs that belong to it. Sealed segments'
 indexes are flushed with them; the active one's need not be, for recovery always scans the segment that contains the
-recovery point.
+recovery point. What did not change since the last flush is not synced again: a commit of the metadata is one sync.
 """
 
 from __future__ import annotations
@@ -25,12 +25,21 @@ def flush(log: Log, up_to: int | None = None) -> None:
     first = max(0, log.segment_number(log.recovery_point))
     going = segments[first:]
     log.write_epochs()
-    _sync(log, f"{log.folder.path}/{LEADER_EPOCHS}")
-    for segment in going:
-        if segment.base_offset >= end:
-            break
-        _sync_segment(log, segment, sealed=segment is not segments[-1])
-    log.context.disk.sync_directory(log.folder.path)
+    epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    names = (log.folder.path, segments[-1].base_offset, truncations)
+    try:
+        if epochs:
+            _sync(log, f"{log.folder.path}/{LEADER_EPOCHS}")
+        for segment in going:
+            if segment.base_offset >= end:
+                break
+            _sync_segment(log, segment, sealed=segment is not segments[-1])
+        if epochs or log.synced_names != names:
+            log.context.disk.sync_directory(log.folder.path)
+            log.synced_names = names
+    except BaseException:
+        log.epochs_unsynced = log.epochs_unsynced or epochs
+        raise
     with log.flush_lock:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end

@@ -176,6 +176,8 @@ class LogManager:
             return
         for log in found.logs:
             self._adopt(log)
+            if log.recovery_point < log.active.base_offset:
+                self.maintenance.flush_later(log)  # what was scanned now need not be scanned by the next start
         for log in found.futures:
             self._adopt_future(log)
         self._strays.update(found.strays)

@@ -66,6 +66,8 @@ def delete_while(log: Log, due: Due) -> int:
         upper = log.end_offset if following is None else following
         if log.high_watermark < upper or (following is None and not segment.size) or not due(segment, following):
             break
+        if following is None and log.write_in_progress:
+            break  # a thread writes into it: next time
         count += 1
     if not count:
         return 0

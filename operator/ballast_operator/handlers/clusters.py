@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ballast_operator.connections import SecretMissingError
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.plans import observe_whole
@@ -35,6 +36,10 @@ IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "S
 
 class WrongClusterError(KafkaUnavailableError):
     """Another cluster answers at the address; nothing may be done to it."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 class ClusterHandler:
@@ -76,15 +81,16 @@ class ClusterHandler:
     def _refuse_other_cluster(self, cluster: KafkaCluster, view: KafkaView) -> None:
         known = cluster.status.cluster_id
         if known is not None and view.cluster_id != known:
-            verdict = CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known)
-            raise WrongClusterError(verdict.message)
+            raise WrongClusterError(CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known))
 
     async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
         """Say that the cluster does not answer; what was known of it stays."""
         text = str(error) if str(error).endswith(".") else f"{error}."
         verdict = CLUSTER["Unreachable"].says(since=since, error=text)
         if isinstance(error, WrongClusterError):
-            verdict = Verdict("WrongCluster", "False", str(error), stalled=True)
+            verdict = error.verdict
+        if isinstance(error, SecretMissingError):
+            verdict = CLUSTER["SecretNotFound"].says(error=error)
         if cluster.spec.external is None:
             verdict = self._managed.explain(cluster) or verdict
         current = self._shared.cache.clusters.get(self._key) or cluster

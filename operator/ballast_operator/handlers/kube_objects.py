@@ -84,6 +84,8 @@ class KubeObjects:
         await self._apply(cluster, others.service_account(cluster))
         await self._apply(cluster, others.headless_service(cluster))
         await self._apply(cluster, others.bootstrap_service(cluster))
+        for service in others.outside_services(cluster, layout.brokers):
+            await self._apply(cluster, service)
         await self._apply(cluster, others.config_map(layout))
         await self._apply(cluster, others.disruption_budget(cluster))
         monitor = others.pod_monitor(cluster)

@@ -94,9 +94,18 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Broker N is reached from outside at `host` and port `first` + N of every node."""
+
+    host: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listener:
     name: str
     port: int
+    node_ports: NodePorts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ def bootstrap_service(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-bootstrap"
 
 
+def outside_service(cluster: KafkaCluster, broker: int, listener: str) -> str:
+    """The Service by which one broker is reached from outside."""
+    return f"{pod_name(cluster, broker)}-{listener.lower().replace('_', '-')}"
+
+
 def identity(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-identity"
 

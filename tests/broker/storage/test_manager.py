@@ -13,11 +13,12 @@ from uuid import UUID
 import pytest
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint
+from ballast_broker.storage import checkpoint, loading
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.manager import LogManager
+from ballast_broker.storage.recovery import scan_segment
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -413,6 +414,55 @@ def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
             await again.start()
             assert [log.log_end_offset for log in again.logs.values()] == [4] * 5
             world.kill(again)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-40")
+def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
+    """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
+    scanned = []
+
+    def scan(segment, *arguments, **keywords):
+        scanned.append(segment.base_offset)
+        return scan_segment(segment, *arguments, **keywords)
+
+    monkeypatch.setattr(loading, "scan_segment", scan)
+
+    def points(manager):
+        path = f"{manager.logs[partition()].directory.path}/{checkpoint.RECOVERY_POINTS}"
+        return checkpoint.read_offsets(world.disk, path).get(partition(), 0) if os.path.exists(path) else 0
+
+    async def maintained(manager, point):
+        task = asyncio.create_task(manager.maintenance.run())
+        async with asyncio.timeout(60):
+            while points(manager) < point:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        world.kill(manager)
+        again = world.manager()
+        scanned.clear()
+        await again.start()
+        return again
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.kill(manager)
+        manager = world.manager()
+        await manager.start()
+        assert scanned == [0, 2, 4, 6]
+        manager = await maintained(manager, 6)
+        assert scanned == [6]
+        write(manager.logs[partition()], 2)
+        manager.logs[partition()].roll()
+        await maintained(manager, 8)
+        assert scanned == [8]
 
     run(story())
 
