@@ -35,8 +35,12 @@ class Optimum:
         """Whether a plan is as good, but for this share of the bytes."""
         assert plan.quality is not None
         network, disk = plan.quality.bytes_network, plan.quality.bytes_disk
-        near = distance <= self.distance + DISTANCE_TOLERANCE
+        near = self.is_as_near(distance, tolerance)
         return near and network <= self.network * (1 + tolerance) and network + disk <= self.total * (1 + tolerance)
+
+    def is_as_near(self, distance: float, tolerance: float) -> bool:
+        """Whether no placement is nearer to the band, but for this share."""
+        return distance <= self.distance * (1 + tolerance) + DISTANCE_TOLERANCE
 
     @property
     def total(self) -> int:

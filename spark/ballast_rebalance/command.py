@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from ballast_rebalance.kubernetes_store import KubernetesStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+log = logging.getLogger(__name__)
 MAX_MESSAGE = 4_000
+# So many times running the stream may fail without a single look.
+MAX_FAILURES = 10
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 # Reasons that mean all is well; every other one but Proposed is an exit code.
 QUIET = frozenset(
@@ -214,6 +217,8 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
 
 
 def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: KubernetesStore | None) -> int:
+    from pyspark.errors import StreamingQueryException
+
     from ballast_rebalance.job import Watch, watch
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -227,9 +232,18 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)
-    query = watch(spark, options, watcher.on_batch)
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-    return 0
+    failures = 0
+    while True:
+        seen = watcher.cycles
+        query = watch(spark, options, watcher.on_batch)
+        try:
+            query.awaitTermination()
+            return 0
+        except StreamingQueryException as error:
+            # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
+            failures = 1 if watcher.cycles > seen else failures + 1
+            if failures > MAX_FAILURES:
+                raise
+            log.warning("the stream ended and is started again: %s", str(error).splitlines()[0])
+        finally:
+            query.stop()

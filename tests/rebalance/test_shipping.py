@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,8 +90,10 @@ def test_a_scheduled_spark_application_is_given_the_file_and_the_sources() -> No
     assert parsed(application["arguments"]).master is None, "the Spark operator says where it runs"
     assert (application["driver"]["serviceAccount"], application["executor"]["instances"]) == ("ballast-rebalance", 4)
     sources = application["sparkConf"]["spark.executorEnv.PYTHONPATH"]
-    assert application["mainApplicationFile"] == f"local://{sources}/rebalance.py"
-    assert (ROOT / "spark" / "rebalance.py").is_file()
+    main = application["mainApplicationFile"].removeprefix(f"local://{sources}/")
+    submitted = [sys.executable, "-I", "-S", ROOT / "spark" / main, "--help"]
+    found_help = subprocess.run(submitted, capture_output=True, text=True, timeout=50)
+    assert "--prometheus" in found_help.stdout, found_help.stderr
     lock = (ROOT / "requirements" / "spark.lock").read_text(encoding="utf-8")
     assert f"pyspark=={SPARK_VERSION} " in lock
     assert application["sparkVersion"] == SPARK_VERSION

@@ -137,7 +137,7 @@ class RebalanceJob:
     min_improvement_percent: int = 2
     max_moves: int = 500
     args: tuple[str, ...] = ()
-    image: str = "ballast-rebalance"
+    image: str = "ballast-spark"
     image_pull_policy: ImagePullPolicy | None = None
     service_account_name: str = "ballast-rebalance"
     executors: int = 2

@@ -20,7 +20,7 @@ METRICS_PORT = 9405
 SPARK_VERSION = "4.3.0"
 # Where the job's image keeps the sources, for drivers that are submitted rather than started by a command.
 SOURCES = "/opt/ballast/spark"
-MAIN_FILE = f"local://{SOURCES}/rebalance.py"
+MAIN_FILE = f"local://{SOURCES}/ballast_rebalance/__main__.py"
 LATEST_START_SECONDS = 600
 LONGEST_RUN_SECONDS = 3_600
 WATCH_GRACE_SECONDS = 30
