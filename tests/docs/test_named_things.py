@@ -9,7 +9,7 @@ from ballast_cli.__main__ import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"\./ballast ([a-z]+)")
+COMMAND = re.compile(r"\./ballast ([a-z][a-z0-9]*)")
 FOLDERS = "broker-image|operator|spark|crds|manifests|tests|docs|requirements|bench"
 PATH = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[\w./*-]*|\.ci/run)")
 
