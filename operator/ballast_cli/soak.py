@@ -37,10 +37,14 @@ SCHEDULES_PER_LINE = 50
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=("kill", "sim", "moves", *NOT_BUILT), metavar="kill|sim|moves|operator")
-    parser.add_argument("--times", type=int, metavar="N", help=f"kills ({KILLS}), moves ({MOVES}) or schedules ({SCHEDULES:,})")
+    parser.add_argument(
+        "--times", type=int, metavar="N", help=f"kills ({KILLS}), moves ({MOVES}) or schedules ({SCHEDULES:,})"
+    )
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="kill, moves: the moments (any)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="kill, moves: where the data is kept (.ballast/NAME-S)")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="kill, moves: where the data is kept (.ballast/NAME-S)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,10 +75,12 @@ def soak_moves(times: int, wanted_seed: int | None, data: Path | None) -> int:
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
     kills = (times + MOVES_PER_KILL - 1) // MOVES_PER_KILL
     settings = MoveSettings(seed, rounds=times, kills=kills, records_per_second=1000, value_bytes=1000)
-    verdict = MoveSoak(folder, settings, say).run()
+    soak = MoveSoak(folder, settings, say)
+    verdict = soak.run()
     summary = (
         f"{times} moves between directories, {times} reassignments and {verdict.faults} kills; "
-        f"{verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read"
+        f"{verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; {soak.strays()} logs put aside by "
+        f"brokers that were down when their replicas left"
     )
     if not verdict.findings:
         shutil.rmtree(folder)
