@@ -18,8 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
@@ -58,6 +59,11 @@ class BrokerProcess:
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def ended_by_itself(self) -> bool:
@@ -213,14 +219,30 @@ class Cluster:
         return None
 
 
-def end_on_signals() -> None:
-    """Being asked to end (SIGTERM, the terminal closed) ends brokers too, as Ctrl-C does. Main thread."""
+def until_interrupted(work: Callable[[], T]) -> T:
+    """Its result; KeyboardInterrupt where it was asked to end (Ctrl-C, SIGTERM, the terminal closed). Main thread.
 
-    def interrupt(*_: object) -> None:
+    An interrupt that comes while a client's C code runs leaves it as whatever error that code makes of it.
+    """
+    asked: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        asked.append(number)
+        for other in (signal.SIGTERM, signal.SIGHUP):  # asked twice, it must still end its brokers
+            signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        result = work()
+    except Exception as error:
+        if asked:
+            raise KeyboardInterrupt from error
+        raise
+    if asked:
+        raise KeyboardInterrupt
+    return result
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
