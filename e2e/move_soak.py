@@ -2,7 +2,7 @@
 
 The load, the quiet and the checks are those of `chaos`; here are the moves. A move that a killed broker forgot (it had
 not begun yet) is asked for again, as Kafka's tool does. At the end each broker has exactly the logs that the metadata
-gives it, one of each, and nothing of any move is left.
+gives it, one of each, and nothing of any move is left; only what a broker put aside after it was down may be there too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ASK_AGAIN_S = 1.0
 LOOK_EVERY_S = 0.1
 REDIRECTED = 0.15
 SAME_PARTITION = 0.2
+STRAY = "-stray"
 GONE = (OSError, ConnectionError, KafkaException)
 
 
@@ -162,14 +163,21 @@ class MoveSoak(Chaos):
         super()._stop_in_order()
 
     def _left_over(self) -> list[str]:
-        """Folders of the topic that the metadata does not explain, and replicas that are not there."""
+        """Folders of the topic that the metadata does not explain, and replicas that are not there.
+
+        A broker that was down when its replica was taken away puts the log aside (LOG-34): those are counted.
+        """
         found = []
         for broker in self.cluster.brokers:
-            folders = [path for volume in broker.volumes for path in volume.glob(f"{TOPIC}-*")]
-            there = Counter(path.name for path in folders)
+            names = [path.name for volume in broker.volumes for path in volume.glob(f"{TOPIC}-*")]
+            there = Counter(name for name in names if not name.endswith(STRAY))
             wanted = Counter(f"{TOPIC}-{p}" for p, replicas in self._places.items() if broker.node_id in replicas)
             found += [f"{name} on broker {broker.node_id}" for name in (there - wanted) | (wanted - there)]
         return found
+
+    def strays(self) -> int:
+        volumes = [volume for broker in self.cluster.brokers for volume in broker.volumes]
+        return sum(1 for volume in volumes for _ in volume.glob(f"{TOPIC}-*{STRAY}"))
 
     def _folders(self, partition: int) -> list[Path]:
         places = getattr(self, "_places", None) or self._assigned()

@@ -1,7 +1,7 @@
 """A real broker process is killed at one file operation of a move after the other; each restart has one log.
 
-`tests/broker/replication/test_crash_points.py` does it at every operation, in one process. Here it is every third, and
-everything is real.
+`tests/broker/replication/test_crash_points.py` does it at every operation, in one process. Here it is at every twelfth,
+and everything is real.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from e2e.clients import QUIET
 from e2e.partition_files import Cursor, read_batches
 from tests.moves.brokers import PATIENCE_S, Brokers, eventually
 
-EVERY = 3
-FEWEST_POINTS = 8
-MOST_OPERATIONS = 300
+EVERY = 12
+FEWEST_POINTS = 10
+MOST_OPERATIONS = 1000
 MOVED = ("moved", 0)
 
 
@@ -28,13 +28,13 @@ class Sender:
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer(
-            {**QUIET, "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 4000}
+            {**QUIET, "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 30_000}
         )
         self.sent = 0
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, size: int = 500) -> None:
         for _ in range(count):
-            self._producer.produce("moved", str(self.sent).zfill(500), partition=0)
+            self._producer.produce("moved", str(self.sent).zfill(size), partition=0)
             self.sent += 1
         self._producer.poll(0)
 
@@ -59,8 +59,8 @@ def records_on_disk(folder: Path) -> int:
 @pytest.mark.disks
 @pytest.mark.timeout(400)
 @pytest.mark.spec("DIR-31", "DIR-29")
-def test_killed_at_every_third_file_operation_of_a_move(tmp_path: Path) -> None:
-    with Brokers(tmp_path, 1, [], log_segment_bytes="20000", file_delete_delay_ms="1000") as brokers:
+def test_killed_at_every_twelfth_file_operation_of_a_move(tmp_path: Path) -> None:
+    with Brokers(tmp_path, 1, [], log_segment_bytes="1048576", log_segment_delete_delay_ms="1000") as brokers:
         broker = brokers[0]
         broker.module = "tests.moves.killed_broker"
         points = 0
@@ -71,7 +71,7 @@ def test_killed_at_every_third_file_operation_of_a_move(tmp_path: Path) -> None:
             if sender is None:
                 brokers.create("moved", [[0]])
                 sender = Sender(brokers.bootstrap)
-                sender.send(200)
+                sender.send(200, 20_000)
             sender.settle()
             eventually(lambda: not brokers.futures(), f"what was left at operation {operations} is resolved")
             assert records_on_disk(only_log(brokers)) == sender.sent, f"at operation {operations}"

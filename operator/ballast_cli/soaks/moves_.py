@@ -19,10 +19,12 @@ def begin(folder: Path, seed: int, times: int, say: Callable[[str], None]) -> Ou
     settings = MoveSettings(
         seed, rounds=times, kills=kills, records_per_second=RECORDS_PER_SECOND, value_bytes=VALUE_BYTES
     )
-    verdict = MoveSoak(folder, settings, say).run()
+    soak = MoveSoak(folder, settings, say)
+    verdict = soak.run()
     summary = (
         f"{times} moves between directories, {times} reassignments and {verdict.faults} kills; "
-        f"{verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read"
+        f"{verdict.acknowledged:,} records acknowledged, {verdict.consumed:,} read; {soak.strays()} logs put aside by "
+        f"brokers that were down when their replicas left"
     )
     held = "nothing lost, nothing doubled, one log of each replica and no other files"
     return Outcome(summary, held, verdict.findings)
