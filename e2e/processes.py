@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
 POLL_S = 0.02
+LOGGED = ("--log-level", "info")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 VOLUMES = ("a", "b", "c")
 LOWEST_PORT = 10_000
@@ -49,6 +50,7 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "server.properties"
+        self._clock = folder / "clock-offset-ms"
         self._output = folder / "output.log"
         self._output_from = 0
         values = {"node.id": str(node_id), "log.dirs": ",".join(map(str, self.volumes)), **properties}
@@ -69,12 +71,12 @@ class BrokerProcess:
 
     def start(self) -> None:
         assert not self.is_running
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "broker-image")}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "broker-image"), str(ROOT)))}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ballast_broker", str(self._file), "--log-level", "info"],
+                [sys.executable, "-P", "-m", "e2e.stepped_broker", str(self._clock), str(self._file), *LOGGED],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False
@@ -120,6 +122,11 @@ class BrokerProcess:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
         self.paused = False
+
+    def set_clock(self, offset_ms: int) -> None:
+        """Its wall clock steps to this far from the machine's, and stays there over restarts. Only once it is ready."""
+        self._clock.write_text(str(offset_ms))
+        self._signal(signal.SIGUSR1)
 
     def complaints(self) -> list[str]:
         """Lines of its output that no fault excuses."""
