@@ -417,6 +417,7 @@ def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
     run(story())
 
 
+@pytest.mark.spec("REP-15")
 def test_maintenance_runs_by_the_clock(world, bench):
     async def story():
         manager = world.manager(
