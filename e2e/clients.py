@@ -100,10 +100,18 @@ class SequencedProducer(Worker):
         self._producer = Producer(settings)
         self.acknowledged = 0
         self._finishing = threading.Event()
+        self._resting = threading.Event()
 
     def finish(self) -> None:
         """Send nothing new; the thread ends when all that was sent is acknowledged."""
         self._finishing.set()
+
+    def rest(self) -> None:
+        """Send nothing new until `go_on`; what was sent goes its way."""
+        self._resting.set()
+
+    def go_on(self) -> None:
+        self._resting.clear()
 
     @property
     def waiting(self) -> int:
@@ -117,7 +125,8 @@ class SequencedProducer(Worker):
             last = now
             if self._finishing.is_set() and not self.waiting:
                 return
-            while due >= 1 and not self._finishing.is_set() and self._send():
+            silent = self._finishing.is_set() or self._resting.is_set()
+            while due >= 1 and not silent and self._send():
                 due -= 1
             self._producer.poll(SLICE_S)
 

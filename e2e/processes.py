@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from e2e import stepped_broker
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
 POLL_S = 0.02
-LOGGED = ("--log-level", "info")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 VOLUMES = ("a", "b", "c")
 LOWEST_PORT = 10_000
@@ -46,6 +47,8 @@ class BrokerProcess:
         self.port = port
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
+        self.module = "e2e.stepped_broker"  # what is run: the broker, with a clock that can be set
+        self.environment: dict[str, str] = {}
         self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,11 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def ended_by_itself(self) -> bool:
         """Neither killed nor stopped by us, and gone."""
         return self._wanted and not self.is_running
@@ -71,12 +79,14 @@ class BrokerProcess:
 
     def start(self) -> None:
         assert not self.is_running
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "broker-image"), str(ROOT)))}
+        paths = os.pathsep.join(map(str, (ROOT / "broker-image", ROOT)))
+        clock = {stepped_broker.OFFSET_FILE: str(self._clock)}
+        environment = {**os.environ, "PYTHONPATH": paths, **clock, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "e2e.stepped_broker", str(self._clock), str(self._file), *LOGGED],
+                [sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False

@@ -26,8 +26,7 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("soak", "moves"), "'soak moves' is not built yet"),
-        (("soak", "operator"), "'soak operator' is not built yet"),
+        (("soak", "operator", "--from", "3"), "'soak operator' has no --from"),
         (("soak", "sim", "--data", "somewhere"), "'soak sim' has no --seed or --data"),
         (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),
         (("soak", "kill", "--times", "0"), "--times must be at least 1"),

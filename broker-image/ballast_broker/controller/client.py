@@ -72,7 +72,7 @@ class ControllerClient:
     async def _try(self, request: Any, version: int, timeout_s: float) -> Any | None:
         leader = self._leader.leader_id
         if leader == self._node_id and self._local is not None:
-            return await self._local.handle(request.API_KEY, version, request)
+            return await self._ask_here(self._local, request, version, timeout_s)
         link = self._links.get(leader)
         if link is None:
             return None
@@ -90,6 +90,15 @@ class ControllerClient:
             return None
         finally:
             asking.cancel()
+
+    @staticmethod
+    async def _ask_here(local: LocalController, request: Any, version: int, timeout_s: float) -> Any | None:
+        """An answer that waits for a commit comes late, or never where the other voters are gone."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await local.handle(request.API_KEY, version, request)
+        except TimeoutError:
+            return None
 
     def close(self) -> None:
         self._closed = True

@@ -56,12 +56,22 @@ def bootstrap_service(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-bootstrap"
 
 
+def outside_service(cluster: KafkaCluster, broker: int, listener: str) -> str:
+    """The Service by which one broker is reached from outside."""
+    return f"{pod_name(cluster, broker)}-{listener.lower().replace('_', '-')}"
+
+
 def identity(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-identity"
 
 
 def service_account(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-broker"
+
+
+def rebalance(cluster: KafkaCluster) -> str:
+    """The object that runs the rebalance job; a CronJob's name has to leave room for the time of a run."""
+    return f"{cluster.meta.name[:40].rstrip('-.')}-rebalance"
 
 
 def host(cluster: KafkaCluster, pod: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_operator.model.cluster import KafkaCluster, Metrics
+from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
@@ -17,7 +17,7 @@ def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
 
 def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
     """Gives every pod its name, also before it is ready: a broker has to find the others to become ready."""
-    listener = cluster.spec.listeners[0]
+    listener, metrics = cluster.spec.listeners[0], cluster.spec.metrics or Metrics()
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -29,6 +29,7 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
             "ports": [
                 {"name": "kafka", "port": listener.port, "targetPort": listener.port},
                 {"name": "controller", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
+                {"name": "metrics", "port": metrics.port, "targetPort": metrics.port},
             ],
         },
     }
@@ -43,6 +44,33 @@ def bootstrap_service(cluster: KafkaCluster) -> dict[str, Any]:
         "spec": {
             "selector": names.selector(cluster, BROKER_ROLE),
             "ports": [{"name": "kafka", "port": listener.port, "targetPort": listener.port}],
+        },
+    }
+
+
+def outside_services(cluster: KafkaCluster, brokers: int) -> list[dict[str, Any]]:
+    """A NodePort Service for each broker and each listener that has node ports."""
+    return [
+        _outside_service(cluster, broker, listener, listener.node_ports.first + broker)
+        for listener in cluster.spec.listeners
+        if listener.node_ports is not None
+        for broker in range(brokers)
+    ]
+
+
+def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, node_port: int) -> dict[str, Any]:
+    name = names.outside_service(cluster, broker, listener.name)
+    port = {"name": "kafka", "port": listener.port, "targetPort": listener.port, "nodePort": node_port}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(cluster, name),
+        "spec": {
+            "type": "NodePort",
+            # A client must reach a broker that is not ready yet but leads partitions already.
+            "publishNotReadyAddresses": True,
+            "selector": {"statefulset.kubernetes.io/pod-name": names.pod_name(cluster, broker)},
+            "ports": [port],
         },
     }
 

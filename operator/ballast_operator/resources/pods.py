@@ -147,8 +147,9 @@ def _container(layout: Layout, role: str) -> dict[str, Any]:
     addresses = [f"{CONTROLLER_LISTENER}://$(POD_IP):{CONTROLLER_PORT}"]
     ports = [{"name": "metrics", "containerPort": metrics.port}]
     if role == BROKER_ROLE:
-        addresses.insert(0, f"{listener.name}://$(POD_IP):{listener.port}")
-        ports.append({"name": "kafka", "containerPort": listener.port})
+        addresses = [f"{one.name}://$(POD_IP):{one.port}" for one in spec.listeners] + addresses
+        ports += [{"name": "kafka", "containerPort": listener.port}]
+        ports += [{"name": f"kafka-{n}", "containerPort": one.port} for n, one in enumerate(spec.listeners[1:], 2)]
     ports.append({"name": "controller", "containerPort": CONTROLLER_PORT})
     probe_port = listener.port if role == BROKER_ROLE else CONTROLLER_PORT
     container: dict[str, Any] = {

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ballast_operator.model.cluster import Metrics
+from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import (
@@ -42,7 +42,9 @@ def shared_properties(layout: Layout) -> dict[str, str]:
         "controller.quorum.voters": _voters(layout),
         "controller.listener.names": CONTROLLER_LISTENER,
         "inter.broker.listener.name": listener.name,
-        "listener.security.protocol.map": f"{listener.name}:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT",
+        "listener.security.protocol.map": ",".join(
+            f"{name}:PLAINTEXT" for name in (*(one.name for one in spec.listeners), CONTROLLER_LISTENER)
+        ),
         "metrics.port": str(metrics.port),
     }
 
@@ -70,8 +72,6 @@ def directory_properties(layout: Layout, metadata_only: bool = False) -> dict[st
 def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     """The whole file of one node. Addresses to listen on are given by the pod, which alone knows its own."""
     cluster = layout.cluster
-    pod = names.pod_name(cluster, ordinal, role)
-    listener = cluster.spec.listeners[0]
     if role == CONTROLLER_ROLE:
         own = {"node.id": str(FIRST_CONTROLLER_ID + ordinal), "process.roles": "controller"}
         directories = directory_properties(layout, metadata_only=True)
@@ -80,9 +80,18 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     own = {
         "node.id": str(ordinal),
         "process.roles": "broker,controller" if votes else "broker",
-        "advertised.listeners": f"{listener.name}://{names.host(cluster, pod)}:{listener.port}",
+        "advertised.listeners": ",".join(
+            _advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners
+        ),
     }
     return {**shared_properties(layout), **directory_properties(layout), **own}
+
+
+def _advertised(cluster: KafkaCluster, listener: Listener, ordinal: int) -> str:
+    """Inside, the name of the pod; outside, a node and the port of this broker's own Service."""
+    if listener.node_ports is not None:
+        return f"{listener.name}://{listener.node_ports.host}:{listener.node_ports.first + ordinal}"
+    return f"{listener.name}://{names.host(cluster, names.pod_name(cluster, ordinal))}:{listener.port}"
 
 
 def config_map_name(layout: Layout) -> str:

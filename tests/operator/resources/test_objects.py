@@ -46,6 +46,26 @@ def test_each_broker_has_a_file_of_its_own_with_its_directories_in_order() -> No
     assert last["advertised.listeners"] == "PLAINTEXT://demo-3.demo-brokers.default.svc:9092"
 
 
+@pytest.mark.spec("OPR-40")
+def test_a_listener_with_node_ports_is_reached_from_outside_broker_by_broker() -> None:
+    outside = {"name": "OUT_SIDE", "port": 9094, "nodePorts": {"host": "node.example", "first": 32000}}
+    found = layout(3, listeners=[{"name": "INSIDE", "port": 9092}, outside])
+    assert properties(found, "demo-2")["advertised.listeners"].split(",") == [
+        "INSIDE://demo-2.demo-brokers.default.svc:9092",
+        "OUT_SIDE://node.example:32002",
+    ]
+    mapped = properties(found, "demo-2")["listener.security.protocol.map"]
+    assert mapped == "INSIDE:PLAINTEXT,OUT_SIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    services = others.outside_services(found.cluster, 3)
+    assert [one["spec"]["ports"][0]["nodePort"] for one in services] == [32000, 32001, 32002]
+    assert services[2]["metadata"]["name"] == "demo-2-out-side"
+    assert services[2]["spec"]["selector"] == {"statefulset.kubernetes.io/pod-name": "demo-2"}
+    (container,) = pods.stateful_set(found, BROKER_ROLE)["spec"]["template"]["spec"]["containers"]
+    assert container["args"][1].startswith("listeners=INSIDE://$(POD_IP):9092,OUT_SIDE://$(POD_IP):9094,CONTROLLER")
+    assert {"name": "kafka-2", "containerPort": 9094} in container["ports"]
+    assert others.outside_services(layout().cluster, 3) == []
+
+
 def test_the_spec_overrides_defaults_but_not_what_the_operator_sets() -> None:
     found = layout(config={"min.insync.replicas": 1, "auto.create.topics.enable": "true"})
     assert properties(found, "demo-0")["min.insync.replicas"] == "1"
