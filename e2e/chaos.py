@@ -37,10 +37,12 @@ PROPERTIES = {
     "replica.lag.time.max.ms": "5000",
     "metadata.log.max.record.bytes.between.snapshots": "20000",
 }
+# Not back by an hour: records that are this much ahead of a broker's clock are refused, as they should be.
+CLOCK_OFFSETS_MS = (-1_800_000, -60_000, -5_000, 0, 60_000)
 TOPIC_CONFIG = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
 KINDS = (
     "kill a leader", "kill a follower", "kill the controller", "kill two in turn", "freeze a leader",
-    "restart in order", "kill as another returns", "freeze any", "kill all",
+    "restart in order", "kill as another returns", "freeze any", "kill all", "step a clock",
 )  # fmt: skip
 Print = Callable[[str], None]
 
@@ -175,6 +177,11 @@ class Chaos:
             time.sleep(seconds)
             victim.resume()
             return f"{label} frozen for {seconds} s"
+        if kind == "step a clock":
+            offset_ms = self._rng.choice(CLOCK_OFFSETS_MS)
+            victim.set_clock(offset_ms)
+            time.sleep(down)
+            return f"the clock of {label} steps to {offset_ms / 1000:g} s"
         if kind == "kill all":
             for broker in self._rng.sample(self.cluster.brokers, len(self.cluster.brokers)):
                 broker.kill()

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from e2e import stepped_broker
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 120.0
@@ -45,12 +47,13 @@ class BrokerProcess:
         self.port = port
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
-        self.module = "ballast_broker"  # what is run; a test may run it inside a module of its own
+        self.module = "e2e.stepped_broker"  # what is run: the broker, with a clock that can be set
         self.environment: dict[str, str] = {}
         self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "server.properties"
+        self._clock = folder / "clock-offset-ms"
         self._output = folder / "output.log"
         self._output_from = 0
         values = {"node.id": str(node_id), "log.dirs": ",".join(map(str, self.volumes)), **properties}
@@ -77,7 +80,8 @@ class BrokerProcess:
     def start(self) -> None:
         assert not self.is_running
         paths = os.pathsep.join(map(str, (ROOT / "broker-image", ROOT)))
-        environment = {**os.environ, "PYTHONPATH": paths, **self.environment}
+        clock = {stepped_broker.OFFSET_FILE: str(self._clock)}
+        environment = {**os.environ, "PYTHONPATH": paths, **clock, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
@@ -128,6 +132,11 @@ class BrokerProcess:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
         self.paused = False
+
+    def set_clock(self, offset_ms: int) -> None:
+        """Its wall clock steps to this far from the machine's, and stays there over restarts. Only once it is ready."""
+        self._clock.write_text(str(offset_ms))
+        self._signal(signal.SIGUSR1)
 
     def complaints(self) -> list[str]:
         """Lines of its output that no fault excuses."""

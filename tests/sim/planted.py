@@ -15,8 +15,9 @@ from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import PartitionRegistration
-from ballast_broker.raft.core import Persisted, RaftCore
+from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.terms import Persisted
 from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition

@@ -19,7 +19,7 @@ from tests.sim.planted import BUGS
 from tests.sim.schedule import Plan
 from tests.sim.test_schedules import simulate
 
-MANY = os.environ.get("SIM_MANY", "20-320")
+MANY = os.environ.get("SIM_MANY", "20-520")
 WORKERS = 2
 SEEDS_PER_BUG = 24
 MUST_BE_FOUND = 11

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, batch_of, eventually
 
+from ballast_broker.replication.reading import FetchEntry, FetchParams
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -159,6 +160,43 @@ def leader_batch(*values: str) -> bytearray:
     batch = batch_of(*values)
     batch[12:16] = (0).to_bytes(4, "big")  # partition leader epoch
     return batch
+
+
+@pytest.mark.spec("REP-04")
+async def test_a_follower_that_lags_asks_again_without_a_pause(tmp_path: Path) -> None:
+    """Twenty batches, one to a fetch: it would take minutes if any of these fetches waited at the leader."""
+    async with Cluster(tmp_path, replica_fetch_wait_max_ms=20_000, replica_fetch_max_bytes=1) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "first") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        for number in range(20):
+            one.produce(ORDERS, str(number))
+        before = len(cluster.fetches)
+        cluster.cuts.clear()
+        await eventually(lambda: len(two.stored(ORDERS)) == 21)
+        assert len(cluster.fetches) - before >= 20
+
+
+@pytest.mark.spec("REP-05")
+async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
+    """In this order: whether the partition is known, then its epoch; a follower's offset counts only after both."""
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        one.produce(ORDERS, "a")
+        epoch = one.replicas.partition(ORDERS).leader_epoch
+        follower = FetchParams(replica_id=2, replica_epoch=cluster.nodes[2].epoch, max_wait_ms=0)
+
+        def told(partition: TopicPartition, current_leader_epoch: int) -> ErrorCode:
+            entry = FetchEntry(partition, topic_id, 1, current_leader_epoch=current_leader_epoch)
+            results = one.replicas.fetch(follower, [entry])
+            assert isinstance(results, list)
+            return results[0].error
+
+        assert told(TopicPartition("orders", 7), epoch + 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told(ORDERS, epoch + 1) is ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert told(ORDERS, epoch) is ErrorCode.NONE
 
 
 @pytest.mark.spec("REP-06")

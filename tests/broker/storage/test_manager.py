@@ -533,6 +533,7 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, mon
     run(story())
 
 
+@pytest.mark.spec("REP-15")
 def test_maintenance_runs_by_the_clock(world, bench):
     async def story():
         manager = world.manager(
