@@ -44,7 +44,7 @@ class LoopFigures:
         verdict = "" if max(self.longest_ms, self.after_kill_ms) <= LIMIT_MS else "  ABOVE"
         return (
             f"event loop under load: longest turn {self.longest_ms:.1f} ms ({self.longest_cpu_ms:.1f} ms of processor "
-            f"time at most), {self.over_10_ms} of {self.turns:,} over 10 ms, while {self.cleaned_mb:.0f} MB were cleaned; "
+            f"time at most), {self.over_10_ms} of {self.turns:,} over 10 ms, {self.cleaned_mb:.0f} MB were cleaned; "
             f"after a kill and recovery {self.after_kill_ms:.1f} ms  goal <= {LIMIT_MS:g} ms{verdict}"
         )
 
