@@ -55,6 +55,8 @@ class Worker(ABC):
         self.stopping.set()
 
     def join(self) -> None:
+        if self._thread.ident is None:
+            return  # interrupted before its turn to start came
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.ledger.note_problem(f"{self.name} did not end within {JOIN_S:.0f} s")

@@ -101,7 +101,9 @@ class KubeApi:
         content = None if body is None else json.dumps(body).encode()
         try:
             connection = self._connection()
-            connection.request(method, self._server.path.rstrip("/") + path, content, self._headers | headers)
+            # One connection for one answer: it is closed when the answer has been read.
+            closing = self._headers | headers | {"Connection": "close"}
+            connection.request(method, self._server.path.rstrip("/") + path, content, closing)
             response = connection.getresponse()
         except OSError as fault:
             raise CommandError(f"cannot reach the Kubernetes API at {self._server.geturl()}: {fault}.") from None

@@ -10,7 +10,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--namespace", action="append", default=[], metavar="NS", help="watch this namespace only; may be given again"
     )
     parser.add_argument("--kubeconfig", help="file to use instead of $KUBECONFIG")
-    parser.add_argument("--probe-port", type=int, metavar="PORT", help="serve /live, /ready and /metrics on this port")
+    parser.add_argument(
+        "--probe-port", metavar="[ADDRESS:]PORT", type=_probe_port, help="serve /live, /ready and /metrics here"
+    )
+    parser.add_argument(
+        "--relist-seconds", type=float, default=300.0, metavar="S",
+        help="compare with the API this often, should a watch have lost something (300)",
+    )  # fmt: skip
+
+
+def _probe_port(text: str) -> str:
+    port = text.rpartition(":")[2]
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, and no address with one")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from ballast_operator.main import main
 
     try:
-        return main(args.namespace, args.probe_port, args.kubeconfig)
+        return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds)
     except KubeconfigError as error:
         print(f"ballast operator: {error}")
         return 2

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ import kopf
 from aiohttp import web
 
 from ballast_operator.kubeconfig import ApiAccess, find_access
+from ballast_operator.logs import configure_logging
 from ballast_operator.model.cluster import KIND as CLUSTER_KIND
 from ballast_operator.model.cluster import PLURAL as CLUSTERS
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, VERSION, Key
@@ -27,7 +26,7 @@ from ballast_operator.model.reassignment import KIND as REASSIGNMENT_KIND
 from ballast_operator.model.reassignment import PLURAL as REASSIGNMENTS
 from ballast_operator.model.topic import KIND as TOPIC_KIND
 from ballast_operator.model.topic import PLURAL as TOPICS
-from ballast_operator.runtime import Runtime
+from ballast_operator.runtime import RELIST_SECONDS, Runtime
 
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
@@ -103,7 +102,7 @@ def settings_of() -> kopf.OperatorSettings:
 async def operate(
     access: ApiAccess,
     namespaces: Sequence[str] = (),
-    probe_port: int | None = None,
+    probe_at: str | None = None,
     stop: asyncio.Event | None = None,
     ready: asyncio.Event | None = None,
     runtime: Runtime | None = None,
@@ -111,7 +110,7 @@ async def operate(
     """Run the operator until it is told to stop."""
     runtime = runtime or Runtime(access, namespaces)
     await runtime.start()
-    probes = await serve_probes(runtime, probe_port) if probe_port is not None else None
+    probes = await serve_probes(runtime, probe_at) if probe_at is not None else None
     try:
         await await_definitions(runtime, stop)
         await kopf.operator(
@@ -142,8 +141,9 @@ async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> Non
         await asyncio.sleep(1.0)
 
 
-async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
-    """/live, /ready and /metrics."""
+async def serve_probes(runtime: Runtime, at: str) -> web.AppRunner:
+    """/live, /ready and /metrics, at a port of one address or of all."""
+    host, _, port = at.rpartition(":")
 
     async def live(_: web.Request) -> web.Response:
         trouble = runtime.alive()
@@ -159,46 +159,28 @@ async def serve_probes(runtime: Runtime, port: int) -> web.AppRunner:
     app.add_routes([web.get("/live", live), web.get("/ready", ready), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, host=None, port=port).start()
+    await web.TCPSite(runner, host=host.strip("[]") or None, port=int(port)).start()
     return runner
 
 
-class JsonLines(logging.Formatter):
-    """One object per line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
-
-
-def configure_logging(machines: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if machines else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Both libraries tell every connection and every event; what matters of them is told here.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-
-
-async def _main(namespaces: Sequence[str], probe_port: int | None, kubeconfig: str | None) -> None:
+async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None, relist_seconds: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
-    await operate(find_access(kubeconfig), namespaces, probe_port, stop)
+    access = find_access(kubeconfig)
+    runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
+    await operate(access, namespaces, probe_at, stop, runtime=runtime)
 
 
-def main(namespaces: Sequence[str] = (), probe_port: int | None = None, kubeconfig: str | None = None) -> int:
+def main(
+    namespaces: Sequence[str] = (),
+    probe_at: str | None = None,
+    kubeconfig: str | None = None,
+    relist_seconds: float = RELIST_SECONDS,
+) -> int:
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
-    asyncio.run(_main(namespaces, probe_port, kubeconfig))
+    asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

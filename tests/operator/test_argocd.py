@@ -1,36 +1,19 @@
 """Argo CD's health of our objects, by the Lua that is shipped, run by a real Lua."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.kubernetes import argocd
 
-ROOT = Path(__file__).parents[2]
-LUA = shutil.which("lua5.4") or shutil.which("lua")
-pytestmark = [pytest.mark.spec("OPR-02"), pytest.mark.skipif(LUA is None, reason="there is no Lua here")]
+pytestmark = [
+    pytest.mark.spec("OPR-02"),
+    pytest.mark.skipif(argocd.find_lua() is None, reason="there is no Lua here"),
+]
 
 
 def health(generation: int = 1, **status: Any) -> tuple[str, str]:
     """(status, message) for an object."""
-    check = (ROOT / "manifests" / "argocd" / "health.lua").read_text()
-    subject = _lua({"metadata": {"generation": generation}, **({"status": status} if status else {})})
-    script = (
-        f"obj = {subject}\nlocal function check()\n{check}\nend\nlocal h = check()\nprint(h.status)\nprint(h.message)"
-    )
-    done = subprocess.run([str(LUA), "-"], input=script, capture_output=True, text=True, check=True, timeout=10)
-    first, _, second = done.stdout.strip().partition("\n")
-    return first, second
-
-
-def _lua(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"[{json.dumps(key)}] = {_lua(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "{" + ", ".join(_lua(item) for item in value) + "}"
-    return json.dumps(value)
+    return argocd.health({"metadata": {"generation": generation}, **({"status": status} if status else {})})
 
 
 def ready(status: str, reason: str, message: str = "words", stalled: bool = False) -> list[dict[str, str]]:
@@ -67,3 +50,24 @@ def test_every_stalled_reason_of_the_table_is_degraded_and_never_progressing() -
             if reason.stalled:
                 found = health(observedGeneration=1, conditions=ready(reason.ready, reason.name, stalled=True))
                 assert found[0] == "Degraded", reason.name
+
+
+def test_every_reason_of_the_tables_has_the_health_that_its_condition_says() -> None:
+    from ballast_operator.status import CLUSTER, REASSIGNMENT, SHARED, TOPIC
+
+    seen = set()
+    for table in (SHARED, TOPIC, REASSIGNMENT, CLUSTER):
+        for reason in table.values():
+            conditions = ready(reason.ready, reason.name, stalled=reason.stalled)
+            found, message = health(observedGeneration=1, conditions=conditions)
+            assert message == "words"
+            assert (
+                found
+                in {
+                    "True": {"Healthy"},
+                    "Unknown": {"Unknown", "Suspended", "Degraded"},
+                    "False": {"Progressing", "Suspended", "Degraded"},
+                }[reason.ready]
+            ), reason.name
+            seen.add(found)
+    assert seen == {"Healthy", "Unknown", "Suspended", "Degraded", "Progressing"}

@@ -17,6 +17,8 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
+LOOK_S = 0.25
+"""How often one that waits for an answer looks whether the controller is another one by now."""
 CALL_TIMEOUT_S = 30.0
 
 
@@ -74,11 +76,20 @@ class ControllerClient:
         link = self._links.get(leader)
         if link is None:
             return None
+        asking = asyncio.get_running_loop().create_task(link.call(request, version))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        deadline = self._clock.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                return await link.call(request, version)
+            while not asking.done():
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._leader.leader_id != leader:
+                    return None  # whoever was asked is frozen or cut off: the next one may be asked at once
+                await asyncio.wait({asking}, timeout=min(LOOK_S, left))
+            return asking.result()
         except (OSError, TimeoutError):
             return None
+        finally:
+            asking.cancel()
 
     @staticmethod
     async def _ask_here(local: LocalController, request: Any, version: int, timeout_s: float) -> Any | None:

@@ -2,11 +2,12 @@
 
 A recovery point says: everything before it is on the disk, with the epochs that belong to it. Sealed segments'
 indexes are flushed with them; the active one's need not be, for recovery always scans the segment that contains the
-recovery point.
+recovery point. What did not change since the last flush is not synced again: a commit of the metadata is one sync.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,22 @@ def _flush(log: Log, up_to: int | None) -> None:
     first = max(0, log.segment_number(log.recovery_point))
     going = segments[first:]
     log.write_epochs()
-    if log.context.disk.exists(f"{log.folder.path}/{LEADER_EPOCHS}"):
-        _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
-    for segment in going:
-        if segment.base_offset >= end:
-            break
-        _sync_segment(log, segment, sealed=segment is not segments[-1])
-    _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
+    epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    names = (log.folder.path, segments[-1].base_offset, truncations)
+    try:
+        if epochs:
+            with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
+                _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
+        for segment in going:
+            if segment.base_offset >= end:
+                break
+            _sync_segment(log, segment, sealed=segment is not segments[-1])
+        if epochs or log.synced_names != names:
+            _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
+            log.synced_names = names
+    except BaseException:
+        log.epochs_unsynced = log.epochs_unsynced or epochs
+        raise
     with log.flush_lock:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end

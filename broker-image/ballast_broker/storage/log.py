@@ -59,6 +59,7 @@ class Log:
         "directory",
         "end_offset",
         "epochs",
+        "epochs_unsynced",
         "flush_lock",
         "folder",
         "inspects_records",
@@ -72,6 +73,7 @@ class Log:
         "slow_appends",
         "snapshots",
         "start_offset",
+        "synced_names",
         "topic_id",
         "topic_partition",
         "touched",
@@ -115,6 +117,9 @@ class Log:
         self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
         self.flush_lock = threading.Lock()
         self.truncations = 0
+        # What `flush` need not sync again: nothing is known to be on the disk when a log is opened.
+        self.epochs_unsynced = True
+        self.synced_names: tuple[str, int, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None
@@ -392,6 +397,7 @@ class Log:
         with self.flush_lock:
             if self.epochs.changed:
                 self.epochs.changed = False
+                self.epochs_unsynced = True
                 write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
 
     # Reading

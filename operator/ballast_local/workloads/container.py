@@ -275,9 +275,11 @@ class Container:
                 await self._fail(short, fault, kill=kind == "livenessProbe")
                 if kind == "livenessProbe":
                     return
-            first = first and bool(fault)
-            # While it starts, ask often: a pod is ready when it is, not at the next full period.
-            await asyncio.sleep(min(0.25, probe.get("periodSeconds", 10)) if first else probe.get("periodSeconds", 10))
+            # While it starts, ask often: a pod is ready when it is, not at the next full period. Not whether it lives:
+            # that would kill what takes its time.
+            first = first and bool(fault) and kind == "readinessProbe"
+            period = probe.get("periodSeconds", 10)
+            await asyncio.sleep(min(0.25, period) if first else period)
 
     def _readiness(self, probe: Obj, failures: int, successes: int) -> None:
         ready = self._probes.ready

@@ -72,7 +72,6 @@ def directory_properties(layout: Layout, metadata_only: bool = False) -> dict[st
 def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     """The whole file of one node. Addresses to listen on are given by the pod, which alone knows its own."""
     cluster = layout.cluster
-    pod = names.pod_name(cluster, ordinal, role)
     if role == CONTROLLER_ROLE:
         own = {"node.id": str(FIRST_CONTROLLER_ID + ordinal), "process.roles": "controller"}
         directories = directory_properties(layout, metadata_only=True)
@@ -81,7 +80,9 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     own = {
         "node.id": str(ordinal),
         "process.roles": "broker,controller" if votes else "broker",
-        "advertised.listeners": ",".join(_advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners),
+        "advertised.listeners": ",".join(
+            _advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners
+        ),
     }
     return {**shared_properties(layout), **directory_properties(layout), **own}
 

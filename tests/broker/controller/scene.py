@@ -94,8 +94,13 @@ class Scene:
         return CommandContext(self.image, self.config, FewConfigs(), self.random, self.offset)
 
     def run(self, command: Callable[..., Outcome], *arguments: Any, **keywords: Any) -> Any:
-        outcome = command(self.context, *arguments, **keywords)
-        self.apply(outcome.records)
+        return self.commit(command(self.context, *arguments, **keywords))
+
+    def commit(self, outcome: Outcome) -> Any:
+        piece: Outcome | None = outcome
+        while piece is not None:
+            self.apply(piece.records)
+            piece = piece.rest(self.context) if piece.rest is not None else None
         return outcome.response
 
     def partition(self, topic: str, partition: int = 0) -> PartitionRegistration:

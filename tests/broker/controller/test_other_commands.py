@@ -12,12 +12,11 @@ from tests.broker.controller.scene import Scene, create_request, directory, expa
 from ballast_broker.controller.commands.brokers import register_broker
 from ballast_broker.controller.commands.configs import alter_configs, incremental_alter_configs
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
-from ballast_broker.controller.commands.features import update_features, withdraw_unknown
+from ballast_broker.controller.commands.features import update_features
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
 from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.error_responses import is_not_controller
 from ballast_broker.metadata.image import PartitionRegistration
-from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -169,12 +168,8 @@ def test_feature_levels() -> None:
 
 
 @pytest.mark.spec("CLU-04", "CLI-10")
-def test_a_feature_that_nobody_has_is_withdrawn_and_cannot_be_had() -> None:
+def test_a_feature_that_nobody_has_cannot_be_had() -> None:
     scene = Scene()
-    scene.apply([record("FeatureLevelRecord", name="transaction.version", feature_level=2)])
-    scene.apply(withdraw_unknown(scene.image))
-    assert scene.image.features.level("transaction.version") == 0
-    assert withdraw_unknown(scene.image) == []
     code, text = change_feature(scene, "transaction.version", 2)
     assert code is ErrorCode.INVALID_UPDATE_VERSION
     assert text is not None

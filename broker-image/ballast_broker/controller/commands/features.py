@@ -6,7 +6,7 @@ from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS, SUPPORTED
-from ballast_broker.metadata.image import RESOURCE_BROKER, MetadataImage
+from ballast_broker.metadata.image import RESOURCE_BROKER
 from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -28,15 +28,6 @@ def bootstrap_records(min_insync_replicas: int) -> list[Any]:
         )
     )
     return records
-
-
-def withdraw_unknown(image: MetadataImage) -> list[Any]:
-    """Features that an earlier release finalized although nothing of them was there: no broker can have them now."""
-    return [
-        record("FeatureLevelRecord", name=name, feature_level=0)
-        for name, level in image.features.levels.items()
-        if level and name not in SUPPORTED
-    ]
 
 
 def update_features(context: CommandContext, request: Any) -> Outcome:

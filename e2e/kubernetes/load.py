@@ -1,0 +1,158 @@
+"""Clients from outside that go on whatever happens to the cluster, and the account of what they were told.
+
+A produce call that fails in the client's eyes, with acks=all and retries on, is a finding; so is a record that was
+acknowledged and is not there afterwards, or is there twice.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+from e2e.clients import QUIET, SequencedProducer
+from e2e.ledger import Ledger, read_token
+
+PER_SECOND = 200
+VALUE_BYTES = 200
+FINISH_SECONDS = 90.0
+
+
+@dataclass
+class Account:
+    """What came of it."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    p99_ms: float = 0.0
+    longest_silence_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged:,} of {self.sent:,} records acknowledged, p99 {self.p99_ms:.0f} ms, longest silence "
+            f"of a partition {self.longest_silence_s:.1f} s, {len(self.problems)} problems"
+        )
+
+
+class TimedProducer(SequencedProducer):
+    """Knows how long each record took, from the call to the answer."""
+
+    def __init__(self, bootstrap: str, topic: str, ledger: Ledger) -> None:
+        super().__init__(bootstrap, topic, ledger, 0, per_second=PER_SECOND, value_bytes=VALUE_BYTES)
+        self.latencies = array("d")
+
+    def _on_delivery(self, sequence: int, partition: int, error: Any, message: Any) -> None:
+        super()._on_delivery(sequence, partition, error, message)
+        latency = message.latency() if error is None else None
+        if latency is not None:
+            self.latencies.append(latency)
+
+    @property
+    def p99_ms(self) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[int(len(ordered) * 0.99)] * 1000 if ordered else 0.0
+
+
+class Load:
+    """A producer at a steady rate on a thread of its own; `finish` reads everything back and compares."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._bootstrap, self._topic = bootstrap, topic
+        found = AdminClient({**QUIET, "bootstrap.servers": bootstrap}).list_topics(topic, timeout=20).topics[topic]
+        self._ledger = Ledger(len(found.partitions), producers=1)
+        self._starts = self._ends(len(found.partitions))
+        self._producer = TimedProducer(bootstrap, topic, self._ledger)
+
+    def start(self) -> None:
+        self._producer.start()
+        deadline = time.monotonic() + 60
+        while self._ledger.acknowledged_count < 10:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"nothing is acknowledged: {self._ledger.problems}")
+            time.sleep(0.05)
+
+    def finish(self) -> Account:
+        """Ends the producer when all it sent is acknowledged, and compares that with what is there."""
+        self._producer.finish()
+        deadline = time.monotonic() + FINISH_SECONDS
+        while self._producer.waiting and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._producer.stop()
+        self._producer.join()
+        problems = list(self._ledger.problems)
+        if self._producer.waiting:
+            problems.append(f"{self._producer.waiting} records were neither acknowledged nor refused")
+        problems += self._compare()
+        silence = max((told.longest_silence_s for told in self._ledger.acknowledged), default=0.0)
+        return Account(self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, silence, problems)
+
+    def _ends(self, partitions: int) -> list[int]:
+        consumer = self._consumer()
+        try:
+            marks = [
+                consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=20) for p in range(partitions)
+            ]
+            return [high for _, high in marks]
+        finally:
+            consumer.close()
+
+    def _consumer(self) -> Consumer:
+        return Consumer({**QUIET, "bootstrap.servers": self._bootstrap, "group.id": "load", "check.crcs": True})
+
+    def _compare(self) -> list[str]:
+        """Every acknowledged record is where the producer was told, and nothing is there twice."""
+        problems = []
+        partitions = self._ledger.partitions
+        ends = self._ends(partitions)
+        for partition in range(partitions):
+            there = self._read(partition, self._starts[partition], ends[partition])
+            told = self._ledger.acknowledged[partition]
+            for token, offset in zip(told.tokens, told.offsets, strict=True):
+                if there.get(offset) != token:
+                    problems.append(f"{self._topic}-{partition}: the record acknowledged at {offset} is not there")
+            tokens = list(there.values())
+            if len(set(tokens)) != len(tokens):
+                problems.append(f"{self._topic}-{partition}: {len(tokens) - len(set(tokens))} records are there twice")
+            problems += [
+                f"{self._topic}-{partition}: a record that was acknowledged without an offset is nowhere"
+                for token in self._ledger.unplaced[partition]
+                if token not in tokens
+            ]
+        return problems[:20]
+
+    def _read(self, partition: int, first: int, end: int) -> dict[int, int]:
+        """Offset → token."""
+        found: dict[int, int] = {}
+        if first >= end:
+            return found
+        consumer = self._consumer()
+        try:
+            consumer.assign([TopicPartition(self._topic, partition, first)])
+            deadline = time.monotonic() + FINISH_SECONDS
+            position = first
+            while position < end and time.monotonic() < deadline:
+                for message in consumer.consume(1000, 0.5):
+                    if message.error() is None:
+                        found[message.offset()] = read_token(message.value())
+                        position = message.offset() + 1
+        finally:
+            consumer.close()
+        return found
+
+
+@contextmanager
+def load(bootstrap: str, topic: str) -> Iterator[Account]:
+    """Clients are at work while the block runs; afterwards the account is filled in."""
+    running = Load(bootstrap, topic)
+    account = Account()
+    running.start()
+    try:
+        yield account
+    finally:
+        account.__dict__.update(running.finish().__dict__)

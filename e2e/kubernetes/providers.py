@@ -1,0 +1,254 @@
+"""Where scenarios run. Each provider gives a Kubernetes and an image that it can run; the scenarios see no difference.
+
+`missing()` says what this machine lacks, in words that a person can act on. `start()` returns when the API answers;
+`stop()` may be called at any time and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from e2e.kubernetes.binaries import binaries, missing_for_build
+from e2e.kubernetes.node import NODE, Node, missing_for_node
+
+from ballast_cli.image import build_archive
+from ballast_cli.image_base import missing_for_base
+from ballast_cli.image_contents import Flavour, content_key
+
+Say = Callable[[str], None]
+KIND_CLUSTER = "ballast-e2e"
+START_SECONDS = 120.0
+
+
+class ProviderError(Exception):
+    """The provider cannot do what was asked; the text says why."""
+
+
+class Provider(ABC):
+    name: str
+    # The name or address at which node ports answer.
+    outside: str
+    # Real containers with files and processes of their own; else pods are processes of this machine.
+    containers = True
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.kubectl_program = shutil.which("kubectl") or "kubectl"
+        self.kubeconfig = Path()
+        self.image = ""
+
+    @abstractmethod
+    def missing(self) -> list[str]: ...
+
+    def prepare(self) -> None:
+        """Builds what a start needs and the cache does not have."""
+        return
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def evidence(self) -> str:
+        """What the provider itself can tell about a failure."""
+        return ""
+
+    @property
+    def node(self) -> Node:
+        raise ProviderError(f"{self.name} lets nobody at its nodes")
+
+
+def image_name(flavour: Flavour = Flavour.BROKER) -> str:
+    """Another source has another name, so that nobody runs what was built before."""
+    return f"localhost/{flavour.image}:e2e-{content_key(flavour)}"
+
+
+class Host(Provider):
+    """The real programs of Kubernetes on this machine, in namespaces of their own."""
+
+    name = "host"
+    outside = NODE
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(say)
+        self._node: Node | None = None
+        self._tools = Path()
+        self._archive = Path()
+
+    def missing(self) -> list[str]:
+        return missing_for_node() or missing_for_build() + missing_for_base()
+
+    def prepare(self) -> None:
+        self._tools = binaries(self.say)
+        self.image = image_name()
+        self._archive = build_archive(Flavour.BROKER, self.image, say=self.say).path
+
+    def start(self) -> None:
+        self.prepare()
+        self.kubectl_program = str(self._tools / "kubectl")
+        self._node = Node(self._tools)
+        self._node.start([self._archive], self.say)
+        self.kubeconfig = self._node.kubeconfig
+
+    def stop(self) -> None:
+        if self._node is not None:
+            self._node.stop()
+
+    def evidence(self) -> str:
+        return self._node.last_words() if self._node is not None else ""
+
+    @property
+    def node(self) -> Node:
+        assert self._node is not None
+        return self._node
+
+
+class Embedded(Provider):
+    """Ballast's own Kubernetes API in one process; pods are processes."""
+
+    name = "embedded"
+    outside = "127.0.0.1"
+    containers = False
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(say)
+        self.image = "ballast-operator"
+        self._data: tempfile.TemporaryDirectory[str] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._local: object | None = None
+
+    def missing(self) -> list[str]:
+        return [] if shutil.which("kubectl") else ["kubectl (any version from 1.30 on)"]
+
+    def start(self) -> None:
+        from ballast_local.cluster import LocalCluster
+
+        self._data = tempfile.TemporaryDirectory(prefix="ballast-e2e-embedded-")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        local = LocalCluster()
+        self._local = local
+        starting = asyncio.run_coroutine_threadsafe(local.start(Path(self._data.name), 0), self._loop)
+        self.kubeconfig = starting.result(START_SECONDS)
+
+    def stop(self) -> None:
+        from ballast_local.cluster import LocalCluster
+
+        if self._loop is None or self._thread is None or self._data is None:
+            return
+        if isinstance(self._local, LocalCluster):
+            asyncio.run_coroutine_threadsafe(self._local.stop(), self._loop).result(START_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        self._loop = None
+        self._data.cleanup()
+
+
+class Current(Provider):
+    """Whatever Kubernetes the current kubeconfig speaks of. The image must be one that its nodes can run."""
+
+    name = "current"
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(say)
+        self.image = os.environ.get("BALLAST_E2E_IMAGE", "")
+        self.outside = os.environ.get("BALLAST_E2E_NODE", "")
+
+    def missing(self) -> list[str]:
+        missing = [] if shutil.which("kubectl") else ["kubectl"]
+        if not self.image:
+            missing.append("BALLAST_E2E_IMAGE: the name of an image that the nodes can run (./ballast image makes one)")
+        if not missing and self._ask("get", "--raw", "/readyz") is None:
+            missing.append("a Kubernetes API that answers: kubectl get --raw /readyz fails")
+        return missing
+
+    def start(self) -> None:
+        configured = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
+        self.kubeconfig = Path(configured).expanduser()
+        path = "{.items[0].status.addresses[?(@.type=='InternalIP')].address}"
+        self.outside = self.outside or self._ask("get", "nodes", "-o", f"jsonpath={path}") or ""
+        if not self.outside:
+            raise ProviderError("no node tells its address; name one that can be reached in BALLAST_E2E_NODE")
+
+    def stop(self) -> None:
+        """Nothing: the cluster is not ours. Scenarios remove what they made."""
+
+    def _ask(self, *arguments: str) -> str | None:
+        done = subprocess.run(
+            [self.kubectl_program, *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+        return done.stdout if done.returncode == 0 else None
+
+
+class Kind(Provider):
+    """Kubernetes in Docker. Needs kind, Docker with its daemon, and a registry that has kind's node image."""
+
+    name = "kind"
+    outside = ""
+
+    def missing(self) -> list[str]:
+        missing = [program for program in ("kind", "docker", "kubectl") if shutil.which(program) is None]
+        if "docker" not in missing and _run(["docker", "info"], 30)[0] != 0:
+            missing.append("a running Docker daemon (docker info fails)")
+        return missing
+
+    def start(self) -> None:
+        self.image = image_name()
+        self._must(["docker", "build", "--file", str(Flavour.BROKER.dockerfile), "--tag", self.image, "."], 1200)
+        folder = Path(tempfile.mkdtemp(prefix="ballast-e2e-kind-"))
+        self.kubeconfig = folder / "kubeconfig"
+        self._must(["kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig)], 600)
+        self._must(["kind", "load", "docker-image", self.image, "--name", KIND_CLUSTER], 300)
+        form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        node = f"{KIND_CLUSTER}-control-plane"
+        self.outside = self._must(["docker", "inspect", "--format", form, node], 30).strip()
+
+    def stop(self) -> None:
+        if self.kubeconfig != Path():
+            _run(["kind", "delete", "cluster", "--name", KIND_CLUSTER], 300)
+            shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
+            self.kubeconfig = Path()
+
+    def _must(self, command: list[str], seconds: float) -> str:
+        self.say(" ".join(command))
+        code, out = _run(command, seconds)
+        if code != 0:
+            raise ProviderError(f"{' '.join(command[:3])} failed:\n{out[-2000:]}")
+        return out
+
+
+def _run(command: list[str], seconds: float) -> tuple[int, str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout + done.stderr
+
+
+PROVIDERS: dict[str, type[Provider]] = {one.name: one for one in (Host, Embedded, Current, Kind)}
+
+
+@contextlib.contextmanager
+def running(provider: Provider) -> Iterator[Provider]:
+    """The provider, started; stopped whatever happens."""
+    missing = provider.missing()
+    if missing:
+        raise ProviderError(f"provider {provider.name} needs {'; '.join(missing)}")
+    try:
+        provider.start()
+        yield provider
+    finally:
+        provider.stop()

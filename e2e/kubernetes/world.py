@@ -1,0 +1,255 @@
+"""What a scenario is told in: things that a person at a terminal does and sees, the same for every provider.
+
+Whatever a person would type goes through kubectl; waiting has a deadline and, when it is missed, shows what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from e2e.kubernetes.providers import Provider
+
+from ballast_cli.kube_api import Kind, KubeApi, Obj, Refused
+from ballast_cli.status import observe_cluster
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+from ballast_operator.model.kafka import KafkaView
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "kafka"
+CLUSTER = "demo"
+OUTSIDE_LISTENER = {"name": "OUTSIDE", "port": 9094}
+FIRST_NODE_PORT = 32000
+WAIT_SECONDS = 120.0
+POLL_SECONDS = 0.2
+
+
+class Disappointed(AssertionError):
+    """Something that should have happened did not; the text shows what there was."""
+
+
+class World:
+    """One namespace of one Kubernetes, seen by a person with kubectl and a Kafka client."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.provider = provider
+        self.began = time.monotonic()
+        self._api: KubeApi | None = None
+
+    def say(self, text: str) -> None:
+        print(f"  {time.monotonic() - self.began:6.1f} s  {text}", flush=True)
+
+    # ---- kubectl
+
+    def kubectl(self, *words: str, stdin: str | None = None, seconds: float = 180.0) -> str:
+        """What it printed; a refusal is raised with kubectl's own words."""
+        done = self.try_kubectl(*words, stdin=stdin, seconds=seconds)
+        if done.returncode != 0:
+            raise Disappointed(f"kubectl {' '.join(words)}: {done.stderr.strip()}\n{done.stdout.strip()}")
+        return done.stdout
+
+    def try_kubectl(
+        self, *words: str, stdin: str | None = None, seconds: float = 180.0
+    ) -> subprocess.CompletedProcess[str]:
+        command = [self.provider.kubectl_program, "--namespace", NAMESPACE, *words]
+        variables = os.environ | {"KUBECONFIG": str(self.provider.kubeconfig)}
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env=variables, timeout=seconds, check=False
+        )
+
+    def apply(self, *bodies: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(bodies))
+
+    def apply_example(self, name: str) -> None:
+        """One of manifests/examples, as it stands."""
+        self.kubectl("apply", "-f", str(ROOT / "manifests" / "examples" / f"{name}.yaml"))
+
+    def kustomize(self, content: Mapping[str, Any], *words: str) -> str:
+        """kubectl apply -k of a kustomization; `resources` are paths in this project."""
+        with tempfile.TemporaryDirectory(prefix="ballast-e2e-kustomize-") as folder:
+            resources = [os.path.relpath(ROOT / path, os.path.realpath(folder)) for path in content["resources"]]
+            text = yaml.safe_dump({**content, "resources": resources})
+            (Path(folder) / "kustomization.yaml").write_text(text)
+            return self.kubectl(*(words or ("apply", "--server-side", "-k")), folder)
+
+    # ---- reading
+
+    @property
+    def api(self) -> KubeApi:
+        if self._api is None:
+            self._api = KubeApi(str(self.provider.kubeconfig))
+        return self._api
+
+    def get(self, kind: str, name: str) -> Obj | None:
+        try:
+            return self.api.call("GET", self._kind(kind).path(NAMESPACE, name))
+        except Refused as refusal:
+            if refusal.code == 404:
+                return None
+            raise
+
+    def all(self, kind: str, selector: str = "") -> list[Obj]:
+        query = {"labelSelector": selector} if selector else {}
+        items: list[Obj] = self.api.call("GET", self._kind(kind).path(NAMESPACE), query)["items"]
+        return items
+
+    def names(self, kind: str, selector: str = "") -> list[str]:
+        return sorted(one["metadata"]["name"] for one in self.all(kind, selector))
+
+    def _kind(self, text: str) -> Kind:
+        try:
+            return self.api.kind(text)
+        except Exception:
+            self._api = None  # what was not there when it was looked up may be there now
+            return self.api.kind(text)
+
+    def pods(self) -> dict[str, Obj]:
+        """The brokers' pods by name."""
+        found = self.all("pods", f"ballast.dev/cluster={CLUSTER}")
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    # ---- waiting
+
+    def until(self, what: str, found: Callable[[], T], seconds: float = WAIT_SECONDS) -> T:
+        """What `found` returns once that is true."""
+        deadline = time.monotonic() + seconds
+        while True:
+            value = found()
+            if value:
+                return value
+            if time.monotonic() > deadline:
+                raise Disappointed(f"not within {seconds:.0f} s: {what}\n{self.evidence()}")
+            time.sleep(POLL_SECONDS)
+
+    def ready(self, kind: str, name: str) -> tuple[str, str, str]:
+        """(status, reason, message) of Ready for the present spec; empty while the operator has not seen it."""
+        body = self.get(kind, name)
+        if body is None or body.get("status", {}).get("observedGeneration") != body["metadata"]["generation"]:
+            return ("", "", "")
+        conditions = body["status"].get("conditions", ())
+        found = next((one for one in conditions if one["type"] == "Ready"), None)
+        return (found["status"], found["reason"], found["message"]) if found else ("", "", "")
+
+    def until_ready(self, kind: str, name: str, seconds: float = WAIT_SECONDS) -> Obj:
+        self.until(f"{kind} {name} is Ready", lambda: self.ready(kind, name)[0] == "True", seconds)
+        return self.get(kind, name) or {}
+
+    def until_phase(self, name: str, *phases: str, seconds: float = WAIT_SECONDS) -> Obj:
+        def found() -> Obj | None:
+            body = self.get("reassignment", name)
+            return body if body and body.get("status", {}).get("phase") in phases else None
+
+        return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds) or {}
+
+    def evidence(self) -> str:
+        """What a person would look at: objects, pods, the operator's last words, the node's."""
+        shown = [self.try_kubectl("get", what, "-o", "wide").stdout for what in ("ballast", "pods,pvc")]
+        log = self.try_kubectl("logs", "deployment/ballast-operator", "--tail=25")
+        events = self.try_kubectl("get", "events", "--sort-by=.lastTimestamp").stdout.splitlines()[-15:]
+        return "\n".join([*shown, *events, "operator:", log.stdout[-4000:], self.provider.evidence()])
+
+    # ---- Kafka, from outside
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers that there are, by their node ports."""
+        brokers = int((self.get("statefulset", CLUSTER) or {"spec": {"replicas": 3}})["spec"]["replicas"])
+        return ",".join(f"{self.provider.outside}:{FIRST_NODE_PORT + broker}" for broker in range(brokers))
+
+    def view(self) -> KafkaView:
+        """All of the Kafka cluster, as its brokers tell it."""
+        import asyncio
+
+        async def look() -> KafkaView:
+            connection = KafkaConnection(ConnectionSettings(self.bootstrap))
+            try:
+                return await observe_cluster(connection)
+            finally:
+                await connection.close()
+
+        def found() -> KafkaView | None:
+            try:
+                seen = asyncio.run(look())
+            except KafkaUnavailableError:
+                return None
+            online = {broker.id for broker in seen.brokers.values() if broker.online}
+            return seen if online and online <= seen.described else None
+
+        return self.until("Kafka answers from outside", found)  # type: ignore[return-value]
+
+    # ---- Kafka, from a pod
+
+    def run_in_pod(self, name: str, script: str, *arguments: str, seconds: float = WAIT_SECONDS) -> str:
+        """Runs a Python script in a pod of its own, with our image; what it printed."""
+        self.apply(_pod(name, self.provider.image, ["python3", "-c", script, *arguments]))
+        try:
+
+            def ended() -> str:
+                phase = (self.get("pod", name) or {}).get("status", {}).get("phase", "")
+                return phase if phase in ("Succeeded", "Failed") else ""
+
+            phase = self.until(f"pod {name} ends", ended, seconds)
+            said = self.kubectl("logs", name)
+            if phase != "Succeeded":
+                raise Disappointed(f"pod {name} failed: {said[-2000:]}")
+            return said
+        finally:
+            self.try_kubectl("delete", "pod", name, "--grace-period=0", "--wait=true", "--ignore-not-found")
+
+
+def _pod(name: str, image: str, command: list[str]) -> Obj:
+    """A pod that passes the restricted standard."""
+    container = {
+        "name": "main",
+        "image": image,
+        "command": command,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def cluster(world: World, **spec: Any) -> Obj:
+    """The cluster of the story: three brokers, three volumes each, and a way in from outside."""
+    volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(3)]
+    outside = {**OUTSIDE_LISTENER, "nodePorts": {"host": world.provider.outside, "first": FIRST_NODE_PORT}}
+    whole = {
+        "brokers": 3,
+        "volumes": volumes,
+        "image": world.provider.image,
+        "listeners": [{"name": "PLAINTEXT", "port": 9092}, outside],
+        "resyncSeconds": 5,
+        **spec,
+    }
+    return {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "metadata": {"name": CLUSTER}, "spec": whole}
+
+
+def topic(name: str, **spec: Any) -> Obj:
+    whole = {"clusterRef": {"name": CLUSTER}, **spec}
+    return {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaTopic", "metadata": {"name": name}, "spec": whole}
+
+
+def reassignment(name: str, **spec: Any) -> Obj:
+    whole = {"clusterRef": {"name": CLUSTER}, **spec}
+    return {"apiVersion": "ballast.dev/v1alpha1", "kind": "Reassignment", "metadata": {"name": name}, "spec": whole}
+
+
+def as_json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)

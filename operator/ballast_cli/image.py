@@ -1,0 +1,125 @@
+"""Container images: one for brokers and operator, with --spark one for the Spark job.
+
+Built with docker or buildah where there is one that works. Without either, root on Debian or Ubuntu builds the same
+contents on a base made by debootstrap and writes them as an archive, which `ctr images import`, `docker load` and
+`podman load` take. Prints the image's size with and without its base, and how long a broker in it takes to start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ballast_cli import CommandError
+from ballast_cli.image_archive import write_archive
+from ballast_cli.image_base import BaseError, cache_folder, debian_base, missing_for_base
+from ballast_cli.image_contents import ROOT, Flavour, content_key, stage
+from ballast_cli.image_start import StartError, broker_start_seconds
+
+WAYS = ("docker", "buildah", "archive")
+MEGABYTE = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--spark", action="store_true", help="the image of the Spark job instead")
+    parser.add_argument("--name", help="what the image is called (localhost/ballast:VERSION)")
+    parser.add_argument("--base", metavar="IMAGE", help="docker, buildah: the image to build on (the Dockerfile's own)")
+    parser.add_argument("--with", dest="way", choices=WAYS, help="how to build (the first of these that works)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="archive: where it is written (in the cache)")
+
+
+def run(args: argparse.Namespace) -> int:
+    flavour = Flavour.SPARK if args.spark else Flavour.BROKER
+    name = args.name or f"localhost/{flavour.image}:{flavour.version()}"
+    way = args.way or choose_way()
+    if way != "archive":
+        if args.out:
+            raise CommandError(f"--out is for --with archive; {way} keeps images itself.")
+        return build_with(way, flavour, name, args.base)
+    if args.base:
+        raise CommandError("--base is for docker and buildah; an archive's base is made by debootstrap.")
+    missing = missing_for_base()
+    if missing:
+        raise CommandError(f"without docker and buildah this needs {'; '.join(missing)}.")
+    report(build_archive(flavour, name, args.out), flavour)
+    return 0
+
+
+# ---- docker and buildah
+
+
+def works(way: str) -> bool:
+    """Whether there is such a program and it can build: a docker without its daemon cannot."""
+    probe = [way, "info"]
+    try:
+        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def choose_way() -> str:
+    return next((way for way in ("docker", "buildah") if works(way)), "archive")
+
+
+def build_with(way: str, flavour: Flavour, name: str, base: str | None) -> int:
+    command = [way, "build", "--file", str(flavour.dockerfile), "--tag", name]
+    if base:
+        command += ["--build-arg", f"BASE={base}"]
+    began = time.monotonic()
+    code = subprocess.run([*command, str(ROOT)], check=False).returncode
+    if code == 0:
+        print(f"{name} built by {way} in {time.monotonic() - began:.0f} s; `{way} images` tells its size")
+    return code
+
+
+# ---- without them
+
+
+class Built:
+    """An archive and what is known of it."""
+
+    def __init__(self, name: str, path: Path, base: Path, layers: list[Path]) -> None:
+        self.name = name
+        self.path = path
+        self.base = base
+        self.layers = layers
+
+    @property
+    def own_bytes(self) -> int:
+        """What the image has beyond its base."""
+        return sum(layer.stat().st_size for layer in self.layers)
+
+
+def build_archive(
+    flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print, fresh: bool = False
+) -> Built:
+    """The archive of the present sources; what was built from the same sources before is used again."""
+    folder = cache_folder() / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        base = debian_base(flavour.debian_packages, say)
+    except BaseError as error:
+        raise CommandError(str(error)) from None
+    staged = stage(flavour, folder, say)
+    path = out or folder / f"{flavour.image}-{content_key(flavour)}-{name.rpartition(':')[2]}.tar"
+    layers = [staged.packages, staged.sources]
+    if out or fresh or not path.exists():
+        write_archive(path, name, [base.layer, *layers], flavour.settings(platform.machine()))
+    return Built(name, path, base.folder, layers)
+
+
+def report(built: Built, flavour: Flavour) -> None:
+    whole = built.path.stat().st_size / MEGABYTE
+    print(f"{built.name}: {whole:.0f} MB, {built.own_bytes / MEGABYTE:.0f} MB of it beyond its base")
+    if flavour is Flavour.BROKER:
+        try:
+            seconds = broker_start_seconds(built.base, built.layers)
+            print(f"a broker in it answers {seconds:.2f} s after its start")
+        except StartError as error:
+            print(f"how long a broker takes to start in it was not measured: {error}", file=sys.stderr)
+    print(f"{built.path}\n  ctr --namespace k8s.io images import {built.path}\n  docker load --input {built.path}")

@@ -1,0 +1,180 @@
+"""What is in an image beyond its base, laid out and packed as layers: the same as in the Dockerfiles.
+
+Two layers: packages from the locks, with hashes, which seldom change; and the sources. Both are kept in the cache by
+what they were made of. Python files are compiled here, since a container's root is read-only.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ballast_cli import CommandError
+from ballast_cli.image_archive import write_layer
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = "/opt/ballast"
+USER = 10_001
+PYTHON = (3, 11)  # of the base; wheels are chosen for it
+PIP_SECONDS = 900.0
+COMMAND = """#!/bin/sh
+exec python3 -P -m ballast_cli "$@"
+"""
+
+
+class Flavour(enum.Enum):
+    BROKER = "broker"
+    SPARK = "spark"
+
+    @property
+    def image(self) -> str:
+        return "ballast" if self is Flavour.BROKER else "ballast-spark"
+
+    @property
+    def dockerfile(self) -> Path:
+        return ROOT / ("broker-image" if self is Flavour.BROKER else "spark") / "Dockerfile"
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        return ("operator",) if self is Flavour.BROKER else ("operator", "spark")
+
+    @property
+    def debian_packages(self) -> tuple[str, ...]:
+        return ("ca-certificates", "python3-minimal", "libpython3-stdlib")
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """Folders of the project that are in the image."""
+        job = ("spark/ballast_rebalance",) if self is Flavour.SPARK else ()
+        broker = ("broker-image/ballast_broker", "broker-image/ballast_wire") if self is Flavour.BROKER else ()
+        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples")
+
+    def version(self) -> str:
+        found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        return found
+
+    def settings(self, machine: str) -> dict[str, Any]:
+        """The image's configuration: who runs, what is called when nothing is said."""
+        parts = [tree.partition("/")[0] for tree in self.trees if "/" in tree or tree == "operator"]
+        kept = [part for part in dict.fromkeys(parts) if part != "manifests"]
+        paths = [f"{PLACE}/{part}" for part in (*kept, "packages")]
+        return {
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+            "config": {
+                "User": f"{USER}:{USER}",
+                "Env": [
+                    "PATH=/usr/local/bin:/usr/bin:/bin",
+                    f"PYTHONPATH={':'.join(paths)}",
+                    "PYTHONUNBUFFERED=1",
+                    "PYTHONDONTWRITEBYTECODE=1",
+                    "HOME=/tmp",
+                ],
+                "Entrypoint": ["/usr/local/bin/ballast"],
+                "Cmd": ["--help"],
+                "WorkingDir": "/tmp",
+            },
+        }
+
+
+@dataclass(frozen=True)
+class Staged:
+    packages: Path
+    sources: Path
+
+
+def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
+    packages = folder / f"packages-{_packages_key(flavour)}.tar"
+    if not packages.exists():
+        say(f"installing {' and '.join(flavour.locks)} for the image")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".packages-") as place:
+            _install(flavour, Path(place) / "packages")
+            _compile(Path(place), PLACE)
+            write_layer(packages, Path(place), PLACE)
+    sources = folder / f"sources-{content_key(flavour)}.tar"
+    if not sources.exists():
+        for old in sorted(folder.glob("sources-*.tar"), key=lambda path: path.stat().st_mtime)[:-6]:
+            old.unlink()
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".sources-") as place:
+            _copy_sources(flavour, Path(place))
+            write_layer(sources, Path(place), "/")
+    return Staged(packages, sources)
+
+
+def content_key(flavour: Flavour) -> str:
+    """Changes with everything that is in the image."""
+    digest = hashlib.sha256(_packages_key(flavour).encode())
+    for path in source_files(flavour):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def source_files(flavour: Flavour) -> Iterator[Path]:
+    for tree in flavour.trees:
+        for path in sorted((ROOT / tree).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def _packages_key(flavour: Flavour) -> str:
+    digest = hashlib.sha256(f"{PYTHON} {platform.machine()} {COMMAND}".encode())
+    digest.update(Path(__file__).read_bytes())
+    for lock in flavour.locks:
+        digest.update((ROOT / "requirements" / f"{lock}.lock").read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _install(flavour: Flavour, target: Path) -> None:
+    """Wheels for the Python of the image, whichever Python runs this."""
+    machine = platform.machine()
+    platforms = [f"manylinux{version}_{machine}" for version in ("2014", "_2_17", "_2_24", "_2_26", "_2_28", "_2_34")]
+    version = ".".join(map(str, PYTHON))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--require-hashes"]
+    command += ["--only-binary=:all:", "--no-compile", "--target", str(target)]
+    command += ["--implementation", "cp", "--python-version", version]
+    command += [f"--abi=cp{version.replace('.', '')}", "--abi=abi3", "--abi=none"]
+    command += [f"--platform={name}" for name in platforms]
+    command += [f"--requirement={ROOT / 'requirements' / lock}.lock" for lock in flavour.locks]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"pip took longer than {PIP_SECONDS:.0f} s") from None
+    if done.returncode != 0:
+        raise CommandError("pip failed:\n" + "\n".join(done.stderr.splitlines()[-10:]))
+    shutil.rmtree(target / "bin", ignore_errors=True)
+    for tests in sorted(target.rglob("tests"), reverse=True):
+        if tests.is_dir():
+            shutil.rmtree(tests)
+
+
+def _copy_sources(flavour: Flavour, place: Path) -> None:
+    inside = place / PLACE.lstrip("/")
+    for path in source_files(flavour):
+        target = inside / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    _compile(inside, PLACE)
+    program = place / "usr" / "local" / "bin" / "ballast"
+    program.parent.mkdir(parents=True)
+    program.write_text(COMMAND)
+    program.chmod(0o755)
+
+
+def _compile(tree: Path, inside: str) -> None:
+    """Compiled files that are taken as they are: nothing in an image changes. Only the same Python can make them."""
+    if sys.version_info[:2] != PYTHON:
+        return
+    command = [sys.executable, "-m", "compileall", "-q", "-s", str(tree), "-p", inside]
+    command += ["--invalidation-mode", "unchecked-hash", str(tree)]
+    subprocess.run(command, check=False, env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""}, capture_output=True)

@@ -1,0 +1,102 @@
+"""Images without Docker: the archive, its layers, and what is in them."""
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ballast_cli import CommandError, image
+from ballast_cli.image_archive import write_archive, write_layer
+from ballast_cli.image_contents import ROOT, Flavour, content_key, source_files
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    place = tmp_path / "tree"
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "run").write_text("#!/bin/sh\n")
+    (place / "bin" / "run").chmod(0o700)
+    (place / "data").write_text("x")
+    (place / "data").chmod(0o600)
+    return place
+
+
+def test_a_layer_belongs_to_root_can_be_read_by_all_and_has_no_dates(tree: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    write_layer(layer, tree, "/opt/x")
+    with tarfile.open(layer) as archive:
+        entries = {entry.name: entry for entry in archive}
+    assert set(entries) == {"opt/x/bin", "opt/x/bin/run", "opt/x/data"}
+    assert {(one.uid, one.gid, one.mtime, one.uname) for one in entries.values()} == {(0, 0, 0, "")}
+    assert (entries["opt/x/bin/run"].mode, entries["opt/x/data"].mode) == (0o755, 0o644)
+
+
+def test_an_archive_names_its_layers_by_their_contents_and_is_always_the_same(tree: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer.tar"
+    write_layer(layer, tree, "/")
+    settings = {"architecture": "amd64", "config": {"User": "1:1"}}
+    for name in ("one.tar", "two.tar"):
+        write_archive(tmp_path / name, "localhost/x:1", [layer], settings)
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    with tarfile.open(tmp_path / "one.tar") as archive:
+        files = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+    (manifest,) = json.loads(files["manifest.json"])
+    digest = hashlib.sha256(layer.read_bytes()).hexdigest()
+    assert manifest["RepoTags"] == ["localhost/x:1"]
+    assert manifest["Layers"] == [f"{digest}.tar"]
+    assert files[f"{digest}.tar"] == layer.read_bytes()
+    config = json.loads(files[manifest["Config"]])
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{digest}"]
+    assert config["config"]["User"] == "1:1"
+    assert hashlib.sha256(files[manifest["Config"]]).hexdigest() == manifest["Config"].removesuffix(".json")
+
+
+def test_nothing_half_written_is_left(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_archive(tmp_path / "image.tar", "x", [tmp_path / "missing.tar"], {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) -> None:
+    text = flavour.dockerfile.read_text()
+    copied = {line.split()[1] for line in text.splitlines() if line.startswith("COPY ") and "/opt/ballast/" in line}
+    assert copied - {"--from=packages"} == set(flavour.trees)
+    for lock in flavour.locks:
+        assert f"--requirement /locks/{lock}.lock" in text
+    config = flavour.settings("x86_64")["config"]
+    for setting in ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "HOME"):
+        value = next(pair for pair in config["Env"] if pair.startswith(f"{setting}="))
+        assert value in text
+    assert f"USER {config['User']}" in text
+    assert "ARG BASE=" in text
+
+
+def test_another_source_is_another_image() -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in source_files(Flavour.BROKER)]
+    assert "broker-image/ballast_broker/app.py" in files
+    assert not [name for name in files if "__pycache__" in name or name.startswith("tests/")]
+    assert content_key(Flavour.BROKER) != content_key(Flavour.SPARK)
+
+
+def test_a_docker_without_its_daemon_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("docker", "buildah"):
+        (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert image.choose_way() == "archive"
+    (tmp_path / "buildah").write_text("#!/bin/sh\nexit 0\n")
+    assert image.choose_way() == "buildah"
+
+
+def test_what_belongs_to_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    image.add_arguments(parser)
+    with pytest.raises(CommandError, match="--base is for docker"):
+        image.run(parser.parse_args(["--with", "archive", "--base", "x"]))
+    with pytest.raises(CommandError, match="--out is for"):
+        image.run(parser.parse_args(["--with", "docker", "--out", "x"]))

@@ -1,0 +1,39 @@
+"""One Kubernetes for all scenarios of a run: BALLAST_E2E_PROVIDER names the provider (host)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import NoReturn
+
+import pytest
+from e2e.kubernetes.providers import PROVIDERS, running
+from e2e.kubernetes.story import ensure_cluster, ensure_operator
+from e2e.kubernetes.world import World
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    """Ended from outside: the node has to be taken down before this process goes."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    provider = PROVIDERS[os.environ.get("BALLAST_E2E_PROVIDER", "host")](lambda text: print(f"  {text}", flush=True))
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with running(provider):
+            yield World(provider)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def installed(world: World) -> World:
+    """With the operator and a cluster that is Ready, whatever the scenario before has left."""
+    ensure_operator(world)
+    ensure_cluster(world)
+    return world

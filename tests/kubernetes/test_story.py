@@ -1,0 +1,219 @@
+"""The life of a cluster on Kubernetes, from its installation to the day when somebody removes it by mistake."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from e2e.kubernetes.load import load
+from e2e.kubernetes.story import (
+    IN_POD,
+    consume,
+    ensure_cluster,
+    ensure_operator,
+    inside,
+    produce,
+    until_in_sync,
+)
+from e2e.kubernetes.world import CLUSTER, World, cluster, reassignment
+
+from ballast_operator.model.kafka import ReplicaId
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+READY_GOAL_SECONDS = 30.0
+
+
+@pytest.mark.spec("OPR-07")
+def test_install(world: World) -> None:
+    began = time.monotonic()
+    ensure_operator(world)
+    world.say(f"the operator is installed after {time.monotonic() - began:.1f} s, in a namespace that is restricted")
+    assert len(world.all("pods", "app.kubernetes.io/name=ballast-operator")) == 2
+
+
+@pytest.mark.spec("OPR-41")
+def test_cluster_ready(world: World) -> None:
+    ensure_operator(world)
+    took = ensure_cluster(world)
+    world.say(f"a cluster of 3 brokers with 3 volumes each is Ready after {took:.1f} s (goal {READY_GOAL_SECONDS:.0f})")
+    assert sorted(world.pods()) == ["demo-0", "demo-1", "demo-2"]
+    assert len(world.all("persistentvolumeclaims", f"ballast.dev/cluster={CLUSTER}")) == 9
+    status = (world.get("kafkacluster", CLUSTER) or {})["status"]
+    assert status["clusterId"] == world.view().cluster_id
+    assert [len(broker["directories"]) for broker in status["brokers"]] == [3, 3, 3]
+    assert world.get("poddisruptionbudget", CLUSTER) is not None
+
+
+@pytest.mark.spec("OPR-20")
+@pytest.mark.spec("OPR-02")
+def test_topic(installed: World) -> None:
+    installed.apply_example("topic")
+    installed.kubectl("wait", "--for=condition=Ready", "kafkatopic/orders", "--timeout=60s")
+    assert len(installed.view().topics["orders"].partitions) == 6
+    installed.say("topic orders is Ready: " + installed.kubectl("get", "kafkatopic", "orders", "--no-headers").strip())
+
+
+def test_produce_and_consume(installed: World) -> None:
+    said = installed.run_in_pod("produces", IN_POD, "produce", inside(installed), "orders", "100")
+    installed.say(f"a pod produced {said.strip()} records")
+    produce(installed, "orders", [b"from outside %d" % number for number in range(100)])
+    installed.say("100 more came from outside, by node ports")
+    values = consume(installed, "orders", 200)
+    assert set(values) == {b"from a pod %d" % n for n in range(100)} | {b"from outside %d" % n for n in range(100)}
+    said = installed.run_in_pod("consumes", IN_POD, "consume", inside(installed), "orders", "200")
+    assert said.strip() == "200"
+    installed.say("a pod and a client outside read all 200")
+
+
+@pytest.mark.spec("OPR-21")
+def test_expansion_and_configuration(installed: World) -> None:
+    installed.apply_example("topic-expanded")
+    installed.until_ready("kafkatopic", "orders")
+    assert len(installed.view().topics["orders"].partitions) == 12
+    installed.apply_example("topic-config")
+    installed.until_ready("kafkatopic", "orders")
+    installed.say("orders has 12 partitions and is compacted")
+    fewer = installed.try_kubectl("patch", "kafkatopic", "orders", "--type=merge", "-p", '{"spec":{"partitions":6}}')
+    assert fewer.returncode != 0
+    installed.say(f"fewer partitions are refused: {fewer.stderr.strip()[-120:]}")
+    # Compaction would remove what later scenarios count.
+    installed.apply_example("topic-expanded")
+    installed.until_ready("kafkatopic", "orders")
+
+
+@pytest.mark.spec("OPR-30")
+@pytest.mark.spec("DIR-13")
+def test_move_between_volumes(installed: World) -> None:
+    before = installed.view().logs[ReplicaId("orders", 0, 0)].path
+    target = next(one for one in _paths(installed, 0) if one != before)
+    row = {"topic": "orders", "partition": 0, "replicas": [0, 1, 2], "logDirs": [target, "any", "any"]}
+    with load(installed.bootstrap, "orders") as account:
+        installed.apply(reassignment("move-orders-0", partitions=[row], throttle={"intraBroker": "20Mi"}))
+        installed.until_phase("move-orders-0", "Succeeded")
+    assert account.problems == []
+    assert installed.view().logs[ReplicaId("orders", 0, 0)].path == target
+    installed.say(f"orders-0 moved from {before} to {target} on broker 0; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-30")
+def test_drain_a_volume(installed: World) -> None:
+    installed.apply_example("drain-volume")
+    installed.until_phase("drain-disk-2", "Succeeded")
+    path = "disk-2"
+    left = [replica for replica, log in installed.view().logs.items() if replica.broker == 1 and path in log.path]
+    assert left == []
+    installed.say("disk-2 of broker 1 is empty")
+    installed.kubectl("delete", "reassignment", "drain-disk-2", "move-orders-0", "--ignore-not-found")
+
+
+@pytest.mark.spec("OPR-32")
+@pytest.mark.spec("OPR-42")
+def test_scale_up_drain_a_broker_and_scale_down(installed: World) -> None:
+    with load(installed.bootstrap, "orders") as account:
+        installed.kubectl("scale", "kafkacluster", CLUSTER, "--replicas=4")
+        installed.until("broker 3 is online", lambda: 3 in installed.view().brokers)
+        proposal = installed.until("a proposal for broker 3", lambda: _proposed(installed, [3]))
+        installed.say(f"{proposal} is proposed")
+        installed.apply_example("drain-broker")
+        waiting = installed.until_phase("drain-broker-2", "AwaitingApproval")
+        approved = f'{{"spec":{{"approvedPlan":"{waiting["status"]["plan"]["hash"]}"}}}}'
+        installed.kubectl("patch", "reassignment", "drain-broker-2", "--type=merge", "-p", approved)
+        installed.until_phase("drain-broker-2", "Succeeded", seconds=240)
+        assert _brokers_of(installed, "orders") == {0, 1, 3}
+        installed.say("broker 2 holds nothing of orders any more; broker 3 has it")
+        installed.kubectl("delete", "reassignment", "drain-broker-2", proposal)
+        installed.kubectl("scale", "kafkacluster", CLUSTER, "--replicas=3")
+        installed.until("the pod of broker 3 is gone", lambda: "demo-3" not in installed.pods(), 240)
+        installed.until_ready("kafkacluster", CLUSTER)
+    assert account.problems == []
+    assert _brokers_of(installed, "orders") == {0, 1, 2}
+    installed.say(f"three brokers again; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_more_and_one_less(installed: World) -> None:
+    volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(4)]
+    with load(installed.bootstrap, "orders") as account:
+        installed.apply(cluster(installed, volumes=volumes))
+        installed.until_ready("kafkacluster", CLUSTER, 300)
+        assert [len(_paths(installed, broker)) for broker in range(3)] == [4, 4, 4]
+        installed.say("every broker has a fourth volume")
+        installed.apply(cluster(installed))
+        installed.until_ready("kafkacluster", CLUSTER, 300)
+        assert [len(_paths(installed, broker)) for broker in range(3)] == [3, 3, 3]
+    assert account.problems == []
+    retained = (installed.get("kafkacluster", CLUSTER) or {})["status"]["retainedClaims"]
+    assert {f"disk-3-demo-{broker}" for broker in range(3)} <= set(retained)
+    installed.say(f"and it is gone again, emptied before; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-44")
+def test_rolling_restart_under_load(installed: World) -> None:
+    until_in_sync(installed)
+    before = {name: pod["metadata"]["uid"] for name, pod in installed.pods().items()}
+    with load(installed.bootstrap, "orders") as account:
+        installed.apply(cluster(installed, config={"num.network.threads": 4}))
+        installed.until(
+            "every pod is another one",
+            lambda: not {pod["metadata"]["uid"] for pod in installed.pods().values()} & set(before.values()),
+            300,
+        )
+        installed.until_ready("kafkacluster", CLUSTER, 300)
+        until_in_sync(installed)
+    assert account.problems == []
+    assert account.acknowledged == account.sent
+    installed.say(f"all brokers were restarted one after the other; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_deleted_pod_comes_back(installed: World) -> None:
+    until_in_sync(installed)
+    with load(installed.bootstrap, "orders") as account:
+        before = installed.pods()["demo-1"]["metadata"]["uid"]
+        installed.kubectl("delete", "pod", "demo-1", "--wait=false")
+        installed.until("another demo-1", lambda: _uid(installed, "demo-1") not in (before, ""))
+        installed.until_ready("kafkacluster", CLUSTER)
+        until_in_sync(installed)
+    assert account.problems == []
+    installed.say(f"demo-1 was deleted and came back by itself; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-45")
+@pytest.mark.spec("OPR-08")
+def test_uninstalled_by_mistake(installed: World) -> None:
+    installed.apply({"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaTopic", "metadata": {"name": "kept"},
+                     "spec": {"clusterRef": {"name": CLUSTER}, "partitions": 3, "replicas": 3}})  # fmt: skip
+    installed.until_ready("kafkatopic", "kept")
+    values = [b"kept %d" % number for number in range(300)]
+    produce(installed, "kept", values)
+    identity = installed.view().cluster_id
+    installed.kubectl("delete", "kafkacluster", CLUSTER, "--timeout=120s")
+    installed.until("the brokers are gone", lambda: not installed.pods())
+    installed.kubectl("delete", "deployment", "ballast-operator", "--timeout=60s")
+    installed.until(
+        "the operator is gone", lambda: not installed.all("pods", "app.kubernetes.io/name=ballast-operator")
+    )
+    assert len(installed.all("persistentvolumeclaims", f"ballast.dev/cluster={CLUSTER}")) >= 9
+    installed.say("cluster and operator are deleted; the volumes are kept")
+    ensure_operator(installed)
+    took = ensure_cluster(installed)
+    assert installed.view().cluster_id == identity
+    assert sorted(consume(installed, "kept", len(values))) == sorted(values)
+    installed.say(f"installed again, Ready after {took:.1f} s, with every record")
+
+
+def _paths(world: World, broker: int) -> list[str]:
+    return sorted(one.path for one in world.view().directories if one.broker == broker)
+
+
+def _proposed(world: World, brokers: list[int]) -> str:
+    found = [one for one in world.all("reassignments") if one["spec"].get("addBrokers") == brokers]
+    return found[0]["metadata"]["name"] if found else ""
+
+
+def _brokers_of(world: World, topic: str) -> set[int]:
+    return {broker for part in world.view().topics[topic].partitions.values() for broker in part.replicas}
+
+
+def _uid(world: World, pod: str) -> str:
+    return str(world.pods().get(pod, {"metadata": {"uid": ""}})["metadata"]["uid"])
