@@ -57,7 +57,15 @@ class Clients:
             path.write_bytes(encode_batch([Record(None, bytes(record_bytes), 1_700_000_000_000)] * count))
         return path
 
-    def new_topic(self, server: Server, partitions: int) -> str:
+    def keyed_batch_file(self) -> Path:
+        """For a compacted topic: few keys, so that there is much to clean."""
+        path = self._directory / "batch-keyed"
+        if not path.exists():
+            records = [Record(b"key-%d" % number, bytes(1000), 1_700_000_000_000) for number in range(16)]
+            path.write_bytes(encode_batch(records))
+        return path
+
+    def new_topic(self, server: Server, partitions: int, settings: dict[str, str] | None = None) -> str:
         """Answers its name, once it can be written to."""
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
@@ -65,14 +73,16 @@ class Clients:
         self._topics += 1
         name = f"bench-{self._topics}"
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        config = {"file.delete.delay.ms": "0", "retention.ms": "-1"}
+        config = {"file.delete.delay.ms": "0", "retention.ms": "-1", **(settings or {})}
         admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
-        self.await_writable(server, name, partitions)
+        compacted = config.get("cleanup.policy") == "compact"
+        self.await_writable(server, name, partitions, self.keyed_batch_file() if compacted else None)
         return name
 
-    def await_writable(self, server: Server, topic: str, partitions: int) -> None:
+    def await_writable(self, server: Server, topic: str, partitions: int, batch: Path | None = None) -> None:
         """The controller has answered, but the broker may not lead the partitions yet."""
-        probe = ["produce", topic, str(partitions), str(partitions), "1", "1", str(self.batch_file(100, 100)), "0.05"]
+        batch = batch or self.batch_file(100, 100)
+        probe = ["produce", topic, str(partitions), str(partitions), "1", "1", str(batch), "0.05"]
         deadline = time.monotonic() + WRITABLE_LIMIT_S
         while True:
             try:

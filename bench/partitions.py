@@ -78,6 +78,10 @@ def measure(clients: Clients, server: Server, count: int) -> Figures:
         for topic in topics:
             clients.await_writable(server, topic, PER_TOPIC)
         writable = time.perf_counter() - began
-        return Figures(
+        figures = Figures(
             created, memory, files, idle, stopped, server.start_seconds, writable, server.memory_bytes() / 1e6
         )
+        # Now, since to delete so many files takes a while, and the other server's turn is long.
+        said = ", ".join(f"{name} {value:.2f}" for name, value in asdict(figures).items())
+        print(f"{server.name}, {count} partitions: {said}", flush=True)
+        return figures

@@ -52,7 +52,7 @@ settings.load_profile("ballast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(SpecReport(read_spec(SPEC)), "ballast-spec-report")
+    config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
 
 
 # ---- which tests run
@@ -151,11 +151,18 @@ def read_spec(folder: Path) -> dict[str, list[str]]:
     return found
 
 
+def read_later(folder: Path) -> set[str]:
+    """Ids of what comes in a later release."""
+    later = re.compile(r"^- ([A-Z]{3}-\d+) \(later\)", re.MULTILINE)
+    return {spec_id for path in folder.glob("*.md") for spec_id in later.findall(path.read_text(encoding="utf-8"))}
+
+
 class SpecReport:
     """Collects which ids have tests and which tests passed."""
 
-    def __init__(self, ids_by_file: dict[str, list[str]]) -> None:
+    def __init__(self, ids_by_file: dict[str, list[str]], later: set[str]) -> None:
         self._ids_by_file = ids_by_file
+        self._later = later
         self._known = {spec_id for ids in ids_by_file.values() for spec_id in ids}
         self._ids_by_test: dict[str, tuple[str, ...]] = {}
         self._outcomes: dict[str, set[str]] = defaultdict(set)
@@ -180,9 +187,9 @@ class SpecReport:
         states = self._states()
         terminalreporter.section("behaviours of docs/spec")
         for name, ids in self._ids_by_file.items():
-            by_state: dict[str, list[str]] = {"shown": [], "FAILED": [], "not run": [], "missing": []}
+            by_state: dict[str, list[str]] = {"shown": [], "FAILED": [], "not run": [], "missing": [], "later": []}
             for spec_id in ids:
-                by_state[states.get(spec_id, "missing")].append(spec_id)
+                by_state[states.get(spec_id, "later" if spec_id in self._later else "missing")].append(spec_id)
             terminalreporter.line(f"{name}: {len(by_state['shown'])} of {len(ids)} shown")
             for state, found in by_state.items():
                 if found:

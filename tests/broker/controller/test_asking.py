@@ -13,7 +13,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 
-@pytest.mark.spec("CLU-05")
+@pytest.mark.spec("CLU-12")
 async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for() -> None:
     """As when the other voters were stopped first: a broker that leaves must not hang on its own controller."""
 
