@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ballast_planner.assemble import Copy, Step, by_gain, directory_path, steps_of
-from ballast_planner.balance import PlanError, finish, pursue_goals
+from ballast_planner.balance import PlanError, finish, plan_balance, pursue_goals
 from ballast_planner.levels import find_levels, receiving_directories
 from ballast_planner.model import NO_RACK, ClusterLoad
 from ballast_planner.options import PlanOptions
@@ -84,6 +84,11 @@ def plan_generate(
     unknown = sorted(set(topics or ()) - set(load.topics))
     if unknown:
         raise PlanError(f"topic {unknown[0]} is not known to the cluster")
+    if known == set(to_brokers):
+        # Nothing has to leave any broker: that is balancing, with all its means.
+        left_alone = chosen.excluded_topics | (set(load.topics) - set(load.topics if topics is None else topics))
+        quiet = replace(chosen, excluded_topics=left_alone, level_leaders=False, level_traffic=False)
+        return plan_balance(load, quiet)
     others = np.array(sorted(known - set(to_brokers)), dtype=np.int64)
     gone = np.isin(load.brokers.ids, others)[load.directories.broker]
     chosen_topic = np.array([topics is None or topic in topics for topic in load.topics] + [False], dtype=np.bool_)

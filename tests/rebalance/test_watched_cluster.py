@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from bench.planner_optimum import find_optimum
 from tests.monitoring.test_monitoring import MONITORING, queries
-from tests.operator.world import World
 from tests.rebalance.real_prometheus import Targets, prometheus_of, wait_for
+from world import World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import KafkaView
