@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     count = args.count or (QUICK_COUNT if args.quick else COUNT)
     figures = Figures()
-    with Controller() as controller:
+    controller = Controller()
+    with controller:
         asyncio.run(_measure(controller, count, figures))
     print(f"{count} partitions, {REPLICAS} replicas each, on {BROKERS} brokers")
     for name, value in asdict(figures).items():
@@ -97,7 +98,7 @@ async def _measure(controller: Controller, count: int, figures: Figures) -> None
     figures.create_s = time.perf_counter() - began
     await asyncio.sleep(SNAPSHOT_INTERVAL_MS / 1000)
     await asker.create_topic("the-last", 1)  # a commit after the interval: a snapshot is due
-    figures.snapshot_mb = await _snapshot_bytes(controller) / MB
+    figures.snapshot_mb = await _snapshot_bytes(controller, count) / MB
     figures.log_mb = _log_bytes(controller) / MB
     figures.memory_mb = controller.memory_bytes() / MB
 
@@ -132,11 +133,11 @@ async def _lose(victim: PlayedBroker, asker: PlayedBroker, count: int, figures: 
     raise ServerFailed(f"no new leaders within {LIMIT_S:g} s")
 
 
-async def _snapshot_bytes(controller: Controller) -> int:
+async def _snapshot_bytes(controller: Controller, least_offset: int) -> int:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         found = sorted(controller.metadata_folder().glob("*.checkpoint"))
-        if found and found[-1].stat().st_size > _log_bytes(controller) // 3:
+        if found and int(found[-1].name[:20]) >= least_offset:
             return found[-1].stat().st_size
         await asyncio.sleep(0.1)
     raise ServerFailed("no snapshot was written")

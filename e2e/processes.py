@@ -45,6 +45,8 @@ class BrokerProcess:
         self.port = port
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
+        self.module = "ballast_broker"  # what is run; a test may run it inside a module of its own
+        self.environment: dict[str, str] = {}
         self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,11 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def ended_by_itself(self) -> bool:
         """Neither killed nor stopped by us, and gone."""
         return self._wanted and not self.is_running
@@ -69,12 +76,13 @@ class BrokerProcess:
 
     def start(self) -> None:
         assert not self.is_running
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "broker-image")}
+        paths = os.pathsep.join(map(str, (ROOT / "broker-image", ROOT)))
+        environment = {**os.environ, "PYTHONPATH": paths, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ballast_broker", str(self._file), "--log-level", "info"],
+                [sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False

@@ -26,7 +26,6 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("soak", "moves"), "'soak moves' is not built yet"),
         (("soak", "operator", "--from", "3"), "'soak operator' has no --from"),
         (("soak", "sim", "--data", "somewhere"), "'soak sim' has no --seed or --data"),
         (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),

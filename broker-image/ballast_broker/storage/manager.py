@@ -393,11 +393,12 @@ class LogManager:
         partition = log.topic_partition
         name = marked_folder_name(partition, self._unique(), suffix) if suffix else str(partition)
         path = f"{log.directory.path}/{name}"
-        with log.disk_faults():
-            self.disk.rename(log.folder.path, path)
+        before = log.folder.path
+        with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
+            self.disk.rename(before, path)
+            log.folder.path = path
         if suffix == DELETE_SUFFIX:
-            self.maintenance.forget_removals_under(log.folder.path)
-        log.folder.path = path
+            self.maintenance.forget_removals_under(before)
 
     # Failure
 

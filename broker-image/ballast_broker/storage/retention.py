@@ -90,9 +90,10 @@ def forget_segments(log: Log, going: list[Segment]) -> None:
     log.bases = [segment.base_offset for segment in log.segments]
     log.known_positions.clear()
     paths: list[str] = []
-    for segment in going:
-        log.size_bytes -= segment.size
-        paths += retire(segment)
+    with log.flush_lock:  # a flush in its thread sees old names or new ones, not files that are nowhere
+        for segment in going:
+            log.size_bytes -= segment.size
+            paths += retire(segment)
     log.context.remove_later(paths, log.config.file_delete_delay_ms)
 
 

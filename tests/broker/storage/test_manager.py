@@ -418,6 +418,72 @@ def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
     run(story())
 
 
+class RacingDisk(BadDisk):
+    """Something happens right before the n-th look for a name."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.event = 0, lambda: None
+
+    def _count(self):
+        self.left -= 1
+        if self.left == 0:
+            self.event()
+
+    def open(self, path, **keywords):
+        self._count()
+        return super().open(path, **keywords)
+
+    def sync_directory(self, path):
+        self._count()
+        super().sync_directory(path)
+
+
+def retain_less(manager, log):
+    log.update_config(LogConfig(retention_ms=1))
+    assert log.delete_old_segments(log.context.clock.wall_ms() + 10**9) == 3
+
+
+def delete(manager, log):
+    manager.delete(log.topic_partition)
+
+
+def delete_and_remove(manager, log):
+    manager.delete(log.topic_partition)
+    shutil.rmtree(log.folder.path)
+
+
+def rename_folder(manager, log):
+    manager._rename(log, "-stray")
+
+
+@pytest.mark.spec("LOG-11", "LOG-24", "TOP-24")
+@pytest.mark.parametrize("event", [retain_less, delete, delete_and_remove, rename_folder])
+def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
+    """Flushes run in threads. Whatever the loop does to the log meanwhile, the disk is not to blame."""
+    world.disk = RacingDisk()
+
+    async def story(moment):
+        manager = world.manager()
+        await manager.start()
+        log = create(manager, moment)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.disk.left = moment
+        world.disk.event = lambda: event(manager, log)
+        log.flush(6)
+        world.disk.left = 0
+        assert log.directory.online, log.directory.error
+        if event is not delete_and_remove:
+            assert log.recovery_point == 6
+        world.kill(manager)
+        shutil.rmtree(world.paths[0].rsplit("/", 1)[0])
+
+    for moment in range(1, 12):
+        run(story(moment))
+
+
 @pytest.mark.spec("LOG-40")
 def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
     """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
