@@ -175,7 +175,7 @@ def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> subprocess
             sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
             "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
             "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
-            "--master", "local[1]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
+            "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
         ],
         env=stack.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SPARK_SECONDS,
         check=False,
