@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballast_planner import Broker, ClusterLoad, Directory, Plan, PlanOptions, ReplicaColumns, plan_balance
+from ballast_planner import Bounds, Broker, ClusterLoad, Directory, Plan, PlanOptions, ReplicaColumns, plan_balance
 
 GIB = 1 << 30
 # Up to so many replicas the true optimum is searched for; plans within this share of it have reached it.
@@ -98,7 +98,9 @@ def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
     ratio = moved / bounds.bytes_total if bounds.bytes_total else 1.0
     peak_memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     optimum = _optimum(load, options, plan) if shape.replicas <= SMALL else None
-    excused = bounds.highest_fill > bounds.band_high if optimum is None else bool(optimum["distance_reached"])
+    excused = (
+        _cannot_be_level(load, bounds, quality.after.highest) if optimum is None else bool(optimum["distance_reached"])
+    )
     return {
         "shape": shape.name,
         "sizes": sizes,
@@ -123,6 +125,21 @@ def _within_goals(shape: Shape, cpu_seconds: float, peak_memory_mb: int, ratio: 
     limit = 120 if shape.replicas > 1_000_000 else 10
     # The ratio is a promise for clusters with many replicas.
     return cpu_seconds <= limit and peak_memory_mb <= 4_096 and (shape.replicas < 12_000 or ratio <= 1.10)
+
+
+def _cannot_be_level(load: ClusterLoad, bounds: Bounds, highest: float) -> bool:
+    """Whether no placement brings all directories into the band, by the sums alone, and this one is level for that."""
+    if bounds.highest_fill > bounds.band_high:
+        return True
+    rack = load.brokers.rack_numbers()
+    factor = np.diff(load.partitions.first)
+    if (rack < 0).any() or (factor != np.unique(rack).size).any():
+        return False
+    # As many replicas as racks: each rack has to hold one of everything, so its level is what it is.
+    owner = rack[load.directories.broker]
+    levels = np.bincount(owner, load.directories.used) / np.bincount(owner, load.directories.total)
+    forced = levels.max() > bounds.band_high or levels.min() < bounds.band_low
+    return bool(forced and highest <= levels.max() * bounds.band_high / bounds.level)
 
 
 def _optimum(load: ClusterLoad, options: PlanOptions, plan: Plan) -> dict[str, object]:

@@ -31,7 +31,7 @@ SMALL_BYTES = 2 << 20
 THROTTLE = "24Mi"
 # Generous: a busy machine takes its time, and who waits sees the progress.
 MOVE_SECONDS = 180.0
-SPARK_SECONDS = 240.0
+SPARK_SECONDS = 600.0
 ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 
@@ -61,7 +61,7 @@ async def _tell(stack: Stack, spark: bool) -> int:
         try:
             await create_topic(stack)
             await skew(stack, kafka, bootstrap)
-            name = await propose_by_job(stack, bootstrap) if spark else await propose_by_operator(stack)
+            name = await _proposed(stack, kafka, bootstrap) if spark else await propose_by_operator(stack)
             await show_proposal(stack, name)
             phase = await approve(stack, name)
             level = phase == "Succeeded"
@@ -141,10 +141,26 @@ async def propose_by_operator(stack: Stack) -> str:
     return "level"
 
 
-async def propose_by_job(stack: Stack, bootstrap: str) -> str:
-    """The name of the Reassignment, which the Spark job makes from what the brokers tell it."""
-    _say("4. The Spark job asks the brokers, plans, and creates a Reassignment. Nothing moves before it is approved.")
-    ended = await asyncio.to_thread(_run_job, stack, bootstrap)
+async def _proposed(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> str:
+    """Through Prometheus where it is installed, else from the brokers alone; it says which."""
+    from ballast_cli.demo_prometheus import scraping, seen
+    from ballast_cli.status import observe_cluster
+
+    async with scraping(stack, CLUSTER) as url:
+        if url is None:
+            print("   No prometheus on the PATH: the job asks the brokers themselves.", flush=True)
+        else:
+            view = await observe_cluster(kafka)
+            await seen(url, sum(log.size_bytes for log in view.logs.values()))
+            print(f"   A Prometheus scrapes the brokers, at {url}.", flush=True)
+        return await propose_by_job(stack, bootstrap, url)
+
+
+async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = None) -> str:
+    """The name of the Reassignment, which the Spark job makes from what Prometheus or the brokers tell it."""
+    source = "reads Prometheus" if prometheus else "asks the brokers"
+    _say(f"4. The Spark job {source}, plans, and creates a Reassignment. Nothing moves before it is approved.")
+    ended = await asyncio.to_thread(_run_job, stack, bootstrap, prometheus)
     created = [line.split("/", 1)[1] for line in ended.stdout.splitlines() if "created reassignment/" in line]
     if ended.returncode or len(created) != 1:
         raise CommandError(f"the Spark job proposed nothing:\n{ended.stdout}{ended.stderr}")
@@ -152,14 +168,14 @@ async def propose_by_job(stack: Stack, bootstrap: str) -> str:
     return created[0]
 
 
-def _run_job(stack: Stack, bootstrap: str) -> subprocess.CompletedProcess[str]:
+def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> subprocess.CompletedProcess[str]:
     """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
     return subprocess.run(
         [
             sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
             "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
             "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
-            "--master", "local[1]", "--memory", "512m",
+            "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
         ],
         env=stack.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SPARK_SECONDS,
         check=False,

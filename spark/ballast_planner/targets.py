@@ -84,8 +84,11 @@ def plan_generate(
     unknown = sorted(set(topics or ()) - set(load.topics))
     if unknown:
         raise PlanError(f"topic {unknown[0]} is not known to the cluster")
-    if topics is None and set(to_brokers) == known:
-        return plan_balance(load, replace(chosen, level_leaders=False, level_traffic=False))
+    if known == set(to_brokers):
+        # Nothing has to leave any broker: that is balancing, with all its means.
+        left_alone = chosen.excluded_topics | (set(load.topics) - set(load.topics if topics is None else topics))
+        quiet = replace(chosen, excluded_topics=left_alone, level_leaders=False, level_traffic=False)
+        return plan_balance(load, quiet)
     others = np.array(sorted(known - set(to_brokers)), dtype=np.int64)
     gone = np.isin(load.brokers.ids, others)[load.directories.broker]
     chosen_topic = np.array([topics is None or topic in topics for topic in load.topics] + [False], dtype=np.bool_)

@@ -21,6 +21,7 @@ from ballast_planner import (
     plan_balance,
     plan_drain,
     plan_explicit,
+    plan_generate,
     plan_hash,
     plan_replication_factor,
     rows_from_spec,
@@ -180,6 +181,16 @@ def test_draining_a_directory_stays_inside_the_broker() -> None:
     assert {move.to.log_dirs for move in plan.moves} == {("/d1",), ("/d2",)}
     assert plan.quality is not None
     assert plan.quality.bytes_network == 0
+
+
+@pytest.mark.spec("CLU-32")
+@pytest.mark.parametrize("sizes", [[[70, 60, 50, 40], [10, 5]], [[50, 31, 20], [49], []], [[55, 54, 53], [20, 21, 22]]])
+def test_generating_for_all_brokers_levels_as_far_as_balancing_does(sizes: list[list[int]]) -> None:
+    load = one_broker(sizes)
+    generated, balanced = plan_generate(load, None, [0], QUIET), plan_balance(load, QUIET)
+    assert generated.moves
+    assert plan_hash(generated) == plan_hash(balanced)
+    assert not plan_generate(load, ["t"], [0], PlanOptions(excluded_topics=frozenset({"t"}))).moves
 
 
 @pytest.mark.spec("CLU-33")
