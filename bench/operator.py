@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Ended from outside it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = []
     print(HEADER)
     for shape in _shapes(args):

@@ -45,11 +45,15 @@ class World:
         self._thread = threading.Thread(target=self._loop.run_forever, name="world", daemon=True)
         self._thread.start()
         self._stack = Stack(data)
-        (self.probe_port,) = free_ports(1)
-        # A lost watch event is found out soon, where in production minutes would do.
-        self._stack.operator_settings = ("--relist-seconds", "3", "--probe-port", str(self.probe_port))
+        self.probe_port = 0
+        self._choose_settings()
         self._kafka: KafkaConnection | None = None
         self._others: list[subprocess.Popen[bytes]] = []
+
+    def _choose_settings(self) -> None:
+        """A lost watch event is found out soon, where in production minutes would do; another port at each start."""
+        (self.probe_port,) = free_ports(1)
+        self._stack.operator_settings = ("--relist-seconds", "3", "--probe-port", str(self.probe_port))
 
     def run(self, work: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
@@ -117,6 +121,7 @@ class World:
 
     def restart_operator(self, kubeconfig: Path | None = None) -> None:
         """With another kubeconfig than its own, if one is given."""
+        self._choose_settings()
         self.run(self._stack._start_operator(kubeconfig))
 
     def leader(self) -> str:

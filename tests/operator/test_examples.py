@@ -1,0 +1,194 @@
+"""What the README and the examples tell people to type, typed with the real kubectl against a real `ballast up`.
+
+Every file of manifests/examples is applied as it stands, in the order of a story, and waited for as a person would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "manifests" / "examples"
+KUBECTL = os.environ.get("BALLAST_KUBECTL", "")
+MAX_MEMORY_MB = 400
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not KUBECTL, reason="BALLAST_KUBECTL names no kubectl"),
+]
+APPLIED: set[str] = set()
+
+
+class Up:
+    """`ballast up` in a process of its own, and a shell in which kubectl is the real one."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        (data / "bin").mkdir()
+        (data / "bin" / "kubectl").symlink_to(KUBECTL)
+        paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+        self.environment = {**os.environ, "PYTHONPATH": paths, "HOME": str(data)}
+        self.environment["PATH"] = f"{data / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ballast_cli", "up", "--data", str(data / "up")],
+            stdout=subprocess.PIPE, env=self.environment, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.printed: list[str] = []
+        for line in self.process.stdout:
+            self.printed.append(line.strip())
+            if line.startswith("KUBECONFIG="):
+                self.environment["KUBECONFIG"] = line.strip().partition("=")[2]
+            if line.startswith("ready after"):
+                break
+        # What it still prints has to go somewhere.
+        self._drain = threading.Thread(target=self.process.stdout.read, daemon=True)
+        self._drain.start()
+
+    def shell(self, command: str, seconds: float = 150.0) -> str:
+        done = subprocess.run(
+            ["sh", "-ec", command], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=seconds
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}{self._log()}"
+        return done.stdout
+
+    def apply(self, name: str, *wait_for: str) -> None:
+        """An example, and `kubectl wait` until each of these is Ready."""
+        APPLIED.add(name)
+        self.shell(f"kubectl apply -f manifests/examples/{name}.yaml")
+        for what in wait_for:
+            self.shell(f"kubectl wait --for=condition=Ready {what} --timeout=140s")
+
+    def get(self, what: str) -> Any:
+        return json.loads(self.shell(f"kubectl get {what} -o json"))
+
+    def approve(self, name: str) -> None:
+        """With the command that the example itself names."""
+        self.shell(f"kubectl wait --for=jsonpath='{{.status.phase}}'=AwaitingApproval bkr/{name} --timeout=60s")
+        text = (EXAMPLES / "drain-broker.yaml").read_text()
+        command = re.search(r"^#   (kubectl patch .*)$", text, re.MULTILINE)
+        assert command is not None
+        self.shell(command[1].replace("drain-broker-2", shlex.quote(name)))
+
+    def _log(self) -> str:
+        return (self.data / "up" / "operator.log").read_text()[-2000:]
+
+    def memory_mb(self) -> float:
+        """Of all processes; what they share is counted once."""
+        pids = [self.process.pid, *_children(self.process.pid)]
+        rows = [row for pid in pids for row in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+        return sum(int(row.split()[1]) for row in rows if row.startswith("Pss:")) / 1024
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 0
+        self._drain.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_children(int(child))]
+    return found
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    found = Up(tmp_path_factory.mktemp("up"))
+    try:
+        yield found
+    finally:
+        if found.process.poll() is None:
+            found.stop()
+
+
+def test_it_is_ready_with_little_memory_and_says_what_to_do_next(up: Up) -> None:
+    assert up.process.poll() is None
+    assert any(line.startswith("bootstrap address: 127.") for line in up.printed)
+    assert up.memory_mb() < MAX_MEMORY_MB
+    assert "demo" in up.shell("kubectl get kafkaclusters,kafkatopics,reassignments")
+
+
+@pytest.mark.spec("OPR-21")
+def test_a_topic_its_expansion_and_its_configuration(up: Up) -> None:
+    up.apply("topic", "kafkatopic/orders")
+    up.apply("topic-expanded", "kafkatopic/orders")
+    assert up.get("bkt/orders")["status"]["partitions"] == 12
+    up.apply("topic-config", "kafkatopic/orders")
+    assert up.get("bkt/orders")["status"]["managedConfig"] == ["cleanup.policy"]
+
+
+@pytest.mark.spec("OPR-30")
+def test_moves_between_volumes(up: Up) -> None:
+    up.apply("move-between-volumes", "bkr/move-orders-0")
+    up.apply("drain-volume", "bkr/drain-disk-2")
+    rows = up.get("bkc/demo")["status"]["brokers"][1]["directories"]
+    assert [row["replicas"] for row in rows if "disk-2" in row["path"]] == [0]
+
+
+@pytest.mark.spec("OPR-42")
+@pytest.mark.spec("OPR-32")
+def test_a_broker_more_another_one_drained_and_one_fewer(up: Up) -> None:
+    up.apply("cluster-scaled-up", "bkc/demo")
+    assert up.get("bkc/demo")["status"]["brokersText"] == "4/4"
+    up.apply("drain-broker")
+    up.approve("drain-broker-2")
+    up.shell("kubectl wait --for=condition=Ready bkr/drain-broker-2 --timeout=140s")
+    up.shell("kubectl wait --for=jsonpath='{.status.brokers[2].replicas}'=0 bkc/demo --timeout=120s")
+    # Without a byte in the topics there is nothing to level, and nobody has to approve that.
+    up.apply("level", "bkr/level")
+    up.apply("cluster", "bkc/demo")
+    assert up.get("bkc/demo")["status"]["brokersText"] == "3/3"
+    assert up.shell("kubectl get pod demo-3 --ignore-not-found") == ""
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_removed(up: Up) -> None:
+    up.apply("cluster-volume-removed", "bkc/demo")
+    assert [len(row["directories"]) for row in up.get("bkc/demo")["status"]["brokers"]] == [2, 2, 2]
+    up.shell("kubectl wait --for=condition=Ready kafkatopic/orders --timeout=60s")
+
+
+@pytest.mark.spec("OPR-25")
+def test_a_cluster_elsewhere_is_told_unreachable_while_it_is(up: Up) -> None:
+    up.apply("external-cluster")
+    up.shell("kubectl wait --for=condition=Ready=Unknown bkc/existing --timeout=120s")
+    assert "has not answered since" in up.shell("kubectl describe bkc existing")
+    up.shell("kubectl delete bkc existing")
+
+
+@pytest.mark.spec("OPR-03")
+def test_columns_descriptions_and_events_answer_the_first_question(up: Up) -> None:
+    assert {"PHASE", "%", "MOVED", "TOTAL", "ETA", "AGE"} <= set(up.shell("kubectl get bkr").splitlines()[0].split())
+    assert "BROKERS" in up.shell("kubectl get ballast")
+    assert "Succeeded" in up.shell("kubectl describe bkr drain-disk-2")
+    assert "DESCRIPTION" in up.shell("kubectl explain kafkacluster.spec.volumes")
+    assert "ballast" in up.shell("kubectl logs demo-0")
+    assert up.shell("kubectl scale bkc demo --replicas=3") == "kafkacluster.ballast.dev/demo scaled\n"
+    up.shell("kubectl delete kafkatopic orders")
+
+
+def test_every_example_was_applied(up: Up) -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == APPLIED
+
+
+def test_it_ends_with_ctrl_c(up: Up) -> None:
+    began = time.monotonic()
+    up.stop()
+    assert time.monotonic() - began < 60
