@@ -77,9 +77,7 @@ def _check_metadata(schema: Obj, path: str) -> list[Obj]:
     named = set(schema.get("properties") or {}) <= {"name", "generateName"}
     if set(schema) <= {"type", "properties"} and named:
         return []
-    text = (
-        "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified"
-    )
+    text = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified"
     return [cause("FieldValueForbidden", text, f"{path}.properties[metadata]")]
 
 

@@ -79,10 +79,9 @@ def test_api_server_away(host: World) -> None:
 
 
 def test_partitioned_broker(host: World) -> None:
-    with under_load(host) as account:
-        with _cut_off(host, "demo-1"):
-            host.until("broker 1 is out of sync", lambda: _out_of_sync(host, 1))
-            _seconds_pass(host, 5)
+    with under_load(host) as account, _cut_off(host, "demo-1"):
+        host.until("broker 1 is out of sync", lambda: _out_of_sync(host, 1))
+        _seconds_pass(host, 5)
     host.say(f"broker 1 was cut off from the others and came back; meanwhile {account}")
 
 

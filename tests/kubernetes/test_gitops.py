@@ -1,4 +1,4 @@
-"""A Git working tree as the only input: what people do is commits; kustomize and `kubectl apply --prune` carry them out.
+"""A Git working tree as the only input: people make commits; kustomize and `kubectl apply --prune` carry them out.
 
 They stand in the place of Argo CD or Flux, which do the same: apply what is in the tree, delete what is not any more.
 """
