@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 from e2e.kubernetes.providers import Provider
 
+from ballast_cli import CommandError
 from ballast_cli.kube_api import Kind, KubeApi, Obj, Refused
 from ballast_cli.status import observe_cluster
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
@@ -122,7 +123,12 @@ class World:
         """What `found` returns once that is true."""
         deadline = time.monotonic() + seconds
         while True:
-            value = found()
+            try:
+                value: T | None = found()
+            except CommandError as error:
+                if isinstance(error, Refused):
+                    raise
+                value = None  # an API server that does not answer just now may answer soon
             if value:
                 return value
             if time.monotonic() > deadline:
