@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from confluent_kafka.admin import AdminClient
 from e2e import clients
@@ -51,6 +52,7 @@ class Settings:
     least_faults: int = 1
     most_faults: int = 1_000_000
     brokers: int = 3
+    replicas: int = 0  # 0: as many as there are brokers
     partitions: int = 6
     producers: int = 2
     records_per_second: int = 400  # of each producer
@@ -79,10 +81,13 @@ class Roles:
 
 
 class Chaos:
+    topic_config: ClassVar[Mapping[str, str]] = TOPIC_CONFIG
+    properties: ClassVar[Mapping[str, str]] = PROPERTIES
+
     def __init__(self, folder: Path, settings: Settings, say: Print) -> None:
         self.settings = settings
         self.ledger = Ledger(settings.partitions, settings.producers)
-        self.cluster = Cluster(folder, settings.brokers, PROPERTIES)
+        self.cluster = Cluster(folder, settings.brokers, self.properties)
         self.verdict = Verdict([], [])
         self._say = say
         self._rng = random.Random(settings.seed)  # of the present fault
@@ -92,9 +97,10 @@ class Chaos:
     def run(self) -> Verdict:
         with self.cluster:
             self.cluster.start()
-            replicas = self.settings.brokers
-            clients.create_topic(self.cluster.bootstrap, TOPIC, self.settings.partitions, replicas, TOPIC_CONFIG)
-            self._note(f"{replicas} brokers are up; the topic has its leaders")
+            settings, config = self.settings, dict(self.topic_config)
+            replicas = settings.replicas or settings.brokers
+            clients.create_topic(self.cluster.bootstrap, TOPIC, settings.partitions, replicas, config)
+            self._note(f"{settings.brokers} brokers are up; the topic has its leaders")
             producers, readers = self._clients()
             workers: list[clients.Worker] = [*producers, *readers]
             try:

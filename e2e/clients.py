@@ -55,6 +55,8 @@ class Worker(ABC):
         self.stopping.set()
 
     def join(self) -> None:
+        if self._thread.ident is None:
+            return  # interrupted before its turn to start came
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             self.ledger.note_problem(f"{self.name} did not end within {JOIN_S:.0f} s")
@@ -98,10 +100,18 @@ class SequencedProducer(Worker):
         self._producer = Producer(settings)
         self.acknowledged = 0
         self._finishing = threading.Event()
+        self._resting = threading.Event()
 
     def finish(self) -> None:
         """Send nothing new; the thread ends when all that was sent is acknowledged."""
         self._finishing.set()
+
+    def rest(self) -> None:
+        """Send nothing new until `go_on`; what was sent goes its way."""
+        self._resting.set()
+
+    def go_on(self) -> None:
+        self._resting.clear()
 
     @property
     def waiting(self) -> int:
@@ -115,7 +125,8 @@ class SequencedProducer(Worker):
             last = now
             if self._finishing.is_set() and not self.waiting:
                 return
-            while due >= 1 and not self._finishing.is_set() and self._send():
+            silent = self._finishing.is_set() or self._resting.is_set()
+            while due >= 1 and not silent and self._send():
                 due -= 1
             self._producer.poll(SLICE_S)
 

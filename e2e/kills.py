@@ -51,8 +51,8 @@ class Verdict:
     kills: int = 0
     while_starting: int = 0
     acknowledged: int = 0
-    acknowledged_bytes: int = 0
-    seconds: float = 0.0
+    loaded_bytes: int = 0  # acknowledged between the judging of one kill and the next kill
+    loaded_s: float = 0.0
     index_entries: int = 0
     trimmed: int = 0
     slowest_start_s: float = 0.0
@@ -66,6 +66,7 @@ class Kills:
         self.ledger = Ledger(settings.partitions, settings.producers)
         self.histories = [History(p, settings.partitions) for p in range(settings.partitions)]
         self.verdict = Verdict([])
+        self._producers: list[clients.SequencedProducer] = []
         self._say = say
         self._rng = random.Random(settings.seed)
         self._questions = random.Random(settings.seed)
@@ -77,19 +78,17 @@ class Kills:
         with self.cluster:
             self.cluster.start()
             clients.create_topic(self.cluster.bootstrap, TOPIC, self.settings.partitions, 1, TOPIC_CONFIG)
-            producers = [
+            producers = self._producers = [
                 clients.SequencedProducer(
                     self.cluster.bootstrap, TOPIC, self.ledger, number,
                     per_second=self.settings.records_per_second, value_bytes=self.settings.value_bytes,
                 )
                 for number in range(self.settings.producers)
             ]  # fmt: skip
-            began = time.monotonic()
             try:
                 for producer in producers:
                     producer.start()
                 self._rounds()
-                self.verdict.seconds = time.monotonic() - began
                 if not self.verdict.findings:
                     self._finish(producers)
             except BrokerTrouble as trouble:
@@ -105,11 +104,18 @@ class Kills:
     def _rounds(self) -> None:
         self._await_records()
         while self.verdict.kills < self.settings.times and not self.verdict.findings:
+            before, began = self.ledger.acknowledged_count, time.monotonic()
             time.sleep(self._rng.uniform(self.settings.least_s, self.settings.most_s))
+            self.verdict.loaded_s += time.monotonic() - began
+            self.verdict.loaded_bytes += (self.ledger.acknowledged_count - before) * self.settings.value_bytes
             took = self._kill_and_start()
             self.verdict.slowest_start_s = max(self.verdict.slowest_start_s, took)
+            for producer in self._producers:
+                producer.rest()  # else what they send while it is judged is more than what can be judged meanwhile
             self._judge()
             self._ask()
+            for producer in self._producers:
+                producer.go_on()
             self._await_records()
             self._trim()
             self._say(
@@ -248,7 +254,6 @@ class Kills:
         found += [problem for problem in self.ledger.problems if problem not in found]
         found += self.broker.complaints()[:MOST_FINDINGS]
         self.verdict.acknowledged = self.ledger.acknowledged_count
-        self.verdict.acknowledged_bytes = self.ledger.acknowledged_count * self.settings.value_bytes
 
 
 def _patiently(ask: Callable[[], T]) -> T:

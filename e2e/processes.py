@@ -18,8 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
@@ -44,6 +45,8 @@ class BrokerProcess:
         self.port = port
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
+        self.module = "ballast_broker"  # what is run; a test may run it inside a module of its own
+        self.environment: dict[str, str] = {}
         self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,6 +61,11 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def ended_by_itself(self) -> bool:
         """Neither killed nor stopped by us, and gone."""
         return self._wanted and not self.is_running
@@ -68,12 +76,13 @@ class BrokerProcess:
 
     def start(self) -> None:
         assert not self.is_running
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "broker-image")}
+        paths = os.pathsep.join(map(str, (ROOT / "broker-image", ROOT)))
+        environment = {**os.environ, "PYTHONPATH": paths, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
         with self._output.open("ab") as output:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ballast_broker", str(self._file), "--log-level", "info"],
+                [sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
             )  # fmt: skip
         self.paused = False
@@ -210,14 +219,30 @@ class Cluster:
         return None
 
 
-def end_on_signals() -> None:
-    """Being asked to end (SIGTERM, the terminal closed) ends brokers too, as Ctrl-C does. Main thread."""
+def until_interrupted(work: Callable[[], T]) -> T:
+    """Its result; KeyboardInterrupt where it was asked to end (Ctrl-C, SIGTERM, the terminal closed). Main thread.
 
-    def interrupt(*_: object) -> None:
+    An interrupt that comes while a client's C code runs leaves it as whatever error that code makes of it.
+    """
+    asked: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        asked.append(number)
+        for other in (signal.SIGTERM, signal.SIGHUP):  # asked twice, it must still end its brokers
+            signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        result = work()
+    except Exception as error:
+        if asked:
+            raise KeyboardInterrupt from error
+        raise
+    if asked:
+        raise KeyboardInterrupt
+    return result
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:

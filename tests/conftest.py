@@ -27,7 +27,7 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
-NEEDS_REAL = ("java", "prometheus", "chromium", "kubernetes", "simulation")
+NEEDS_REAL = ("disks", "java", "prometheus", "chromium", "kubernetes", "simulation")
 OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
 )  # fmt: skip

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.config import BrokerConfig, broker_config, parse_properties
 from ballast_broker.config_types import ConfigError
+from ballast_broker.loop_lag import LoopLag
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
-    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metrics import Observed
     from ballast_broker.metrics_server import MetricsServer
     from ballast_broker.net.server import Server
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
@@ -46,7 +47,11 @@ def main(argv: list[str] | None = None) -> int:
         logging.getLogger("ballast").warning("%s", warning)
     # Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
     gc.set_threshold(*GC_THRESHOLDS)
-    return asyncio.run(_run(config))
+    if config.metrics_port is None:
+        return asyncio.run(_run(config, None))
+    lag = LoopLag()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(lag)) as runner:
+        return runner.run(_run(config, lag))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     from ballast_broker.app import Node, NodeFailed
     from ballast_broker.net.channel import SocketNetwork
     from ballast_broker.net.server import Server
@@ -71,8 +76,15 @@ async def _run(config: BrokerConfig) -> int:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def ask_to_stop() -> None:
+        stop.set()
+        for number in STOP_SIGNALS:  # once is enough: a second one must not break into the stop, nor kill its end
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, ask_to_stop)
     threads = RealThreads()
     server = Server(connection_limits(config), threads)
     network = SocketNetwork(f"broker-{config.node_id}")
@@ -80,13 +92,15 @@ async def _run(config: BrokerConfig) -> int:
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     metrics = None
     try:
-        metrics = await _open_metrics(node, server)
+        metrics = await _open_metrics(node, server, lag)
         starting: asyncio.Task[Any] = loop.create_task(node.start())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             return 0
         starting.result()
+        if lag is not None:
+            lag.forget_longest()
         print(_ready_line(node, metrics), flush=True)
         await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
         if node.failed.done():
@@ -103,17 +117,14 @@ async def _run(config: BrokerConfig) -> int:
     return 0
 
 
-async def _open_metrics(node: Node, server: Server) -> MetricsServer | None:
+async def _open_metrics(node: Node, server: Server, lag: LoopLag | None) -> MetricsServer | None:
     """Open before the node starts, so that probes hear "not ready" instead of nothing."""
-    if node.config.metrics_port is None:
+    if node.config.metrics_port is None or lag is None:
         return None
-    from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metrics import MetricsPage
     from ballast_broker.metrics_server import MetricsServer
 
     pages: list[MetricsPage] = []
-    lag = LoopLag()
-    node.spawn(lag.watch(), "event loop's lag")
 
     def page() -> MetricsPage | None:
         if not pages and node.ready:

@@ -290,7 +290,7 @@ class _Broker:
 
     def _services(self) -> BrokerServices:
         node = self._node
-        topics = AutomaticTopics(node.config, lambda: node.image, self._controller)
+        topics = AutomaticTopics(node.config, lambda: node.image, self._controller, node.spawn)
         ids = ProducerIds(node.config.node_id, self._epoch, self._controller)
         return BrokerServices(
             node_id=node.config.node_id,

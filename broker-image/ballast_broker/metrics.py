@@ -144,6 +144,8 @@ class MetricsPage:
             yield from histogram("ballast_request_duration_seconds", f"{own},{label_set(api=api)}", latency)
         yield head("ballast_event_loop_lag_seconds", "histogram")
         yield from histogram("ballast_event_loop_lag_seconds", own, self._seen.lag.histogram)
+        yield head("ballast_event_loop_longest_turn_seconds", "gauge")
+        yield f"ballast_event_loop_longest_turn_seconds{{{own}}} {self._seen.lag.longest_s:.6f}\n"
 
     # -- replication ----------------------------------------------------------------------------------------------
     def _of_replication(self, replicas: Replicas) -> Iterator[str]:

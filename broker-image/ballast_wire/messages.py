@@ -7,13 +7,12 @@ kafka-python's own package start would import its whole client; in the broker on
 
 from __future__ import annotations
 
-import functools
 import importlib.resources
 import importlib.util
 import sys
 import types
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 OWN_SCHEMAS = "ballast_wire.schemas"
 
@@ -32,36 +31,45 @@ def _enter_kafka_package() -> None:
 
 
 @cache
-def _engine() -> Any:
+def _bases() -> tuple[Any, ...]:
+    """What requests and answers are made from, and what records are made from."""
     partial = "kafka" not in sys.modules
     _enter_kafka_package()
     try:
-        from kafka.protocol import api_data, api_header, api_message
+        from kafka.protocol import api_data, api_message, schemas
     finally:
         if partial:  # leave no half package behind for somebody who wants the client
             sys.modules.pop("kafka", None)
-    responses: dict[int, Any] = api_header.ResponseClassRegistry._response_class_registry
-    return types.SimpleNamespace(message=api_message.ApiMessage, data=api_data.ApiData, responses=responses)
+    engine: Any = api_message.ApiMessage
+
+    class Message:
+        """Goes before the engine's class and replaces two things that serve the engine's own client."""
+
+        __slots__ = ()
+        _json: ClassVar[dict[str, Any]]
+        _flexible_versions: ClassVar[Any]
+        _valid_versions: ClassVar[Any]
+
+        def __init_subclass__(cls) -> None:
+            # The engine's method enters each class in the table by which its client decodes answers: passed over.
+            super(engine, cls).__init_subclass__()
+            cls._flexible_versions = schemas.BaseField.parse_versions(cls._json["flexibleVersions"])
+            cls._valid_versions = schemas.BaseField.parse_versions(cls._json["validVersions"])
+
+        @classmethod
+        def decode(cls, *data: Any, **how: Any) -> Any:
+            """What comes out can be encoded again: requests are forwarded to controllers."""
+            found = super().decode(*data, **how)  # type: ignore[misc]
+            found._header = None
+            return found
+
+    return (Message, engine), (api_data.ApiData,)
 
 
 @cache
 def message(name: str) -> Any:
     """The class of the request, response or record called `name` (Kafka's own name)."""
-    engine = _engine()
+    request_or_answer, record = _bases()
+    bases = request_or_answer if name.endswith(("Request", "Response")) else record
     own = importlib.resources.files(OWN_SCHEMAS).joinpath(f"{name}.json").is_file()
-    base = engine.message if name.endswith(("Request", "Response")) else engine.data
-    keywords: dict[str, Any] = {"load_json": OWN_SCHEMAS} if own else {}
-    registered = dict(engine.responses)
-    made: Any = types.new_class(name, (base,), keywords)
-    engine.responses.clear()  # the engine gives answers to its own client by this table: ours do not belong there
-    engine.responses.update(registered)
-    if base is engine.message:
-        made.decode = classmethod(functools.partial(_decode, base))
-    return made
-
-
-def _decode(base: Any, kind: Any, *data: Any, **how: Any) -> Any:
-    """As the engine decodes, but what comes out can be encoded again: requests are forwarded to controllers."""
-    found = base.decode.__func__(kind, *data, **how)
-    found._header = None
-    return found
+    return types.new_class(name, bases, {"load_json": OWN_SCHEMAS} if own else {})

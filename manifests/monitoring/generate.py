@@ -1,4 +1,4 @@
-"""Writes the dashboards and the PrometheusRule from what is said here and in rules.yaml.
+"""Writes the dashboards, the PrometheusRule and docs/runbooks.md from what is said here and in rules.yaml.
 
 `python manifests/monitoring/generate.py` rewrites the files; with --check it fails when they are out of date. Every
 panel is one line: title, unit, and queries with their legends. Nothing but Python and PyYAML is needed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 HERE = Path(__file__).resolve().parent
+RUNBOOKS = HERE.parents[1] / "docs" / "runbooks.md"
 SELECTOR = 'job=~"$job"'
 WIDTH, HEIGHT = 24, 8
 
@@ -292,7 +294,22 @@ def generated() -> dict[Path, str]:
     text = "# Written by generate.py from rules.yaml.\n" + yaml.safe_dump(
         prometheus_rule(rules), sort_keys=False, width=120
     )
-    return files | {HERE / "prometheusrule.yaml": text}
+    return files | {HERE / "prometheusrule.yaml": text, RUNBOOKS: runbooks(rules)}
+
+
+def runbooks(rules: dict[str, Any]) -> str:
+    """A page of all alerts: when each fires, and what to do then."""
+    lines = ["# Runbooks", "", "What to do when an alert fires. Written by `manifests/monitoring/generate.py` from the"]
+    lines += ["rules in `manifests/monitoring/rules.yaml`, whose annotations say the same.", ""]
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            if "alert" not in rule:
+                continue
+            condition = " ".join(str(rule["expr"]).split())
+            lines += [f"## {rule['alert']}", ""]
+            lines += [f"{rule['labels']['severity'].capitalize()}, after {rule.get('for', '0m')} of", ""]
+            lines += [f"    {condition}", "", *textwrap.wrap(rule["annotations"]["runbook"].strip(), 120), ""]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
@@ -304,7 +321,7 @@ def main(arguments: list[str]) -> int:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
     for path in stale:
-        print(f"{'out of date' if '--check' in arguments else 'wrote'}: {path.relative_to(HERE)}")
+        print(f"{'out of date' if '--check' in arguments else 'wrote'}: {path.relative_to(HERE.parents[1])}")
     return 1 if stale and "--check" in arguments else 0
 
 

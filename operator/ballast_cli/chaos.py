@@ -31,14 +31,13 @@ def run(args: argparse.Namespace) -> int:
     folder = data_folder(args.data, f"chaos-{seed}")
     sys.path.append(str(ROOT))
     from e2e.chaos import Chaos, Settings
-    from e2e.processes import end_on_signals
+    from e2e.processes import until_interrupted
 
-    end_on_signals()
     freezes = (0.5, 3.0, 8.0, 15.0) + ((60.0,) if args.minutes >= 10 else ())
     settings = Settings(seed, seconds=args.minutes * 60, freeze_seconds=freezes)
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
     try:
-        verdict = Chaos(folder, settings, say).run()
+        verdict = until_interrupted(Chaos(folder, settings, say).run)
     except KeyboardInterrupt:
         print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
         raise

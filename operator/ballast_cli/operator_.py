@@ -13,6 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe-port", metavar="[ADDRESS:]PORT", type=_probe_port, help="serve /live, /ready and /metrics here"
     )
+    parser.add_argument(
+        "--relist-seconds", type=float, default=300.0, metavar="S",
+        help="compare with the API this often, should a watch have lost something (300)",
+    )  # fmt: skip
 
 
 def _probe_port(text: str) -> str:
@@ -27,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from ballast_operator.main import main
 
     try:
-        return main(args.namespace, args.probe_port, args.kubeconfig)
+        return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds)
     except KubeconfigError as error:
         print(f"ballast operator: {error}")
         return 2

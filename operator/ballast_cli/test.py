@@ -1,7 +1,7 @@
 """Run everything that needs nothing but Python: lint, types, import rules, tests.
 
 With arguments, only pytest runs, with those arguments: ./ballast test tests/broker -k recovery. Tests that need real
-Java, Prometheus, Chromium or Kubernetes run when their marker is asked for (-m java); CI does. A report of which
+disks, Java, Prometheus, Chromium or Kubernetes run when their marker is asked for (-m java); CI does. A report of which
 behaviours of docs/spec the tests show: ./ballast test --spec-report.
 """
 

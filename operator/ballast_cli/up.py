@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Stack:
         self._local = LocalCluster()
         self._operator: asyncio.subprocess.Process | None = None
         self.kubeconfig = data / "kubeconfig"
+        self.operator_settings: Sequence[str] = ()
         self.api: Any = None
 
     async def start(self) -> None:
@@ -120,12 +121,13 @@ class Stack:
                     raise
                 await asyncio.sleep(0.05)
 
-    async def _start_operator(self) -> None:
+    async def _start_operator(self, kubeconfig: Path | None = None) -> None:
         log = (self.data / "operator.log").open("ab")
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order.
         self._operator = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE,
-            stdout=log, stderr=log, env=self.environment(), start_new_session=True,
+            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, *self.operator_settings,
+            stdout=log, stderr=log, env=self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
+            start_new_session=True,
         )  # fmt: skip
         log.close()
 

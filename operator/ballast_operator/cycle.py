@@ -19,6 +19,7 @@ from ballast_operator.handlers.reassignments import ReassignmentHandler
 from ballast_operator.handlers.topics import TopicHandler, unreachable_verdict
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
+from ballast_operator.logs import CLUSTER
 from ballast_operator.metrics import Metrics
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import Key
@@ -69,6 +70,7 @@ class ClusterCycle:
         await self._connections.close()
 
     async def run(self, work: Work) -> Again:
+        CLUSTER.set(str(self._key))
         cluster = self._shared.cache.clusters.get(self._key)
         if cluster is None:
             return await self._without_cluster(work)

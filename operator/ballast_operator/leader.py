@@ -44,6 +44,7 @@ class Leader:
         self._renewed_at: float | None = None
         self._seen: tuple[str, float] = ("", 0.0)
         self._told = False
+        self._waits_for = ""
 
     @property
     def leads(self) -> bool:
@@ -66,17 +67,21 @@ class Leader:
         lease = await self._api.find(self._path)
         now = monotonic()
         if lease is None:
-            await self._api.create(self._collection, {**self._body(0), "metadata": {"name": self._name}})
+            body = self._body(0, _micro_time())
+            await self._api.create(self._collection, {**body, "metadata": {"name": self._name}})
             self._renewed_at = now
             return
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder != self.identity and holder and not self._ran_out(spec, lease["metadata"]["resourceVersion"]):
             self._renewed_at = None
+            self._tell_holder(holder)
             return
-        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self.identity)
+        taken = holder != self.identity
+        transitions = int(spec.get("leaseTransitions") or 0) + taken
+        since = _micro_time() if taken else str(spec.get("acquireTime") or _micro_time())
         # The resourceVersion makes it certain that of two only one takes it.
-        await self._api.replace(self._path, {**self._body(transitions), "metadata": lease["metadata"]})
+        await self._api.replace(self._path, {**self._body(transitions, since), "metadata": lease["metadata"]})
         self._renewed_at = now
 
     def _ran_out(self, spec: dict[str, Any], version: str) -> bool:
@@ -87,7 +92,12 @@ class Leader:
             return False
         return now - self._seen[1] > float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
 
-    def _body(self, transitions: int) -> dict[str, Any]:
+    def _tell_holder(self, holder: str) -> None:
+        if holder != self._waits_for:
+            self._waits_for = holder
+            log.info("this operator waits while %s leads", holder)
+
+    def _body(self, transitions: int, since: str) -> dict[str, Any]:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -95,7 +105,7 @@ class Leader:
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": LEASE_SECONDS,
                 "renewTime": _micro_time(),
-                "acquireTime": _micro_time(),
+                "acquireTime": since,
                 "leaseTransitions": transitions,
             },
         }
@@ -103,7 +113,7 @@ class Leader:
     def _tell(self) -> None:
         if self.leads != self._told:
             self._told = self.leads
-            log.info("this operator %s", "leads" if self._told else "waits while another leads")
+            log.info("this operator %s", "leads" if self._told else "does not lead any more")
             self._changed(self._told)
 
     async def _release(self) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -20,6 +18,7 @@ import kopf
 from aiohttp import web
 
 from ballast_operator.kubeconfig import ApiAccess, find_access
+from ballast_operator.logs import configure_logging
 from ballast_operator.model.cluster import KIND as CLUSTER_KIND
 from ballast_operator.model.cluster import PLURAL as CLUSTERS
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, VERSION, Key
@@ -27,7 +26,7 @@ from ballast_operator.model.reassignment import KIND as REASSIGNMENT_KIND
 from ballast_operator.model.reassignment import PLURAL as REASSIGNMENTS
 from ballast_operator.model.topic import KIND as TOPIC_KIND
 from ballast_operator.model.topic import PLURAL as TOPICS
-from ballast_operator.runtime import Runtime
+from ballast_operator.runtime import RELIST_SECONDS, Runtime
 
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
@@ -166,42 +165,24 @@ async def serve_probes(runtime: Runtime, at: str) -> web.AppRunner:
     return runner
 
 
-class JsonLines(logging.Formatter):
-    """One object per line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
-
-
-def configure_logging(machines: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if machines else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # Both libraries tell every connection and every event; what matters of them is told here.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-
-
-async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None) -> None:
+async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None, relist_seconds: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
-    await operate(find_access(kubeconfig), namespaces, probe_at, stop)
+    access = find_access(kubeconfig)
+    runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
+    await operate(access, namespaces, probe_at, stop, runtime=runtime)
 
 
-def main(namespaces: Sequence[str] = (), probe_at: str | None = None, kubeconfig: str | None = None) -> int:
+def main(
+    namespaces: Sequence[str] = (),
+    probe_at: str | None = None,
+    kubeconfig: str | None = None,
+    relist_seconds: float = RELIST_SECONDS,
+) -> int:
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
-    asyncio.run(_main(namespaces, probe_at, kubeconfig))
+    asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

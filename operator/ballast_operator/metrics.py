@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ballast_operator.clock import monotonic
 
 BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Sent(Collector):
+    """Counts that others keep: what was sent to the API server."""
+
+    def __init__(self, writes: Callable[[], int], requests: Callable[[], Mapping[str, int]]) -> None:
+        self._writes = writes
+        self._requests = requests
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        yield CounterMetricFamily("ballast_operator_status_writes", "Statuses written", value=self._writes())
+        requests = CounterMetricFamily(
+            "ballast_operator_api_requests", "Requests to the Kubernetes API but watches and the Lease", labels=["verb"]
+        )
+        for verb, count in sorted(self._requests().items()):
+            requests.add_metric([verb], count)
+        yield requests
 
 
 class Metrics:
@@ -32,9 +51,6 @@ class Metrics:
         )
         self._events = Counter(
             "ballast_operator_watch_events_total", "Events of the watch", ["kind"], registry=self.registry
-        )
-        self._writes = Gauge(
-            "ballast_operator_status_writes", "Statuses written since the start", registry=self.registry
         )
         self._depth = Gauge("ballast_operator_queue_depth", "Objects that wait to be looked at", registry=self.registry)
         self._oldest = Gauge(
@@ -63,13 +79,14 @@ class Metrics:
         depth: Callable[[], float],
         oldest: Callable[[], float],
         leads: Callable[[], bool],
-        writes: Callable[[], float],
+        writes: Callable[[], int],
+        requests: Callable[[], Mapping[str, int]],
     ) -> None:
         """Values that are asked for at the time of a scrape."""
         self._depth.set_function(depth)
         self._oldest.set_function(oldest)
         self._leader.set_function(lambda: float(leads()))
-        self._writes.set_function(writes)
+        self.registry.register(Sent(writes, requests))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

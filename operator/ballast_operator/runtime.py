@@ -18,6 +18,7 @@ from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.leader import Leader
+from ballast_operator.logs import about
 from ballast_operator.metrics import Metrics
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
@@ -42,10 +43,17 @@ PLURALS = {
 class Runtime:
     """Everything of one operator process."""
 
-    def __init__(self, access: ApiAccess, namespaces: Iterable[str] = (), lease_namespace: str | None = None) -> None:
+    def __init__(
+        self,
+        access: ApiAccess,
+        namespaces: Iterable[str] = (),
+        lease_namespace: str | None = None,
+        relist_seconds: float = RELIST_SECONDS,
+    ) -> None:
         self.api = KubernetesApi(access)
         self.cache = Cache()
         self.namespaces = tuple(namespaces)
+        self._relist_seconds = relist_seconds
         self.writer = Writer(self.api, self.cache)
         self.events = Events(self.api, utc_now)
         self.metrics = Metrics()
@@ -57,8 +65,9 @@ class Runtime:
         self._tasks: list[asyncio.Task[Any]] = []
         self._beat = monotonic()
         self.metrics.watch(
-            self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes
-        )
+            self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes,
+            lambda: self.api.requests,
+        )  # fmt: skip
 
     async def start(self) -> None:
         """Start what runs in the background."""
@@ -173,7 +182,7 @@ class Runtime:
         try:
             await self.api.merge(path, {"status": {"observedGeneration": broken.meta.generation, "conditions": full}})
         except (ApiError, ApiUnavailableError) as error:
-            log.warning("%s %s: status was not written: %s", kind, key, error)
+            log.warning("%s %s: status was not written: %s", kind, key, error, extra=about(kind, key))
 
     # Workers.
 
@@ -218,12 +227,12 @@ class Runtime:
     # Housekeeping.
 
     async def _keep_house(self) -> None:
-        relist_at = monotonic() + RELIST_SECONDS
+        relist_at = monotonic() + self._relist_seconds
         while True:
             await asyncio.sleep(1.0)
             self._beat = monotonic()
             if monotonic() >= relist_at:
-                relist_at = monotonic() + RELIST_SECONDS
+                relist_at = monotonic() + self._relist_seconds
                 try:
                     await self.relist()
                 except (ApiError, ApiUnavailableError) as error:
@@ -249,7 +258,7 @@ class Runtime:
             # It may be younger than the list: only an answer about itself says that it is gone.
             found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
             if found is None or found["metadata"]["uid"] != uid:
-                log.info("%s %s was deleted unheard", kind, key)
+                log.info("%s %s was deleted unheard", kind, key, extra=about(kind, key))
                 self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}})
                 if found is not None:
                     self.heard(kind, found)

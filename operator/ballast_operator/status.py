@@ -208,8 +208,10 @@ CLUSTER = _table(
     ),
     Reason("WrongCluster", FALSE, "The brokers say cluster id {found}, this object knows {expected}.",
            "Correct bootstrapServers, or create another KafkaCluster for the other cluster.", stalled=True),
-    Reason("Applying", FALSE, "Kubernetes objects are being brought into line: {error}"),
-    Reason("Deleting", FALSE, "The cluster is being deleted."),
+    Reason(
+        "VolumeTooSmall", FALSE, "Kubernetes refused to grow a volume: {error}",
+        "Use a storage class that allows it, or add a larger volume and remove this one.", stalled=True,
+    ),
 )  # fmt: skip
 
 

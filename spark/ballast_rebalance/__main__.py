@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+
+if not __package__:
+    # Run as a file: the packages lie beside this one, and nothing in it is to be found under its bare name.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from ballast_rebalance.command import add_arguments, run
 

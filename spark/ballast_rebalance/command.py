@@ -10,7 +10,8 @@ import json
 import logging
 import re
 import sys
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
     from ballast_rebalance.job import JobOptions, Outcome
     from ballast_rebalance.kubernetes_store import KubernetesStore
-    from ballast_rebalance.proposal import ProposalStore
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+log = logging.getLogger(__name__)
+MAX_MESSAGE = 4_000
+# So many times running the stream may fail without a single look.
+MAX_FAILURES = 10
 DURATIONS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 # Reasons that mean all is well; every other one but Proposed is an exit code.
 QUIET = frozenset(
@@ -77,8 +81,12 @@ def run(args: argparse.Namespace) -> int:
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
-    from ballast_rebalance.job import run_once
-    from ballast_rebalance.session import open_session
+    try:
+        from ballast_rebalance.job import run_once
+        from ballast_rebalance.session import open_session
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed; `./ballast rebalance` installs what the job needs", file=sys.stderr)
+        return 2
 
     options = job_options(args)
     store = _store(args)
@@ -86,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.stream:
             return _watch(spark, args, options, store)
-        outcome = run_once(spark, options, store)
+        outcome = told(run_once(spark, options, store), args.cluster, store)
     finally:
         spark.stop()
         if store is not None:
@@ -134,6 +142,21 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         interval_s=args.interval,
         checkpoint=args.checkpoint,
     )
+
+
+def told(outcome: Outcome, cluster: str, store: KubernetesStore | None) -> Outcome:
+    """The KafkaCluster's status says what came of the look; where it cannot, the outcome does."""
+    if store is None:
+        return outcome
+    look: dict[str, str | None] = {
+        "reason": outcome.reason,
+        "message": outcome.message[:MAX_MESSAGE],
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        # Absent fields of a merge patch would stay as an earlier look left them.
+        "proposal": outcome.submitted,
+    }
+    trouble = store.tell(cluster, look)
+    return outcome if trouble is None else replace(outcome, lacks=(*outcome.lacks, trouble))
 
 
 def show(outcome: Outcome, as_json: bool) -> None:
@@ -193,7 +216,9 @@ def _store(args: argparse.Namespace) -> KubernetesStore | None:
     return KubernetesStore(args.namespace, args.kubeconfig)
 
 
-def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: ProposalStore | None) -> int:
+def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: KubernetesStore | None) -> int:
+    from pyspark.errors import StreamingQueryException
+
     from ballast_rebalance.job import Watch, watch
     from ballast_rebalance.outcomes import OutcomeMetrics
 
@@ -203,13 +228,22 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
         metrics.serve(args.metrics_port)
 
     def listener(outcome: Outcome) -> None:
-        show(outcome, args.json)
+        show(told(outcome, args.cluster, store), args.json)
         sys.stdout.flush()
 
     watcher = Watch(spark, options, store, metrics, listener)
-    query = watch(spark, options, watcher.on_batch)
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-    return 0
+    failures = 0
+    while True:
+        seen = watcher.cycles
+        query = watch(spark, options, watcher.on_batch)
+        try:
+            query.awaitTermination()
+            return 0
+        except StreamingQueryException as error:
+            # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
+            failures = 1 if watcher.cycles > seen else failures + 1
+            if failures > MAX_FAILURES:
+                raise
+            log.warning("the stream ended and is started again: %s", str(error).splitlines()[0])
+        finally:
+            query.stop()

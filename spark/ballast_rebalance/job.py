@@ -151,8 +151,10 @@ class Watch:
         self._spark, self._options, self._store = spark, options, store
         self._metrics, self._listener = metrics, listener
         self._worth_running = 0
+        self.cycles = 0
 
     def on_batch(self, _frame: DataFrame, batch: int) -> None:
+        self.cycles += 1
         started = time.monotonic()
         outcome = self.cycle()
         self._metrics.record(outcome.reason, outcome.plan, time.monotonic() - started)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-GROUP, VERSION, PLURAL = "ballast.dev", "v1alpha1", "reassignments"
+GROUP, VERSION, PLURAL, CLUSTERS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters"
 CONFLICT, NOT_FOUND = 409, 404
 IN_POD = "KUBERNETES_SERVICE_HOST"
 
@@ -45,6 +45,16 @@ class KubernetesStore:
             GROUP, VERSION, self.namespace, PLURAL, dict(resource)
         )
         return answer
+
+    def tell(self, cluster: str, look: Mapping[str, Any]) -> str | None:
+        """Write what a look came to into the KafkaCluster's status; why not, where that is not possible."""
+        try:
+            self._objects.patch_namespaced_custom_object_status(
+                GROUP, VERSION, self.namespace, CLUSTERS, cluster, {"status": {"rebalance": dict(look)}}
+            )
+        except self._error as error:
+            return f"KafkaCluster {cluster} was not told: {error.status} {error.reason}"
+        return None
 
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None:
         """The ConfigMap goes when the Reassignment goes."""

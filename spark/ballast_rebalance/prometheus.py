@@ -37,6 +37,7 @@ DEFAULT_MAX_POINTS = 10_000
 DEFAULT_MAX_SAMPLES = 10_000_000
 DEFAULT_MAX_QUERIES = 16
 ROWS_PER_BATCH = 50_000
+SERIES_PER_SPLIT = 5_000
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,9 @@ def _quote(value: str) -> str:
 def _grouped(asks: Sequence[Ask], limit: int) -> list[InputPartition]:
     """At most `limit` splits, because each is one query at a time against a server that limits them."""
     wanted = [ask for ask in asks if ask.series != 0]
+    if all(ask.series is not None for ask in wanted):
+        # A task costs more than asking for a few thousand series.
+        limit = min(limit, 1 + sum(ask.series or 0 for ask in wanted) // SERIES_PER_SPLIT)
     # Spark reads an empty list as one split that it does not name; one that asks nothing says what is meant.
     return [Split(wanted[index::limit]) for index in range(min(limit, len(wanted)))] or [Split([])]
 

@@ -116,7 +116,7 @@ def _fills(load: ClusterLoad, plan: Plan) -> str:
     note = "" if len(rows) == before.size else f"<p>The {len(rows)} directories that change most, of {before.size}.</p>"
     return (
         '<section aria-labelledby="fills"><h2 id="fills">Directories before and after</h2>'
-        f'{note}<div class="scroll" role="region" aria-labelledby="fills" tabindex="0"><table class="wide">'
+        f'{note}<div class="scroll" role="region" aria-labelledby="fills" tabindex="0"><table class="wide fills">'
         '<caption>Fill level of each directory</caption><thead><tr><th scope="col">Broker</th>'
         '<th scope="col">Directory</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></section>"
@@ -184,7 +184,8 @@ def _flow(load: ClusterLoad, plan: Plan) -> str:
     )
     return (
         '<section aria-labelledby="flow"><h2 id="flow">Where the bytes go</h2>'
-        f"{flow_svg(flows, human_bytes)}"
+        '<div class="across" role="region" aria-labelledby="flow" tabindex="0">'
+        f"{flow_svg(flows, human_bytes)}</div>"
         "<details><summary>As a table</summary><table><caption>Bytes from and to</caption><thead><tr>"
         '<th scope="col">From</th><th scope="col">To</th><th scope="col">Bytes</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></details></section>"

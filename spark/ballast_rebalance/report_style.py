@@ -16,20 +16,23 @@ pre{padding:.8rem;border:1px solid var(--line);border-radius:.4rem;white-space:p
 .columns{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--quiet);font-size:.9rem;padding:.2rem 0}
+.scroll caption{padding:.3rem .5rem}
 th,td{padding:.3rem .5rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top;font-weight:400}
 thead th{color:var(--quiet);font-size:.85rem}
 dl{display:grid;grid-template-columns:1fr auto;gap:.3rem 1rem;margin:0;align-content:start}
 dt{color:var(--quiet)}dd{margin:0;text-align:right;font-variant-numeric:tabular-nums}
 .scroll{overflow-x:auto;max-height:36rem;overflow-y:auto;border:1px solid var(--line);border-radius:.4rem}
-.scroll:focus,pre:focus{outline:2px solid var(--after)}
+.scroll:focus,.across:focus,pre:focus{outline:2px solid var(--after)}
 .wide{min-width:34rem}
 .path{overflow-wrap:anywhere}
 .fill{display:flex;gap:.5rem;align-items:center}
 .fill svg{width:100%;min-width:5rem;height:.7rem}
 .fill span{min-width:3.6rem;text-align:right}
 .track{fill:var(--track)}rect.before{fill:var(--before)}rect.after{fill:var(--after)}
-.flow{width:100%;height:auto;max-height:40rem}
+.across{overflow-x:auto}
+.flow{width:100%;min-width:36rem;height:auto;max-height:40rem}
 .flow text{fill:var(--ink);font-size:12px}.flow path{fill:none;stroke:var(--after);stroke-opacity:.45}
 .flow path:hover{stroke-opacity:.9}
+@media(max-width:40rem){.fills{min-width:0}.fill svg{display:none}th,td{padding:.3rem}}
 @media print{.scroll{max-height:none;overflow:visible}}
 """

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 APP_NAME = "ballast-rebalance"
 DEFAULT_MASTER = "local[*]"
+# The numbers are in Python; what Java does here ends before its optimising compiler would pay.
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def open_session(
     master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
     """A session; under spark-submit the master that was submitted to, else this machine."""
-    _prepare_environment()
+    _prepare_environment(local="SPARK_ENV_LOADED" not in os.environ and (master or DEFAULT_MASTER).startswith("local"))
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.prometheus import PrometheusDataSource
@@ -37,6 +39,7 @@ def open_session(
     }
     if master and master.startswith("local"):
         defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        defaults |= {"spark.driver.extraJavaOptions": SHORT_RUN, "spark.sql.codegen.wholeStage": "false"}
     if memory:
         defaults["spark.driver.memory"] = memory
     for key, value in (defaults | (settings or {})).items():
@@ -47,10 +50,11 @@ def open_session(
     return session
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(local: bool) -> None:
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:

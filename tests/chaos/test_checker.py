@@ -16,6 +16,7 @@ from e2e.checker import (
     check_unplaced,
     partition_folder,
 )
+from e2e.clients import Worker
 from e2e.ledger import TOKEN, Ledger, token_of
 from e2e.partition_files import Cursor, Damaged, check_indexes, read_batches
 
@@ -214,3 +215,19 @@ def test_a_partition_in_two_directories_is_found(tmp_path: Path) -> None:
         (tmp_path / volume / "t-0").mkdir(parents=True)
     with pytest.raises(Damaged, match="is in 2 directories"):
         partition_folder([tmp_path / "a", tmp_path / "b"], "t", 0)
+
+
+class Idle(Worker):
+    def work(self) -> None:
+        return
+
+
+def test_a_client_that_never_started_is_joined_at_once() -> None:
+    """Interrupted between the first client's start and the last one's, a run must still end in order."""
+    ledger = Ledger(1, 1)
+    idle = Idle("idle", ledger)
+    idle.stop()
+    idle.join()
+    idle.start()
+    idle.join()
+    assert ledger.problems == []

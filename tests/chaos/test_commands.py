@@ -26,8 +26,7 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("soak", "moves"), "'soak moves' is not built yet"),
-        (("soak", "operator"), "'soak operator' is not built yet"),
+        (("soak", "operator", "--from", "3"), "'soak operator' has no --from"),
         (("soak", "sim", "--data", "somewhere"), "'soak sim' has no --seed or --data"),
         (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),
         (("soak", "kill", "--times", "0"), "--times must be at least 1"),
@@ -60,11 +59,11 @@ def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals
         while "brokers are up" not in process.stdout.readline():
             assert process.poll() is None, process.stderr and process.stderr.read()
         process.send_signal(number)
-        process.communicate(timeout=DEADLINE_S)
+        output, error = process.communicate(timeout=DEADLINE_S)
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, output + error
     assert brokers_of(tmp_path / "data") == []
 
 

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +28,7 @@ class RunningBroker:
         self.log_dirs = [folder / f"volume-{n}" for n in range(VOLUMES)]
         self.bootstrap = ""
         self.metrics = ""
+        self.on_end: list[Callable[[], object]] = []  # clients that do not outlive it
         self._process: subprocess.Popen[str] | None = None
         defaults: dict[str, str | int] = {
             "node.id": 1,
@@ -90,10 +93,21 @@ class RunningBroker:
         """SIGTERM; answers the exit code."""
         return self._end(signal.SIGTERM)
 
+    def stop_impatiently(self) -> int:
+        """SIGTERM again and again until it is gone; answers the exit code."""
+        process = self._process
+        assert process is not None
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(signal.SIGTERM)
+        return self.stop()
+
     def kill(self) -> int:
         return self._end(signal.SIGKILL)
 
     def _end(self, number: int) -> int:
+        while self.on_end:
+            self.on_end.pop()()
         process, self._process = self._process, None
         if process is None:
             return 0

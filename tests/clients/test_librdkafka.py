@@ -35,12 +35,13 @@ PATIENCE_S = 30.0
 
 def admin(broker: RunningBroker) -> AdminClient:
     """One for all: whoever lets go of it cancels what it was asked."""
-    return _admin(broker.bootstrap)
+    if broker.bootstrap not in _admins:
+        _admins[broker.bootstrap] = AdminClient({"bootstrap.servers": broker.bootstrap})
+        broker.on_end.append(functools.partial(_admins.pop, broker.bootstrap))
+    return _admins[broker.bootstrap]
 
 
-@functools.cache
-def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
+_admins: dict[str, AdminClient] = {}
 
 
 def create(broker: RunningBroker, topic: str, partitions: int = 1, **config: str) -> None:
@@ -49,9 +50,17 @@ def create(broker: RunningBroker, topic: str, partitions: int = 1, **config: str
 
 
 def producer(broker: RunningBroker, **config: Any) -> Producer:
-    return Producer(
-        {"bootstrap.servers": broker.bootstrap, "linger.ms": 5} | {k.replace("_", "."): config[k] for k in config}
-    )
+    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "linger.ms": 5}
+    made = Producer(settings | {name.replace("_", "."): value for name, value in config.items()})
+    broker.on_end.append(functools.partial(end_producer, made))
+    return made
+
+
+def end_producer(sender: Producer) -> None:
+    """Else it looks for a broker that is gone until the tests end, and says so on the terminal."""
+    sender.purge()
+    sender.flush(PATIENCE_S)
+    sender.close()
 
 
 def send(sender: Producer, topic: str, values: Iterable[bytes], **how: Any) -> list[Message]:

@@ -1,10 +1,11 @@
 """What the pages name exists: commands of the script, and paths."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from ballast_cli.__main__ import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,9 +16,7 @@ PATH = re.compile(rf"(?<![\w/.-])((?:{FOLDERS})/[\w./*-]*|\.ci/run)")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_is_known_to_the_dispatcher(page: Path) -> None:
-    for name in sorted(set(COMMAND.findall(page.read_text("utf-8")))):
-        done = subprocess.run([ROOT / "ballast", name, "--help"], capture_output=True, text=True, timeout=30)
-        assert "there is no command" not in done.stderr, f"{page.name} names ./ballast {name}"
+    assert set(COMMAND.findall(page.read_text("utf-8"))) <= set(MODULES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

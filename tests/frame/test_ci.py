@@ -43,9 +43,10 @@ def run_ci(tmp_path):
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:8]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:9]] == [
         ["test", "ok"],
         ["simulation", "no"],
+        ["disks", "no"],
         ["java", "no"],
         ["prometheus", "ok"],
         ["chromium", "no"],

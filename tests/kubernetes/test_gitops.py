@@ -18,8 +18,8 @@ from e2e.kubernetes.world import TRY, World, reassignment, topic
 pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(TRY not in os.environ, reason=f"not shown on a real Kubernetes yet; {TRY}=1 tries"),
     pytest.mark.spec("OPR-33"),
+    pytest.mark.skipif(TRY not in os.environ, reason=f"not shown on a real Kubernetes yet; {TRY}=1 tries"),
 ]
 TOPIC = "committed"
 LABEL = "ballast-e2e/from"

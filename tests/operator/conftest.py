@@ -1,5 +1,36 @@
+"""One cluster for all scenarios that leave it as they found it; it ends with the last test of this directory."""
+
+from __future__ import annotations
+
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+HERE = Path(__file__).parent
 # What the tests of this room share lies beside them; pytest imports test files alone.
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(HERE))
+
+from world import World  # noqa: E402
+
+running: list[World] = []
+
+
+@pytest.fixture(scope="session")
+def ballast_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Three brokers with three volumes each, and an operator."""
+    found = World(tmp_path_factory.mktemp("world"))
+    running.append(found)
+    found.start()
+    volumes = [{"name": name, "size": "4Gi"} for name in ("a", "b", "c")]
+    found.start_cluster(brokers=3, volumes=volumes, resyncSeconds=2)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or HERE not in nextitem.path.parents:
+        while running:
+            running.pop().stop()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 import pytest
-from world import World
+from world import LEASE, World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import TopicPartition
@@ -18,22 +19,13 @@ pytestmark = [
     # The client library leaves sockets that failed to connect to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-KILLS = 6
+KILLS = 4
 TOPICS = 60
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("world"))
-    try:
-        found.start()
-        volumes = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
-        found.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": volumes, "resyncSeconds": 5})
-        found.until_ready("KafkaCluster", "demo", 90)
-        found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
-        yield found
-    finally:
-        found.stop()
+def world(ballast_world: World) -> World:
+    return ballast_world
 
 
 @pytest.mark.spec("OPR-04")
@@ -55,8 +47,7 @@ def test_killed_again_and_again_while_topics_and_reassignments_are_worked_on(wor
         world.topic(name, partitions=2, replicas=2, config={"retention.ms": 1000000 + index}, deletionPolicy=policy)
         end = time.monotonic() + chance.random() / 10
         world.until("a moment passes", lambda: time.monotonic() > end)  # noqa: B023
-    for name in names:
-        world.until_ready("KafkaTopic", name, 90)
+    world.until_all_ready(names)
     for index in range(5, TOPICS, 20):
         world.until_phase(f"move-{index}", "Succeeded")
     seen = world.view()
@@ -78,8 +69,7 @@ def test_after_all_that_deletion_still_follows_the_policy(world: World) -> None:
     for name in names:
         world.delete("KafkaTopic", name)
     world.restart_operator()
-    for name in names:
-        world.until_gone("KafkaTopic", name, 60)
+    world.until("they are gone", lambda: not set(names) & {b["metadata"]["name"] for b in world.list("KafkaTopic")}, 60)
     left = world.view().topics
     assert [name for name in names if name in left] == [name for index, name in enumerate(names) if index % 2 == 0]
 
@@ -89,31 +79,48 @@ def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(wo
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=world.bootstrap.split(","), acks="all", batch_size=1 << 20)
-    for _ in range(100):
-        producer.send("moving", bytes(100_000), partition=3)
+    for index in range(80):
+        producer.send("moving", bytes(100_000), partition=2 + index % 2)
     producer.flush(60)
     producer.close()
     rows = [{"topic": "moving", "partition": 3, "replicas": [2, 1]}]
     world.reassign("middle", partitions=rows, throttle={"interBroker": "1Mi"})
+    lost = [{"topic": "moving", "partition": 2, "replicas": [0, 1]}]
+    world.reassign("robbed", partitions=lost, throttle={"interBroker": "1Mi"})
+    world.until_phase("robbed", "Running", "Verifying")
     world.until("it moves", lambda: TopicPartition("moving", 3) in world.view().ongoing)
     world.kill_operator()
     assert world.run(observe_broker_configs(world.kafka, [2]))[2] != {}
+    for name in (world.get("Reassignment", "robbed") or {})["status"]["plan"]["configMaps"]:
+        world.api("delete", path_of("v1", "configmaps", "default", name))
     world.restart_operator()
+    world.until_reason("Reassignment", "robbed", "PlanLost")
     world.until_phase("middle", "Succeeded")
-    assert world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+    def unthrottled() -> bool:
+        return world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
+
+    world.until("no throttle is left", unthrottled)
 
 
 @pytest.mark.spec("OPR-04")
 def test_of_two_operators_one_acts_and_the_other_takes_over_in_time(world: World) -> None:
     other = world.start_another_operator()
     log = world.data / "other.log"
-    world.until("the other one runs", lambda: other.poll() is None and log.exists(), 20)
+    world.until("the other one waits", lambda: log.exists() and "this operator waits" in log.read_text(), 60)
     world.topic("with-two", partitions=1)
     world.until_ready("KafkaTopic", "with-two")
-    lease = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
-    holder = world.api("get", lease)["spec"]["holderIdentity"]
-    world.kill_operator()
-    world.until("the other one leads", lambda: world.api("get", lease)["spec"]["holderIdentity"] != holder, 15)
+    before = world.api("get", LEASE)["spec"]
+    world.kill_operator(keep_lease=True)
+
+    def taken() -> dict[str, Any] | None:
+        found: dict[str, Any] = world.api("get", LEASE)["spec"]
+        return found if found["holderIdentity"] != before["holderIdentity"] else None
+
+    after = world.until("the other one leads", taken, 60)
     world.topic("after", partitions=1)
     world.until_ready("KafkaTopic", "after")
     assert "this operator leads" in log.read_text()
+    assert other.poll() is None
+    gap = datetime.fromisoformat(after["acquireTime"]) - datetime.fromisoformat(before["renewTime"])
+    assert gap.total_seconds() < 15

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from world import World
 
 from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.model.kafka import ReplicaId
 
 pytestmark = [
     pytest.mark.timeout(240),
@@ -25,10 +27,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     found = World(tmp_path_factory.mktemp("world"))
     try:
         found.start()
+        found.topic("orders", partitions=6, replicas=3)
+        found.until_reason("KafkaTopic", "orders", "ClusterNotFound", 60)
         apply(found)
+        found.until_reason("KafkaTopic", "orders", "ClusterStarting", 60)
         found.until_ready("KafkaCluster", "demo", 90)
         found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
-        found.topic("orders", partitions=6, replicas=3)
         found.until_ready("KafkaTopic", "orders")
         yield found
     finally:
@@ -36,12 +40,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def apply(world: World, **spec: Any) -> None:
-    world.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": VOLUMES, "resyncSeconds": 5, **spec})
+    world.apply("KafkaCluster", "demo", {"brokers": 3, "volumes": VOLUMES, "resyncSeconds": 2, **spec})
 
 
 def pods(world: World) -> dict[str, dict[str, Any]]:
     found = world.objects("v1", "pods", "ballast.dev/cluster=demo")
     return {pod["metadata"]["name"]: pod for pod in found}
+
+
+def named(world: World, part: str) -> str:
+    """The Reassignment with this in its name; empty while there is none."""
+    return next((r["metadata"]["name"] for r in world.list("Reassignment") if part in r["metadata"]["name"]), "")
 
 
 def until_in_sync(world: World) -> None:
@@ -96,7 +105,7 @@ def test_what_is_built(world: World) -> None:
 
 
 @pytest.mark.spec("OPR-42")
-def test_scale_up_proposes_and_scale_down_drains_first(world: World) -> None:
+def test_scale_up_proposes_and_scale_down_holds_until_everything_is_drained(world: World) -> None:
     apply(world, brokers=4)
     world.until_ready("KafkaCluster", "demo", 60)
     world.until("broker 3 is online", lambda: 3 in world.view().brokers and world.view().brokers[3].online)
@@ -107,7 +116,20 @@ def test_scale_up_proposes_and_scale_down_drains_first(world: World) -> None:
     assert proposals[0]["spec"]["approval"] == "Required"
     world.reassign("give", partitions=[{"topic": "orders", "partition": n, "replicas": [3, 1, 2]} for n in range(3)])
     world.until_phase("give", "Succeeded")
+    world.topic("everywhere", partitions=1, replicas=4)
+    world.until_ready("KafkaTopic", "everywhere")
     with producing(world) as errors:
+        apply(world)
+        # A partition with as many replicas as brokers has no other place: the broker stays, and it is said why.
+        assert "everywhere-0" in world.until_reason("KafkaCluster", "demo", "ScaleDownHeld", 60)
+        assert "demo-3" in pods(world)
+        assert 3 in world.view().topics["everywhere"].partitions[0].replicas
+        apply(world, brokers=4)
+        world.until_ready("KafkaCluster", "demo", 60)
+        world.patch("KafkaTopic", "everywhere", {"spec": {"replicas": 3}})
+        world.until("three replicas", lambda: world.view().topics["everywhere"].replication_factor == 3, 60)
+        for one in world.list("Reassignment"):
+            world.delete("Reassignment", one["metadata"]["name"])
         apply(world)
         world.until("the pod of broker 3 is gone", lambda: "demo-3" not in pods(world), 90)
         world.until_ready("KafkaCluster", "demo", 60)
@@ -121,28 +143,6 @@ def test_scale_up_proposes_and_scale_down_drains_first(world: World) -> None:
 
 
 @pytest.mark.spec("OPR-42")
-def test_a_scale_down_that_cannot_finish_holds_and_says_what_is_left(world: World) -> None:
-    apply(world, brokers=4)
-    world.until("broker 3 is online", lambda: 3 in world.view().brokers and world.view().brokers[3].online, 60)
-    world.topic("everywhere", partitions=1, replicas=4)
-    world.until_ready("KafkaTopic", "everywhere")
-    apply(world)
-    message = world.until_reason("KafkaCluster", "demo", "ScaleDownHeld", 60)
-    assert "everywhere-0" in message
-    assert "demo-3" in pods(world)
-    assert 3 in world.view().topics["everywhere"].partitions[0].replicas
-    apply(world, brokers=4)
-    world.until_ready("KafkaCluster", "demo", 60)
-    world.patch("KafkaTopic", "everywhere", {"spec": {"replicas": 3}})
-    world.until("three replicas", lambda: world.view().topics["everywhere"].replication_factor == 3, 60)
-    for one in world.list("Reassignment"):
-        world.delete("Reassignment", one["metadata"]["name"])
-    apply(world)
-    world.until("the pod of broker 3 is gone", lambda: "demo-3" not in pods(world), 90)
-    world.until_ready("KafkaCluster", "demo", 60)
-
-
-@pytest.mark.spec("OPR-42")
 def test_brokers_that_vote_cannot_be_removed(world: World) -> None:
     apply(world, brokers=2)
     assert "at least 3" in world.until_reason("KafkaCluster", "demo", "VotersCannotChange")
@@ -151,11 +151,12 @@ def test_brokers_that_vote_cannot_be_removed(world: World) -> None:
     world.until_ready("KafkaCluster", "demo")
 
 
+@pytest.mark.spec("OPR-43")
 @pytest.mark.spec("OPR-44")
-def test_a_changed_configuration_rolls_while_clients_go_on(world: World) -> None:
+def test_a_changed_configuration_and_another_volume_roll_while_clients_go_on(world: World) -> None:
     before = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
     with producing(world) as errors:
-        apply(world, config={"num.partitions": 2})
+        apply(world, config={"num.partitions": 2}, volumes=[*VOLUMES, {"name": "c", "size": "4Gi"}])
 
         def rolled() -> bool:
             after = {name: pod["metadata"]["uid"] for name, pod in pods(world).items()}
@@ -165,17 +166,26 @@ def test_a_changed_configuration_rolls_while_clients_go_on(world: World) -> None
         world.until_ready("KafkaCluster", "demo", 60)
     assert errors == []
     assert all(part.leader >= 0 for part in world.view().topics["orders"].partitions.values())
+    assert len(world.view().directories) == 9
 
 
 @pytest.mark.spec("OPR-43")
-def test_a_volume_is_added_and_another_one_drained_and_removed(world: World) -> None:
+def test_a_volume_is_drained_and_removed(world: World) -> None:
     spec = {"config": {"num.partitions": 2}}
     more = [*VOLUMES, {"name": "c", "size": "4Gi"}]
-    apply(world, volumes=more, **spec)
-    world.until("each broker has three directories", lambda: len(world.view().directories) == 9, 150)
-    world.until_ready("KafkaCluster", "demo", 60)
     less = [more[0], more[2]]
+    # So slow that it can be cancelled on the way; what is in the volume stays there then, and the volume with it.
+    world.fill(["orders"], partitions=6, records=3)
+    apply(world, volumes=less, rebalance={"throttle": {"intraBroker": "10k"}}, **spec)
+    drain = world.until(
+        "a drain", lambda: [r for r in world.list("Reassignment") if "drain-volumes" in r["metadata"]["name"]]
+    )
+    name = drain[0]["metadata"]["name"]
+    world.until_phase(name, "Running")
+    world.patch("Reassignment", name, {"spec": {"cancel": True}})
+    assert name in world.until_reason("KafkaCluster", "demo", "VolumeHeld")
     apply(world, volumes=less, **spec)
+    world.delete("Reassignment", name)
 
     def unmounted() -> bool:
         mounted = [
@@ -232,6 +242,53 @@ def test_volumes_grow_but_do_not_shrink(world: World) -> None:
     world.until_ready("KafkaCluster", "demo")
 
 
+@pytest.mark.spec("OPR-46")
+def test_a_directory_that_fails_is_shown_and_its_replicas_are_made_elsewhere(world: World) -> None:
+    spec = {"config": {"num.partitions": 2}, "volumes": [{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}]}
+    apply(world, storage={"onDirectoryFailure": "Drain"}, **spec)
+    world.topic("precious", replicaAssignment=[[1, 0]] * 4)
+    world.until_ready("KafkaTopic", "precious")
+    world.patch("KafkaTopic", "precious", {"metadata": {"annotations": {"ballast.dev/paused": "true"}}})
+    world.fill(["precious"], partitions=4, records=2)
+    held = {
+        log.path for replica, log in world.view().logs.items() if (replica.topic, replica.broker) == ("precious", 1)
+    }
+    lost = next(path for path in sorted(held) if (path and "/c-demo-1/" in path) or (path and "/c/" in path))
+    Path(lost).rename(f"{lost}.lost")
+    Path(lost).write_text("a disk that is gone")
+    # Nothing is asked of a disk at rest; whoever makes a log finds out.
+    world.topic("finder", replicaAssignment=[[1]] * 6)
+
+    def failed() -> bool:
+        rows = (world.get("KafkaCluster", "demo") or {})["status"]["brokers"][1]["directories"]
+        return any(row["path"] == lost and not row["online"] for row in rows)
+
+    world.until("the status shows it", failed, 60)
+    assert lost in world.until_reason("KafkaCluster", "demo", "DirectoryFailed")
+    healed = world.until("a Reassignment", lambda: named(world, "-heal-"))
+    # What has a copy on every other broker has no place to go to, and is told; everything else went.
+    world.until_phase(healed, "Succeeded", "Failed", seconds=90)
+
+    def elsewhere() -> bool:
+        seen = world.view()
+        parts = seen.topics["precious"].partitions.items()
+        return all(
+            len(p.isr) == 2 and (1 not in p.replicas or ReplicaId("precious", n, 1) in seen.logs) for n, p in parts
+        )
+
+    world.until("every replica is whole again", elsewhere, 60)
+    told = {event["reason"] for event in world.objects("v1", "events") if event["involvedObject"]["name"] == "demo"}
+    assert "DirectoryFailed" in told
+    Path(lost).unlink()
+    Path(f"{lost}.lost").rename(lost)
+    for name in ("precious", "finder"):
+        world.delete("KafkaTopic", name)
+    apply(world, **spec)
+    world.api("delete", path_of("v1", "pods", "default", "demo-1"))
+    world.until("the disk is back", lambda: not failed(), 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
 @pytest.mark.spec("OPR-45")
 def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World) -> None:
     cluster_id = world.view().cluster_id
@@ -244,3 +301,9 @@ def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World
     world.until_ready("KafkaCluster", "demo", 90)
     world.until("the same cluster", lambda: world.view().cluster_id == cluster_id)
     world.until_ready("KafkaTopic", "orders", 60)
+
+
+@pytest.mark.spec("OPR-03")
+def test_what_happened_to_the_cluster_was_told_in_events(world: World) -> None:
+    told = {event["reason"] for event in world.objects("v1", "events") if event["involvedObject"]["name"] == "demo"}
+    assert {"Rolling", "RollWaits", "ScalingDown", "ScaleDownHeld", "DrainingVolume", "VolumeHeld", "Ready"} <= told

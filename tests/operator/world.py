@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from apache import free_ports
+
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack
+from ballast_local.workloads import node
 from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.kafka import KafkaView
@@ -28,6 +31,7 @@ T = TypeVar("T")
 API = "ballast.dev/v1alpha1"
 PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
 Body = dict[str, Any]
+LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
 
 
 class World:
@@ -41,6 +45,9 @@ class World:
         self._thread = threading.Thread(target=self._loop.run_forever, name="world", daemon=True)
         self._thread.start()
         self._stack = Stack(data)
+        (self.probe_port,) = free_ports(1)
+        # A lost watch event is found out soon, where in production minutes would do.
+        self._stack.operator_settings = ("--relist-seconds", "3", "--probe-port", str(self.probe_port))
         self._kafka: KafkaConnection | None = None
         self._others: list[subprocess.Popen[bytes]] = []
 
@@ -50,13 +57,36 @@ class World:
     def start(self) -> None:
         self.run(self._stack.start(), 90)
 
+    def start_cluster(self, **spec: Any) -> None:
+        """The cluster of all scenarios, waited for."""
+        self.apply("KafkaCluster", self.cluster, spec)
+        self.bootstrap = self.until_ready("KafkaCluster", self.cluster, 90)["status"]["bootstrapServers"]
+
+    def fill(self, topics: Iterable[str], partitions: int, records: int, size: int = 100_000) -> None:
+        """So many records of this size into each partition."""
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=10
+        )
+        try:
+            for topic in topics:
+                for index in range(records * partitions):
+                    producer.send(topic, bytes(size), partition=index % partitions)
+            producer.flush(60)
+        finally:
+            producer.close()
+
     def stop(self) -> None:
         for process in self._others:
             process.kill()
             process.wait(10)
         if self._kafka is not None:
             self.run(self._kafka.close())
+        # Nothing that the brokers hold is needed any more.
+        node.STOP_SECONDS, before = 0.0, node.STOP_SECONDS
         self.run(self._stack.stop(), 90)
+        node.STOP_SECONDS = before
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -72,15 +102,27 @@ class World:
     def operator_log(self) -> str:
         return (self.data / "operator.log").read_text()
 
-    def kill_operator(self) -> None:
-        """kill -9."""
+    def kill_operator(self, keep_lease: bool = False) -> None:
+        """kill -9. The Lease that it leaves behind is taken away, unless the ten seconds of it are what is tested."""
         process = self._stack._operator
         assert process is not None
         process.send_signal(signal.SIGKILL)
         self.run(process.wait())
+        if not keep_lease:
+            self.api("delete", LEASE)
 
-    def restart_operator(self) -> None:
-        self.run(self._stack._start_operator())
+    @property
+    def kubeconfig(self) -> Path:
+        return self._stack.kubeconfig
+
+    def restart_operator(self, kubeconfig: Path | None = None) -> None:
+        """With another kubeconfig than its own, if one is given."""
+        self.run(self._stack._start_operator(kubeconfig))
+
+    def leader(self) -> str:
+        """Who holds the Lease; empty while nobody does."""
+        lease = self.run(self._stack.api.find(LEASE))
+        return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
     def start_another_operator(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "KUBECONFIG": str(self._stack.kubeconfig)}
@@ -144,7 +186,7 @@ class World:
                 return value
             if time.monotonic() > deadline:
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n{self._evidence()}")
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def condition(self, kind: str, name: str) -> tuple[str, str, str]:
         """(status, reason, message) of Ready for the present spec; empty while the operator has not seen it."""
@@ -159,6 +201,20 @@ class World:
     def until_ready(self, kind: str, name: str, seconds: float = 40.0) -> Body:
         self.until(f"{kind} {name} is Ready", lambda: self.condition(kind, name)[0] == "True", seconds)
         return self.get(kind, name) or {}
+
+    def until_all_ready(self, names: Iterable[str], seconds: float = 90.0) -> None:
+        """Of KafkaTopics."""
+        wanted = set(names)
+
+        def ready() -> set[str]:
+            return {
+                body["metadata"]["name"]
+                for body in self.list("KafkaTopic")
+                if body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+                and any(c["type"] == "Ready" and c["status"] == "True" for c in body["status"]["conditions"])
+            }
+
+        self.until(f"{len(wanted)} topics are Ready", lambda: wanted <= ready(), seconds)
 
     def until_reason(self, kind: str, name: str, reason: str, seconds: float = 40.0) -> str:
         self.until(f"{kind} {name} says {reason}", lambda: self.condition(kind, name)[1] == reason, seconds)
@@ -205,4 +261,4 @@ class World:
         return self.until("Kafka answers", look, 60)  # type: ignore[return-value]
 
 
-__all__ = ["API", "ApiError", "World"]
+__all__ = ["API", "LEASE", "ApiError", "World"]

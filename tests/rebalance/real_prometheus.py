@@ -13,18 +13,42 @@ from pathlib import Path
 
 from ballast_rebalance.prometheus_http import Endpoint, PrometheusError
 
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
+
+
+class Targets:
+    """What Prometheus scrapes, by job; it may change while Prometheus runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "targets.json"
+
+    def set(self, jobs: dict[str, Sequence[str]]) -> None:
+        groups = [{"labels": {"job": job}, "targets": list(targets)} for job, targets in jobs.items()]
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(groups), encoding="utf-8")
+        fresh.rename(self.file)
 
 
 @contextmanager
 def prometheus(directory: Path, ports: Sequence[int], interval: str = "1s") -> Iterator[Endpoint]:
     """Runs until the block ends; yields when the first scrape of every target has succeeded."""
+    with prometheus_of(directory, {"ballast": [f"127.0.0.1:{port}" for port in ports]}, interval) as (endpoint, _):
+        yield endpoint
+
+
+@contextmanager
+def prometheus_of(
+    directory: Path, jobs: dict[str, Sequence[str]], interval: str = "1s", rules: Path | None = None
+) -> Iterator[tuple[Endpoint, Targets]]:
+    """The same with targets of several jobs, which can be changed, and with rules."""
     binary = shutil.which("prometheus")
     assert binary is not None, "these tests need Prometheus on the PATH"
+    targets = Targets(directory)
+    targets.set(jobs)
+    job = {"job_name": "ballast", "file_sd_configs": [{"files": [str(targets.file)], "refresh_interval": "1s"}]}
+    times = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+    settings = {"global": times, "scrape_configs": [job], "rule_files": [str(rules)] if rules else []}
     config = directory / "prometheus.yml"
-    targets = [f"127.0.0.1:{port}" for port in ports]
-    job = {"job_name": "ballast", "static_configs": [{"targets": targets}]}
-    settings = {"global": {"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": [job]}
     config.write_text(json.dumps(settings), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -37,8 +61,8 @@ def prometheus(directory: Path, ports: Sequence[int], interval: str = "1s") -> I
     )  # fmt: skip
     endpoint = Endpoint(f"http://127.0.0.1:{port}", attempts=1)
     try:
-        wait_for(lambda: endpoint.scalar("sum(up)") == len(ports))
-        yield endpoint
+        wait_for(lambda: endpoint.scalar("sum(up)") == sum(map(len, jobs.values())))
+        yield endpoint, targets
     finally:
         process.terminate()
         process.wait(DEADLINE_S)

@@ -121,6 +121,36 @@ async def _config_maps(store: KubernetesStore) -> None:
     }
 
 
+VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "list"}
+
+
+@pytest.mark.spec("REB-01")
+def test_the_drivers_role_is_what_the_driver_was_seen_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
+    asyncio.run(with_store(tmp_path, _seen))
+
+
+async def _seen(store: KubernetesStore) -> None:
+    seen: set[tuple[str, str]] = set()
+    plain = store._client.rest_client.request
+
+    def recording(method: str, url: str, **more: Any) -> Any:
+        parts = url.split("?")[0].split(f"/namespaces/{NAMESPACE}/")[1].split("/")
+        resource = parts[0] if len(parts) < 3 else f"{parts[0]}/{parts[2]}"
+        seen.add((resource, VERBS[method]))
+        return plain(method, url, **more)
+
+    store._client.rest_client.request = recording
+    for band in (0.10, 0.05):
+        _, resources = proposed(band)
+        await asyncio.to_thread(submit, resources, store)
+    look = {"reason": "Balanced", "message": "", "time": "2026-01-02T03:04:05Z", "proposal": None}
+    told = await asyncio.to_thread(store.tell, "absent", look)
+    assert "absent was not told: 404" in str(told)
+    role = yaml.safe_load((ROOT / "manifests" / "spark" / "role.yaml").read_text(encoding="utf-8"))
+    assert seen == {(name, verb) for rule in role["rules"] for name in rule["resources"] for verb in rule["verbs"]}
+
+
 @pytest.mark.java
 @pytest.mark.timeout(600)
 @pytest.mark.spec("REB-08", "OPR-32")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.sim.clients import Ledger
+from tests.sim.disk import Folder
 from tests.sim.machine import Machine
 
 from ballast_wire.names import TopicPartition
@@ -83,6 +84,23 @@ def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> 
                 f"{[(first.get(o), copy.get(o)) for o in differing]}"
             )
     return first
+
+
+def check_one_log_each(machine: Machine, partitions: Iterable[TopicPartition], directories: Iterable[str]) -> None:
+    """Whatever was moved, cancelled or killed: one current log of each partition, and no copy that nobody finishes."""
+    names = [name for path in directories for name in entries(machine, path)]
+    for partition in partitions:
+        current = names.count(f"{partition.topic}-{partition.partition}")
+        if current != 1:
+            raise Broken(f"one current log: {machine.host} has {current} of {partition}: {sorted(names)}")
+    left = [name for name in names if name.endswith("-future")]
+    if left:
+        raise Broken(f"no copy is left over: {machine.host} has {left}")
+
+
+def entries(machine: Machine, path: str) -> list[str]:
+    folder = machine.store.find(path)
+    return sorted(folder.entries) if isinstance(folder, Folder) else []
 
 
 def check_ledger(ledger: Ledger, final: dict[TopicPartition, dict[int, bytes]]) -> None:

@@ -7,7 +7,9 @@ on with the next record; it never sends the same twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +112,35 @@ async def create_topic(client: SimClient, name: str, partitions: int, replicas: 
         await asyncio.sleep(RETRY_S)
 
 
+async def move_replica(client: SimClient, host: str, partition: TopicPartition, path: str) -> None:
+    """Asked once; whoever is asked may be down or may refuse."""
+    kind = message("AlterReplicaLogDirsRequest")
+    topic = kind.AlterReplicaLogDir.AlterReplicaLogDirTopic(
+        version=2, name=partition.topic, partitions=[partition.partition]
+    )
+    request = kind(dirs=[kind.AlterReplicaLogDir(version=2, path=path, topics=[topic])])
+    with contextlib.suppress(OSError, TimeoutError):
+        await client.ask(host, request, 2)
+
+
+async def reassign(client: SimClient, wanted: Mapping[TopicPartition, list[int] | None]) -> bool:
+    """Asks for these replicas, or for an end of what is under way (None). Whether all of it was taken."""
+    kind = message("AlterPartitionReassignmentsRequest")
+    part = kind.ReassignableTopic.ReassignablePartition
+    topics: dict[str, list[Any]] = {}
+    for partition, replicas in wanted.items():
+        topics.setdefault(partition.topic, []).append(
+            part(version=0, partition_index=partition.partition, replicas=replicas)
+        )
+    request = kind(
+        timeout_ms=2000,
+        topics=[kind.ReassignableTopic(version=0, name=name, partitions=each) for name, each in topics.items()],
+    )
+    answer = await client.ask_any(request, 0)
+    errors = [part.error_code for topic in answer.responses for part in topic.partitions]
+    return not answer.error_code and not any(errors)
+
+
 async def produce_for_ever(
     client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random
 ) -> None:
@@ -120,7 +151,7 @@ async def produce_for_ever(
         number += len(values)
         ledger.sent.update(values)
         await _produce(client, ledger, partition, values)
-        await asyncio.sleep(rng.expovariate(20))
+        await asyncio.sleep(rng.expovariate(6))
 
 
 async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition, values: list[bytes]) -> None:

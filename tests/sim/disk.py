@@ -147,8 +147,11 @@ class SimDisk:
         self._alive = False
         self._store.locks -= self._held
 
-    def touch(self, path: str, growth: int = 0) -> None:
-        """Every call comes through here: is the process alive, does the disk answer, is there room?"""
+    def touch(self, path: str, growth: int = 0, *, reading: bool = False) -> None:
+        """Every call comes through here: is the process alive, does the disk answer, is there room?
+
+        A file system that became read-only can still be read.
+        """
         if not self._alive:
             raise Crashed
         self.calls += 1
@@ -157,7 +160,7 @@ class SimDisk:
             self.on_crash()
             raise Crashed
         for prefix, code in self._store.failing.items():
-            if path == prefix or path.startswith(prefix + "/"):
+            if (path == prefix or path.startswith(prefix + "/")) and not (reading and code == errno.EROFS):
                 raise OSError(code, errno.errorcode[code], path)
         if growth > 0:
             for prefix, capacity in self._store.capacity.items():
@@ -187,7 +190,7 @@ class SimDisk:
         return self._folder(head or "/"), name
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> SimFile:
-        self.touch(path)
+        self.touch(path, reading=not (create or writable))
         entry = self._store.find(path)
         if entry is None:
             if not create:
@@ -200,23 +203,23 @@ class SimDisk:
         return SimFile(self, self._store, path, entry)
 
     def exists(self, path: str) -> bool:
-        self.touch(path)
+        self.touch(path, reading=True)
         return self._store.find(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        self.touch(path)
+        self.touch(path, reading=True)
         return isinstance(self._store.find(path), Folder)
 
     def list(self, path: str) -> list[str]:
-        self.touch(path)
+        self.touch(path, reading=True)
         return sorted(self._folder(path).entries)
 
     def size(self, path: str) -> int:
-        self.touch(path)
+        self.touch(path, reading=True)
         return len(self._file(path).data)
 
     def modified_ms(self, path: str) -> int:
-        self.touch(path)
+        self.touch(path, reading=True)
         return self._file(path).modified_ms
 
     def make_directory(self, path: str) -> None:
@@ -265,7 +268,7 @@ class SimDisk:
         self._folder(path).sync()
 
     def read_bytes(self, path: str) -> bytes:
-        self.touch(path)
+        self.touch(path, reading=True)
         return bytes(self._file(path).data)
 
     def write_atomically(self, path: str, data: bytes) -> None:
@@ -285,7 +288,7 @@ class SimDisk:
         return len(data)
 
     def usage(self, path: str) -> Usage:
-        self.touch(path)
+        self.touch(path, reading=True)
         total = self._store.capacity.get(path, DEFAULT_CAPACITY)
         return Usage(total, max(0, total - self._store.used(path)))
 
@@ -311,7 +314,7 @@ class SimFile:
         self._inode = inode
 
     def pread(self, size: int, position: int) -> bytes:
-        self._disk.touch(self._path)
+        self._disk.touch(self._path, reading=True)
         return bytes(self._inode.data[position : position + size])
 
     def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
@@ -325,7 +328,7 @@ class SimFile:
         self._inode.modified_ms = self._store.wall_ms()
 
     def size(self) -> int:
-        self._disk.touch(self._path)
+        self._disk.touch(self._path, reading=True)
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:

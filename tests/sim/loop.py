@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -80,6 +81,9 @@ class SimLoop(asyncio.BaseEventLoop):
             if handle._context is not None and handle._context.get(NODE) == node:
                 handle.cancel()
         for task in self.tasks_of(node):
+            coroutine: Any = task.get_coro()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()  # its first step is among those that were cancelled
             task.cancel()
 
     # what BaseEventLoop asks of a concrete loop

@@ -112,7 +112,8 @@ class Machine:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self.failures.append(error)
+            if not self.store.failing:  # else it has a reason to end
+                self.failures.append(error)
             self._loop.call_soon(self.kill, context=contextvars.Context())
 
     def kill(self) -> None:

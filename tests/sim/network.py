@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ballast_broker.net_reply import Dispatch, Pending, Reply
-from ballast_wire.fast.reader import MalformedRequest
+from tests.sim.disk import Crashed
+
+from ballast_broker.net_reply import Dispatch, Pending
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
 
 LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
+ACCEPT_S = 0.02
 
 
 class Listener(NamedTuple):
@@ -130,8 +133,21 @@ class SimPeer:
         self.callbacks.append(callback)
 
 
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request and what became of it."""
+
+    frame: bytes
+    answer: asyncio.Future[bytes]
+    data: bytes | None = None
+
+
 class SimChannel:
-    """One connection: requests are handled in order at the other end, answers come in the same order."""
+    """One connection: requests are handled in order at the other end, answers come in the same order.
+
+    One message travels at a time in each direction, the others wait behind it. Everything that happens on the way is
+    a timer in the context of the side that connected; it dies with that side, as the packets of a dead host do.
+    """
 
     def __init__(self, fabric: Fabric, source: str, listener: Listener) -> None:
         self.source = source
@@ -141,10 +157,13 @@ class SimChannel:
         self._peer = SimPeer(source, listener.name)
         self._closed = False
         self._correlation_id = 0
-        self._waiting: set[asyncio.Future[Any]] = set()
-        self._there = asyncio.Lock()
-        self._back = asyncio.Lock()
-        self._serving: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._there: deque[Exchange] = deque()  # on their way, or waiting until the other end takes them
+        self._busy = False  # the other end answers one that has to be answered before the next begins
+        self._served: deque[Exchange] = deque()  # in order; the first that has data travels back
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._going = self._returning = False
 
     @property
     def closed(self) -> bool:
@@ -159,13 +178,16 @@ class SimChannel:
         self._closed = True
         if self in self._fabric.channels:
             self._fabric.channels.remove(self)
-        for future in list(self._waiting):
-            if not future.done():
-                future.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
-        loop = asyncio.get_running_loop()
+        for exchange in (*self._there, *self._served):
+            if not exchange.answer.done():
+                exchange.answer.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
+        self._there.clear()
+        self._served.clear()
         if self._listener in self._fabric.listeners.values():  # else its process is dead, and nothing of it runs
             for callback in self._peer.callbacks:
-                loop.call_soon(callback, context=self._listener.context.copy())
+                self._loop.call_soon(callback, context=self._listener.context.copy())
+            for future in self._pending:
+                self._loop.call_soon(future.cancel, context=self._listener.context.copy())
 
     async def call(self, request: Any, version: int) -> Any:
         if self._closed:
@@ -175,57 +197,114 @@ class SimChannel:
         self._correlation_id += 1
         body = request.encode(version=version)
         frame = frame_request(request.API_KEY, version, self._correlation_id, self.source, body, flexible=flexible)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.add(answer)
-        task = asyncio.get_running_loop().create_task(self._serve(frame, answer))
-        self._serving.add(task)
-        task.add_done_callback(self._served)
-        try:
-            data = await answer
-        finally:
-            self._waiting.discard(answer)
+        exchange = Exchange(frame, self._loop.create_future())
+        self._there.append(exchange)
+        if not self._going and not self._busy:
+            self._going = True
+            self._travel(self.source, self.target, self._arrive)
+        data = await exchange.answer
         kind = message(name.removesuffix("Request") + "Response")
         tagged = flexible and request.API_KEY != API_VERSIONS_KEY
         return kind.decode(data[9 if tagged else 8 :], version=version)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
-        self._serving.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.break_off()
-
-    async def _travel(self, source: str, target: str) -> None:
+    def _travel(self, source: str, target: str, arrive: Callable[[], None]) -> None:
         self._fabric.messages += 1
-        await asyncio.sleep(self._fabric.delay(source, target))
-        while not self._fabric.hears(source, target):  # packets are sent again until a side gives up
-            await asyncio.sleep(RESEND_S)
-            if self._closed:
-                raise ConnectionResetError("gone")
+        self._loop.call_later(self._fabric.delay(source, target), arrive, context=self._context)
 
-    async def _serve(self, frame: bytes, answer: asyncio.Future[bytes]) -> None:
-        async with self._there:
-            await self._travel(self.source, self.target)
-            await self._listener.accepting.wait()
-            if self._closed:
-                return
-            try:
-                listener, view = self._listener, memoryview(bytearray(frame))[4:]
-                reply = listener.context.copy().run(listener.dispatch, self._peer, view)
-            except MalformedRequest:
-                self.break_off()
-                return
-        data = await _bytes_of(reply)
-        if data is None:
+    def _arrive(self) -> None:
+        if self._closed:
             return
-        async with self._back:
-            await self._travel(self.target, self.source)
-        if not answer.done() and not self._closed:
-            answer.set_result(data)
+        if not self._fabric.hears(self.source, self.target):  # packets are sent again until a side gives up
+            self._loop.call_later(RESEND_S, self._arrive, context=self._context)
+            return
+        if not self._listener.accepting.is_set():
+            self._loop.call_later(ACCEPT_S, self._arrive, context=self._context)
+            return
+        exchange = self._there.popleft()
+        self._going = False
+        try:
+            view = memoryview(bytearray(exchange.frame))[4:]
+            reply = self._listener.context.copy().run(self._listener.dispatch, self._peer, view)
+        except BaseException:  # a frame it does not understand; or its disk has just killed it
+            self._lose(exchange)
+            return
+        if isinstance(reply, Pending):
+            self._await(exchange, reply)
+        else:
+            self._answered(exchange, reply)
+        self._next()
+
+    def _await(self, exchange: Exchange, reply: Pending) -> None:
+        future = reply.future
+        self._busy = not reply.pipelined
+        self._served.append(exchange)
+        if reply.for_this_client_only:
+            self._pending.add(future)
+
+        def done(_: asyncio.Future[Any]) -> None:
+            self._pending.discard(future)
+            if self._closed:
+                return
+            if future.cancelled() or future.exception() is not None:
+                self._lose(exchange)
+                return
+            self._busy = self._busy and reply.pipelined
+            if future.result() is None:
+                self._served.remove(exchange)
+            elif not self._take(exchange, future.result()):
+                return
+            self._send_back()
+            self._next()
+
+        future.add_done_callback(done, context=self._context)
+
+    def _answered(self, exchange: Exchange, reply: Any) -> None:
+        if reply is None:
+            return  # nothing comes back: nobody must wait for it
+        self._served.append(exchange)
+        if self._take(exchange, reply):
+            self._send_back()
+
+    def _take(self, exchange: Exchange, reply: Any) -> bool:
+        """The reply's bytes, some of which are still on a disk: a connection that cannot be sent them breaks."""
+        try:
+            exchange.data = _bytes_of(reply)
+        except (OSError, Crashed):
+            self.break_off()
+            return False
+        return True
+
+    def _next(self) -> None:
+        if self._there and not self._going and not self._busy and not self._closed:
+            self._going = True
+            self._travel(self.source, self.target, self._arrive)
+
+    def _send_back(self) -> None:
+        if not self._returning and self._served and self._served[0].data is not None:
+            self._returning = True
+            self._travel(self.target, self.source, self._come_back)
+
+    def _come_back(self) -> None:
+        if self._closed:
+            return
+        if not self._fabric.hears(self.target, self.source):
+            self._loop.call_later(RESEND_S, self._come_back, context=self._context)
+            return
+        exchange = self._served.popleft()
+        self._returning = False
+        if not exchange.answer.done():
+            assert exchange.data is not None
+            exchange.answer.set_result(exchange.data)
+        self._send_back()
+
+    def _lose(self, exchange: Exchange) -> None:
+        """The other end hangs up without an answer."""
+        if not exchange.answer.done():
+            exchange.answer.set_exception(ConnectionResetError(f"connection to {self.target} broke"))
+        self.break_off()
 
 
-async def _bytes_of(reply: Reply) -> bytes | None:
-    parts = await reply.future if isinstance(reply, Pending) else reply
-    if parts is None:
-        return None
+def _bytes_of(parts: bytes | list[Any]) -> bytes:
     if isinstance(parts, bytes):
         return parts
     out = bytearray()

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from kafka.protocol.api_header import ResponseClassRegistry
-from kafka.protocol.metadata import MetadataResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from ballast_wire.messages import message
 
 
 @pytest.mark.spec("CLI-01")
 def test_our_classes_do_not_take_the_clients_answers() -> None:
-    ours = message("MetadataResponse")
-    assert ours is not MetadataResponse
-    message("ListOffsetsResponse")
-    registered = ResponseClassRegistry._response_class_registry[ours.API_KEY]
-    assert registered.__module__ == "kafka.protocol.metadata.metadata"
+    """Whoever makes classes, in as many threads as they like: the client's table of answers stays as it is."""
+    before = dict(ResponseClassRegistry._response_class_registry)
+    names = ["MetadataResponse", "ListOffsetsResponse", "MetadataRequest", "BrokerHeartbeatResponse"] * 4
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(message.__wrapped__, names))
+    made += [message("MetadataResponse")[3], message("ProduceResponse")[7]]  # a class per version is another class
+    assert MetadataResponse not in made
+    after = ResponseClassRegistry._response_class_registry
+    assert after.keys() == before.keys()
+    assert all(after[key] is kind for key, kind in before.items())
+
+
+@pytest.mark.spec("CLI-01")
+def test_the_client_decodes_with_its_own_class() -> None:
+    message("MetadataResponse")
+    header = MetadataRequest[1](topics=None)
+    header.with_header()
+    assert header.header.get_response_class() is MetadataResponse[1]
 
 
 def test_what_was_decoded_can_be_encoded_again() -> None:

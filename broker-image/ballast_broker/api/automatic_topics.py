@@ -1,12 +1,13 @@
 """Topics that come to be because somebody asked for them: `auto.create.topics.enable`, and the offsets topic.
 
-Requests for one name share one creation. Nothing here raises: who asked is told to ask again, and finds the topic.
+Nobody waits here, and nothing raises: who asked is told at once to ask again, and finds the topic. Requests for one
+name share one creation.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ballast_broker.config import BrokerConfig
@@ -20,19 +21,25 @@ log = logging.getLogger(__name__)
 VERSION = 7
 TIMEOUT_MS = 10_000
 OFFSETS_TOPIC = "__consumer_offsets"
+MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
 
 class AutomaticTopics:
-    def __init__(self, config: BrokerConfig, image: Callable[[], MetadataImage], controller: ControllerClient) -> None:
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], MetadataImage], controller: ControllerClient, spawn: Spawn
+    ) -> None:
         self._config = config
         self._image = image
         self._controller = controller
+        self._spawn = spawn
         self._in_flight: set[str] = set()
 
-    async def create(self, names: list[str]) -> None:
-        await self._create([self._wanted(name) for name in names if name not in self._in_flight])
+    def create(self, names: list[str]) -> None:
+        self._begin([name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)])
 
-    async def create_internal(self, name: str) -> None:
+    def create_internal(self, name: str) -> None:
         if name in self._in_flight:
             return
         alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
@@ -45,7 +52,12 @@ class AutomaticTopics:
                 alive,
             )
             return
-        await self._create([self._wanted(name)])
+        self._begin([name])
+
+    def _begin(self, names: list[str]) -> None:
+        if names:
+            self._in_flight.update(names)
+            self._spawn(self._create(names), f"creation of {len(names)} topics")
 
     def _wanted(self, name: str) -> Any:
         kind = message("CreateTopicsRequest").CreatableTopic
@@ -64,11 +76,8 @@ class AutomaticTopics:
             configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
 
-    async def _create(self, topics: list[Any]) -> None:
-        if not topics:
-            return
-        names = {topic.name for topic in topics}
-        self._in_flight |= names
+    async def _create(self, names: list[str]) -> None:
+        topics = [self._wanted(name) for name in names]
         request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
         try:
             response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000)
@@ -76,7 +85,7 @@ class AutomaticTopics:
             log.warning("topics %s could not be created: %s", ", ".join(sorted(names)), error)
             return
         finally:
-            self._in_flight -= names
+            self._in_flight.difference_update(names)
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 log.warning("topic %s could not be created: %s", result.name, result.error_message)

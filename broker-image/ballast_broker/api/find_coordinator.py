@@ -56,7 +56,7 @@ async def _find(key: str, key_type: int, context: RequestContext) -> Found:
     image = context.broker.image()
     topic = image.topics.by_name(OFFSETS_TOPIC)
     if topic is None:
-        await context.broker.create_internal_topic(OFFSETS_TOPIC)
+        context.broker.create_internal_topic(OFFSETS_TOPIC)
         return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
     broker = image.cluster.brokers.get(leader)

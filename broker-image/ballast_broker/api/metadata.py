@@ -43,7 +43,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             turn = PARTITIONS_PER_TURN
             await asyncio.sleep(0)
     topics += _missing_ids(request, context, image)
-    topics += await _missing_names(request, context, image)
+    topics += _missing_names(request, context, image)
     live = live_brokers(image.cluster, context.listener)
     operations = NO_OPERATIONS_ASKED
     if context.version in CLUSTER_OPERATIONS_VERSIONS and request.include_cluster_authorized_operations:
@@ -95,7 +95,7 @@ def _missing_ids(request: Any, context: RequestContext, image: MetadataImage) ->
     return [_failed(context, None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=each) for each in unknown]
 
 
-async def _missing_names(request: Any, context: RequestContext, image: MetadataImage) -> list[bytes]:
+def _missing_names(request: Any, context: RequestContext, image: MetadataImage) -> list[bytes]:
     answers, creatable = [], []
     may_create = context.broker.config.auto_create_topics_enable and (
         context.version < FIRST_VERSION_THAT_CAN_FORBID_CREATION or request.allow_auto_topic_creation
@@ -110,7 +110,7 @@ async def _missing_names(request: Any, context: RequestContext, image: MetadataI
             creatable.append(name)
             answers.append(_failed(context, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations=operations))
     if may_create and creatable:
-        await context.broker.create_topics_automatically(creatable)
+        context.broker.create_topics_automatically(creatable)
     return answers
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, authorize, topic
 from ballast_broker.net_reply import Pending, Reply
-from ballast_broker.storage.errors import InvalidRecords
+from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
     FIRST_FLEXIBLE,
@@ -61,7 +61,8 @@ WITHOUT_LOG_START = frozenset(
 )
 
 Topics = list[tuple[str | UUID, list[ProduceAnswer]]]
-Wait = tuple[list[ProduceAnswer], int, asyncio.Future[ErrorCode]]  # the answers, which of them, what it waits for
+Outcome = asyncio.Future[ErrorCode] | asyncio.Future[ProduceAnswer]
+Wait = tuple[list[ProduceAnswer], int, Outcome]  # the answers, which of them, what it waits for
 
 
 class ProduceRefused(MalformedRequest):
@@ -90,7 +91,10 @@ class Produce:
                 key = (single[0], single[3], version)
                 target = self._targets.get(key) or self._new_target(key)
                 if target is not None and authorize(principal, _WRITE, target[2]):
-                    return self._handle_single(single, target, version, correlation_id, listener)
+                    try:
+                        return self._handle_single(single, target, version, correlation_id, listener)
+                    except DirectoryStalls:
+                        pass  # nothing was done: the path for all shapes appends by thread
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Produce version {version} is not supported")
         client_id = parse_request_header(frame).client_id
@@ -186,7 +190,7 @@ class Produce:
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:
-                future = None
+                future: Outcome | None = None
                 if refusal is not None:
                     answer = ProduceAnswer(number, refusal)
                 else:
@@ -196,13 +200,12 @@ class Produce:
                 elif answer.error:
                     self._metrics.refused("Produce", answer.error)
                 answers.append(answer)
+        if waits:
+            return self._later(topics, waits, version, correlation_id, listener, request.acks)
         if request.acks == 0:
-            if any(answer.error for _, answers in topics for answer in answers):
-                raise ProduceRefused("a produce without acks was refused")
+            _refuse_silently(topics)
             return None
-        if not waits:
-            return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
-        return self._later(topics, waits, version, correlation_id, listener)
+        return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
 
     def _target(
         self, key: str | UUID, client_id: str | None, principal: Principal
@@ -223,7 +226,7 @@ class Produce:
 
     def _append(
         self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview | None, request: ProduceRequest
-    ) -> tuple[ProduceAnswer, asyncio.Future[ErrorCode] | None]:
+    ) -> tuple[ProduceAnswer, Outcome | None]:
         number, acks, replicas = partition.partition, request.acks, self._broker.replicas
         if acks not in (-1, 0, 1):
             return ProduceAnswer(number, ErrorCode.INVALID_REQUIRED_ACKS), None
@@ -234,6 +237,9 @@ class Produce:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             info = replicas.append(partition, topic_id, batches, acks)
+        except DirectoryStalls:
+            assert batches is not None
+            return ProduceAnswer(number, 0), self._append_by_thread(partition, bytearray(batches), request)
         except ApiError as error:
             return self._refused(partition, error), None
         self._broker.traffic.produced(partition, len(batches))
@@ -246,6 +252,30 @@ class Produce:
         if outcome is not ErrorCode.NONE:
             return ProduceAnswer(number, outcome), None
         return answer, None
+
+    def _append_by_thread(
+        self, partition: TopicPartition, batches: bytearray, request: ProduceRequest
+    ) -> asyncio.Task[ProduceAnswer]:
+        """The directory stalls (LOG-32): a task, which begins after those that were made before it."""
+        replicas, number, acks = self._broker.replicas, partition.partition, request.acks
+        appending = replicas.append_by_thread(partition, batches, acks)
+
+        async def append() -> ProduceAnswer:
+            try:
+                info = await appending
+            except ApiError as error:
+                return self._refused(partition, error)
+            self._broker.traffic.produced(partition, len(batches))
+            outcome: ErrorCode | asyncio.Future[ErrorCode] = _NONE
+            if acks == ACKS_ALL:
+                outcome = replicas.await_committed(partition, info.last_offset + 1, request.timeout_ms)
+            if not isinstance(outcome, ErrorCode):
+                outcome = await outcome
+            if outcome is not _NONE:
+                return ProduceAnswer(number, outcome)
+            return ProduceAnswer(number, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+
+        return asyncio.get_running_loop().create_task(append())
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)
@@ -267,24 +297,53 @@ class Produce:
         ids = {a.leader_id for _, answers in topics for a in answers if a.leader_id >= 0}
         return node_endpoints(self._broker, ids, listener) if ids else []
 
-    def _later(self, topics: Topics, waits: list[Wait], version: int, correlation_id: int, listener: str) -> Pending:
-        reply: asyncio.Future[tuple[bytes]] = asyncio.get_running_loop().create_future()
+    def _later(
+        self, topics: Topics, waits: list[Wait], version: int, correlation_id: int, listener: str, acks: int = ACKS_ALL
+    ) -> Pending:
+        reply: asyncio.Future[tuple[bytes] | None] = asyncio.get_running_loop().create_future()
         left = len(waits)
 
-        def settle(answers: list[ProduceAnswer], index: int, future: asyncio.Future[ErrorCode]) -> None:
+        def settle(answers: list[ProduceAnswer], index: int, future: Outcome) -> None:
             nonlocal left
             left -= 1
-            error = future.result()
-            if error is not ErrorCode.NONE:
-                self._metrics.refused("Produce", error)
-                answers[index] = ProduceAnswer(answers[index].partition, error)
-            if not left and not reply.done():
+            if reply.done():
+                return
+            try:
+                outcome = future.result()
+            except (Exception, asyncio.CancelledError) as error:
+                reply.set_exception(ConnectionAbortedError(f"a produce was not finished: {error!r}"))
+                return
+            if isinstance(outcome, ErrorCode):
+                outcome = answers[index] if outcome is _NONE else ProduceAnswer(answers[index].partition, outcome)
+            answers[index] = outcome
+            if outcome.error:
+                self._metrics.refused("Produce", outcome.error)
+            if not left:
+                answer()
+
+        def answer() -> None:
+            if acks:
                 leaders = self._leaders(topics, version, listener)
                 reply.set_result((encode_produce_response(version, correlation_id, topics, leaders),))
+                return
+            try:
+                _refuse_silently(topics)
+            except ProduceRefused as refused:
+                reply.set_exception(refused)
+            else:
+                reply.set_result(None)
 
         for answers, index, future in waits:
             future.add_done_callback(lambda done, a=answers, i=index: settle(a, i, done))  # type: ignore[misc]
-        return Pending(reply, pipelined=True)
+        # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
+        by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
+        return Pending(reply, pipelined=not by_thread)
+
+
+def _refuse_silently(topics: Topics) -> None:
+    """With acks=0 there is no answer: what was refused closes the connection."""
+    if any(answer.error for _, answers in topics for answer in answers):
+        raise ProduceRefused("a produce without acks was refused")
 
 
 def node_endpoints(broker: BrokerServices, ids: set[int], listener: str) -> list[NodeEndpoint]:

@@ -31,7 +31,7 @@ class BrokerServices:
     traffic: Traffic
     next_producer_id: Callable[[], Awaitable[int]]
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
-    create_internal_topic: Callable[[str], Awaitable[None]]
+    create_internal_topic: Callable[[str], None]
     """Ask the controller for `__consumer_offsets`, once for all who need it; never raises: they ask again."""
-    create_topics_automatically: Callable[[list[str]], Awaitable[None]]
+    create_topics_automatically: Callable[[list[str]], None]
     """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""

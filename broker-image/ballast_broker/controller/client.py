@@ -17,6 +17,8 @@ from ballast_wire.errors import ApiError, ErrorCode
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
+LOOK_S = 0.25
+"""How often one that waits for an answer looks whether the controller is another one by now."""
 CALL_TIMEOUT_S = 30.0
 
 
@@ -70,14 +72,32 @@ class ControllerClient:
     async def _try(self, request: Any, version: int, timeout_s: float) -> Any | None:
         leader = self._leader.leader_id
         if leader == self._node_id and self._local is not None:
-            return await self._local.handle(request.API_KEY, version, request)
+            return await self._ask_here(self._local, request, version, timeout_s)
         link = self._links.get(leader)
         if link is None:
             return None
+        asking = asyncio.get_running_loop().create_task(link.call(request, version))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        deadline = self._clock.monotonic() + timeout_s
+        try:
+            while not asking.done():
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or self._leader.leader_id != leader:
+                    return None  # whoever was asked is frozen or cut off: the next one may be asked at once
+                await asyncio.wait({asking}, timeout=min(LOOK_S, left))
+            return asking.result()
+        except (OSError, TimeoutError):
+            return None
+        finally:
+            asking.cancel()
+
+    @staticmethod
+    async def _ask_here(local: LocalController, request: Any, version: int, timeout_s: float) -> Any | None:
+        """An answer that waits for a commit comes late, or never where the other voters are gone."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await link.call(request, version)
-        except (OSError, TimeoutError):
+                return await local.handle(request.API_KEY, version, request)
+        except TimeoutError:
             return None
 
     def close(self) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 from ballast_broker.controller.commands.brokers import (
     BrokerState,
+    before_registration,
     broker_heartbeat,
+    check_registration,
     fence_broker,
     register_broker,
     register_controller,
@@ -43,7 +45,7 @@ from ballast_broker.controller.commands.reassignments import (
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.controller.error_responses import error_response
 from ballast_broker.controller.replica import MetadataReplica
-from ballast_broker.controller.sessions import Sessions
+from ballast_broker.controller.sessions import NOT_YET, Sessions
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import MetadataImage
@@ -78,7 +80,7 @@ API_KEYS = frozenset({*COMMANDS, *OTHERS})
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
 PROBE_TIMEOUT_S = 1.0
 STALL_S = 0.1
-RECORDS_PER_SLICE = 1_000  # what need not be atomic travels in pieces that hold nobody's loop for long
+RECORDS_PER_SLICE = 500  # what need not be atomic travels in pieces that hold nobody's loop for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +176,13 @@ class ControllerService:
             records.append(record("AbortTransactionRecord", reason="its controller is gone"))
         if not image.features.levels:
             records += bootstrap_records(self._config.min_insync_replicas)
-        self._duties = [self._spawn(self._finish_activation(records)), self._spawn(self._watch_sessions())]
+        self._duties = [self._spawn(self._finish_activation, records), self._spawn(self._watch_sessions)]
         if self._timing.leader_balance_enable:
-            self._duties.append(self._spawn(self._balance_leaders()))
+            self._duties.append(self._spawn(self._balance_leaders))
         # Whoever died with the last controller had no connection to us that could end: ask at once.
         for broker in image.cluster.unfenced():
             if broker.id != self._config.node_id:
-                self._duties.append(self._spawn(self._probe(broker.id, broker.epoch)))
+                self._duties.append(self._spawn(self._probe, broker.id, broker.epoch))
 
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
@@ -188,16 +190,16 @@ class ControllerService:
         await self._run(unclean_elections)
         self.activated.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._quietly(work))
+    def _spawn(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._quietly(duty, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """A duty that loses its controller just ends."""
         try:
-            await work
+            await duty(*arguments)
         except ApiError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 logger.warning("a duty of the controller failed: %s", error)
@@ -214,14 +216,24 @@ class ControllerService:
 
     async def _commit(self, outcome: Outcome) -> Any:
         """Append, wait until it is committed, answer. Without records: wait for what the answer may have seen."""
-        if outcome.records:
-            self._append(outcome)
+        await self._append_all(outcome)
         last = self._last_commit
         if last is not None and not last.done():
             await asyncio.shield(last)
         elif last is not None:
             last.result()
         return outcome.response
+
+    async def _append_all(self, outcome: Outcome) -> None:
+        """At once, or piece by piece where it says so."""
+        piece = outcome
+        while True:
+            if piece.records:
+                self._append(piece)
+            if piece.rest is None:
+                return
+            await asyncio.sleep(0)  # others have their turn
+            piece = piece.rest(self._context())
 
     def _append(self, outcome: Outcome) -> None:
         assert self._state is not None
@@ -274,12 +286,14 @@ class ControllerService:
             return error_response(name, request, error)
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
             # An offline partition may have been allowed to take any leader.
-            self._spawn(self._run(unclean_elections))
+            self._spawn(self._run, unclean_elections)
         return response
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
         # The broker in our own process is the only one that could have this id.
         held = origin is not None and self._sessions.holds_id(request.broker_id, self._clock.monotonic())
+        check_registration(self._context(), request, session_is_valid=held)
+        await self._run(lambda context: before_registration(context, request))
         return await self._run(lambda context: register_broker(context, request, session_is_valid=held))
 
     async def _heartbeat(self, request: Any, origin: Any) -> Any:
@@ -288,13 +302,17 @@ class ControllerService:
         outcome, following = broker_heartbeat(context, request, liveness)
         now = self._clock.monotonic()
         self._sessions.heard(request.broker_id, request.broker_epoch, now, request.current_metadata_offset)
-        if outcome.records and following is BrokerState.CONTROLLED_SHUTDOWN:
-            self._sessions.shutting_down(request.broker_id, context.next_offset + len(outcome.records) - 1)
+        leaving = bool(outcome.records) and following is BrokerState.CONTROLLED_SHUTDOWN
+        if leaving:
+            self._sessions.shutting_down(request.broker_id, NOT_YET)
         if following is BrokerState.SHUTDOWN_NOW:
             self._sessions.forget(request.broker_id)
         elif origin is not None:
             self._watch(request.broker_id, request.broker_epoch, origin)
-        return await self._commit(outcome)
+        await self._append_all(outcome)
+        if leaving:
+            self._sessions.shutting_down(request.broker_id, self._driver.end_offset - 1)
+        return await self._commit(Outcome([], outcome.response))
 
     # ------------------------------------------------------------------ broken connections
 
@@ -316,7 +334,7 @@ class ControllerService:
         """A broker's connection ended: see whether anybody listens there. Refused means dead; silence, its session."""
         if self.is_active:
             self._sessions.disconnected(broker_id)
-            self._spawn(self._probe(broker_id, epoch))
+            self._spawn(self._probe, broker_id, epoch)
 
     async def _probe(self, broker_id: int, epoch: int) -> None:
         for delay in PROBE_DELAYS_S:

@@ -11,6 +11,8 @@ from ballast_broker.controller.commands.brokers import Liveness
 from ballast_broker.metadata.image import MetadataImage
 
 NEVER = -1
+NOT_YET = 2**62
+"""Its shutdown is being written: nobody can know of all of it."""
 COURTESY_S = 3.0
 
 
@@ -43,8 +45,9 @@ class Sessions:
         session.metadata_offset = metadata_offset
 
     def shutting_down(self, broker_id: int, offset: int) -> None:
+        """Everybody must have applied `offset` before it goes; NOT_YET until the last of its records is written."""
         session = self._sessions.get(broker_id)
-        if session is not None and session.shutdown_offset == NEVER:
+        if session is not None and session.shutdown_offset in (NEVER, NOT_YET):
             session.shutdown_offset = offset
 
     def forget(self, broker_id: int) -> None:
@@ -91,5 +94,5 @@ class Sessions:
         ]
         session = self._sessions.get(broker_id)
         # Nobody else lives: nobody else has to know.
-        lowest = min(offsets, default=2**62)
+        lowest = min(offsets, default=NOT_YET - 1)
         return Liveness(lowest, session.shutdown_offset if session is not None else NEVER)

@@ -7,7 +7,7 @@ follows the number of entries, so a map of three entries is one dict. Every vers
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -15,6 +15,18 @@ V = TypeVar("V")
 
 BUCKET_ENTRIES = 64
 GROWTH = 8
+
+
+class _Items(ItemsView[K, V]):
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        for bucket in self._mapping._buckets:  # type: ignore[attr-defined]
+            yield from bucket.items()
+
+
+class _Values(ValuesView[V]):
+    def __iter__(self) -> Iterator[V]:
+        for bucket in self._mapping._buckets:  # type: ignore[attr-defined]
+            yield from bucket.values()
 
 
 class PersistentMap(Mapping[K, V]):
@@ -54,6 +66,12 @@ class PersistentMap(Mapping[K, V]):
     def __iter__(self) -> Iterator[K]:
         for bucket in self._buckets:
             yield from bucket
+
+    def items(self) -> ItemsView[K, V]:
+        return _Items(self)
+
+    def values(self) -> ValuesView[V]:
+        return _Values(self)
 
     def __repr__(self) -> str:
         return f"PersistentMap({dict(self)!r})"

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import os
+import select
 import socket
 from collections import Counter, deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ ACCEPTS_PER_TURN = 32
 PROBE_BYTES = 1
 CAN_PROBE = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S = 0.1
+GONE_AFTER_S = 10.0  # how often clients that wait are looked after
 OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -62,6 +64,7 @@ class Server:
         self._paused: set[str] = set()  # nobody more for the moment
         self._starved: deque[Connection] = deque()
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._gone_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
 
     # -- listening ------------------------------------------------------------------------------------------------
@@ -88,6 +91,8 @@ class Server:
         if accept:
             self.accept(name)
         self._sweep_later()
+        if self._gone_timer is None:
+            self._gone_timer = self.loop.call_later(GONE_AFTER_S, self._close_gone)
         bound: int = sock.getsockname()[1]
         return bound
 
@@ -161,6 +166,8 @@ class Server:
         self.stop_listening()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        if self._gone_timer is not None:
+            self._gone_timer.cancel()
         for connection in list(self.connections):
             connection.close(None)
         for task in self._warmings:
@@ -193,6 +200,17 @@ class Server:
         for connection in [c for c in self.connections if c.last_active < oldest and not c.awaited]:
             connection.close(None)
         self._sweep_later()
+
+    def _close_gone(self) -> None:
+        """While a request is worked on nothing is read, so the end of a client that waits for long is looked for."""
+        self._gone_timer = self.loop.call_later(GONE_AFTER_S, self._close_gone)
+        oldest = self.loop.time() - GONE_AFTER_S
+        waiting = {c.fd: c for c in self.connections if c.awaited and c.last_active < oldest}
+        poll = select.poll()
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLRDHUP)
+        for descriptor, _ in poll.poll(0):
+            waiting[descriptor].close(None)
 
     # -- cold data ------------------------------------------------------------------------------------------------
     def is_warm(self, part: FileData) -> bool:

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 STALL_S = 0.1
 MAX_FORGIVEN_STALLS = 3
 REQUEST_TIMEOUT_S = 2.0
-APPLY_BYTES = 128 * 1024
+APPLY_BYTES = 32 * 1024
 RESIGN_WAIT_S = 0.3
 
 

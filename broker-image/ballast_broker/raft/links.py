@@ -12,6 +12,9 @@ from typing import Any
 from ballast_broker.raft.wire import Endpoint
 from ballast_broker.seams import Channel, Network
 
+CONNECT_TIMEOUT_S = 2.0
+"""A peer that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer."""
+
 
 class PeerLink:
     """One connection to one peer, reopened when it is closed."""
@@ -38,7 +41,7 @@ class PeerLink:
         async with self._opening:
             if self._channel is None or self._channel.closed:
                 self._channel = await self._network.connect(
-                    self._endpoint.host, self._endpoint.port, timeout_s=self._timeout_s
+                    self._endpoint.host, self._endpoint.port, timeout_s=min(self._timeout_s, CONNECT_TIMEOUT_S)
                 )
             return self._channel
 

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.replication.isr import Controller
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Assignments:
             try:
                 response = await self._controller.call(self._request(batch), ASSIGN_VERSION)
                 settled = self._take_in(batch, response)
-            except (ConnectionError, TimeoutError) as error:
+            except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller was not told of %d directories: %s", len(batch), error)
                 settled = False
             if settled:

@@ -24,7 +24,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.settings import ReplicationSettings
-    from ballast_broker.seams import Channel
+    from ballast_broker.seams import Channel, Threads
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class FetcherGroup:
         broker_epoch: Callable[[], int],
         rate: ByteRate,
         totals: FetchTotals,
+        threads: Threads,
     ) -> None:
         self.name = name
         self.partitions: dict[Key, Followed] = {}
@@ -90,6 +91,7 @@ class FetcherGroup:
         self._broker_epoch = broker_epoch
         self._rate = rate
         self._totals = totals
+        self._threads = threads
         self._session: FetchSession[Key] = FetchSession()
         self._channel: Channel | None = None
         self._changed = asyncio.Event()
@@ -287,16 +289,19 @@ class FetcherGroup:
         elif data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             self._cut(followed, data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
         else:
-            self._append(followed, data)
+            await self._append(followed, data)
         self._backoff.worked(key)
         if self.partitions.get(key) is followed:
             self._want(key, followed)
 
-    def _append(self, followed: Followed, data: Any) -> None:
+    async def _append(self, followed: Followed, data: Any) -> None:
         replica = followed.replica
         records = data.records
         if records:
-            replica.append_as_follower(memoryview(records))
+            if replica.append_is_slow:
+                await replica.append_as_follower_by_thread(memoryview(records), self._threads)
+            else:
+                replica.append_as_follower(memoryview(records))
             self._totals.bytes_in += len(records)
             if replica.follower_throttled:
                 self._rate.record(len(records))

@@ -13,7 +13,7 @@ from ballast_wire.names import spread
 if TYPE_CHECKING:
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.settings import ReplicationSettings
-    from ballast_broker.seams import Channel, Network
+    from ballast_broker.seams import Channel, Network, Threads
 
 
 class Fetchers:
@@ -25,11 +25,13 @@ class Fetchers:
         network: Network,
         broker_epoch: Callable[[], int],
         rate: ByteRate,
+        threads: Threads,
     ) -> None:
         self._settings = settings
         self._network = network
         self._broker_epoch = broker_epoch
         self._rate = rate
+        self._threads = threads
         self.totals = FetchTotals()
         self._endpoints: dict[int, tuple[str, int]] = {}
         self._groups: dict[tuple[int, int], FetcherGroup] = {}
@@ -85,7 +87,7 @@ class Fetchers:
 
         return FetcherGroup(
             f"{self._settings.broker_id}-from-{leader}-{slot}", connect, self._settings, self._broker_epoch,
-            self._rate, self.totals,
+            self._rate, self.totals, self._threads,
         )  # fmt: skip
 
     async def close(self) -> None:

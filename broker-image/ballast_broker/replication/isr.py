@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ballast_broker.replication.partition import IsrAnswer, IsrChange
 from ballast_broker.replication.replica import Replica
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ RETRY_S = 0.05
 
 class Controller(Protocol):
     async def call(self, request: Any, version: int) -> Any:
-        """Find the active controller, send, await; ConnectionError or TimeoutError when none was found in time."""
+        """Find the active controller, send, await; ApiError REQUEST_TIMED_OUT when none answered in time."""
 
 
 class IsrChanges:
@@ -59,7 +59,7 @@ class IsrChanges:
             try:
                 response = await self._controller.call(self._request(batch), ALTER_PARTITION_VERSION)
                 retry = self._take_in(batch, response)
-            except (ConnectionError, TimeoutError) as error:
+            except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
                 retry = batch
             for replica, change in retry.items():

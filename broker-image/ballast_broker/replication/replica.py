@@ -7,18 +7,20 @@ Loop thread only. Refusals are `ApiError`; a failing disk is `KAFKA_STORAGE_ERRO
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.replication.partition import Partition, Registration, Transition
+from ballast_broker.storage import slow_append
+from ballast_broker.storage.errors import DirectoryStalls
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.replication.waiting import ParkedFetch, PendingCommit, Wakeups
-    from ballast_broker.seams import Clock
+    from ballast_broker.seams import Clock, Threads
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.slices import AppendInfo
 
@@ -81,6 +83,8 @@ class Replica:
             self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif led:
             self.committed()
+        if state.leader_epoch != epoch or led is not state.is_leader:
+            log.interrupt_appends()
         if state.leader_epoch != epoch:
             self.wake_all()
         return transition
@@ -109,6 +113,31 @@ class Replica:
 
     # -- writing --------------------------------------------------------------------------------------------------
     def append(self, batches: bytearray | memoryview, acks: int, origin: str) -> AppendInfo:
+        """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
+        log = self._log_to_lead(acks)
+        if log.append_is_slow:
+            raise DirectoryStalls
+        now_ms = self._clock.wall_ms()
+        info = log.append_as_leader(batches, self.state.leader_epoch, now_ms=now_ms, origin=origin)
+        self._appended(log, info)
+        return info
+
+    def append_by_thread(
+        self, batches: bytearray, acks: int, origin: str, threads: Threads
+    ) -> Coroutine[Any, Any, AppendInfo]:
+        """Takes its place among the appends now; `batches` belong to the log until it is done."""
+        log = self._log_to_lead(acks)
+        now_ms, epoch = self._clock.wall_ms(), self.state.leader_epoch
+        appending = slow_append.append_as_leader(log, batches, epoch, now_ms=now_ms, threads=threads, origin=origin)
+
+        async def append() -> AppendInfo:
+            info = await appending
+            self._appended(log, info)  # nothing came in between: another role would have interrupted the append
+            return info
+
+        return append()
+
+    def _log_to_lead(self, acks: int) -> Log:
         state, log = self.state, self.log
         if log is None or self.offline:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _STORAGE_ERROR)
@@ -120,7 +149,10 @@ class Replica:
                 f"The size of the current ISR {sorted(state.isr)} is insufficient to satisfy the min.isr requirement "
                 f"of {state.effective_min_isr} for partition {self.topic_partition}",
             )
-        info = log.append_as_leader(batches, state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin)
+        return log
+
+    def _appended(self, log: Log, info: AppendInfo) -> None:
+        state = self.state
         now_ms = self.now_ms() if state.followers else 0
         if state.appended(log.end_offset, now_ms):
             log.update_high_watermark(state.high_watermark)
@@ -130,10 +162,16 @@ class Replica:
                 self.wake(info.size_bytes, followers_only=False)
         elif self.parked:
             self.wake(info.size_bytes, followers_only=True)
-        return info
+
+    @property
+    def append_is_slow(self) -> bool:
+        return self.online_log().append_is_slow
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         return self.online_log().append_as_follower(batches)
+
+    async def append_as_follower_by_thread(self, batches: memoryview, threads: Threads) -> AppendInfo:
+        return await slow_append.append_as_follower(self.online_log(), batches, threads=threads)
 
     def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
         """After a fetch as a follower: take over what the leader says of its offsets."""

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.metadata.image import (
@@ -35,6 +35,7 @@ from ballast_broker.replication.reading import CONSUMER, FetchEntry, FetchParams
 from ballast_broker.replication.replica import Replica
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.replication.waiting import Deadlines, PendingCommit
+from ballast_broker.storage.errors import DirectoryStalls
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -76,6 +77,7 @@ class Replicas:
         self._broker_id = settings.broker_id
         self._logs = logs
         self._clock = clock
+        self._threads = threads
         self._log_config = log_config
         self._replicas: dict[TopicPartition, Replica] = {}
         self._deadlines = Deadlines()
@@ -87,7 +89,7 @@ class Replicas:
             "leader.replication.throttled.rate": self.leader_rate,
             "follower.replication.throttled.rate": self.follower_rate,
         }
-        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate)
+        self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate, threads)
         self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
         self._reader = Reader(self._replicas, self._deadlines, LeaderThrottle(self.leader_rate), self._propose_expand)
         self.assignments = Assignments(controller, settings.broker_id, broker_epoch)
@@ -156,13 +158,22 @@ class Replicas:
         *,
         origin: str = "client",
     ) -> AppendInfo:
-        """Write to the leader's log, at once. With acks=-1 ask `await_committed` for `last_offset + 1` next."""
+        """Write to the leader's log, at once. With acks=-1 ask `await_committed` for `last_offset + 1` next.
+
+        `DirectoryStalls` where it is not to be done at once: then `append_by_thread`.
+        """
         replica = self._replicas.get(topic_partition)
         if replica is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic_id is not None and topic_id is not replica.topic_id and topic_id != replica.topic_id:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
         return replica.append(batches, acks, origin)
+
+    def append_by_thread(
+        self, topic_partition: TopicPartition, batches: bytearray, acks: int, *, origin: str = "client"
+    ) -> Coroutine[Any, Any, AppendInfo]:
+        """After `DirectoryStalls`. In the order of these calls, and before whatever comes in after them."""
+        return self._replica(topic_partition).append_by_thread(batches, acks, origin, self._threads)
 
     def await_committed(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
@@ -186,7 +197,11 @@ class Replicas:
         waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
         for topic_partition, batches in entries.items():
             try:
-                info = self.append(topic_partition, None, batches, acks, origin="coordinator")
+                try:
+                    info = self.append(topic_partition, None, batches, acks, origin="coordinator")
+                except DirectoryStalls:
+                    own = bytearray(batches)
+                    info = await self.append_by_thread(topic_partition, own, acks, origin="coordinator")
             except ApiError as error:
                 results[topic_partition] = AppendResult(error.code, message=error.message)
                 continue

@@ -98,11 +98,12 @@ def swap_in(log: Log, sources: list[Segment], size: int) -> None:
         disk.rename(fresh.path(kind) + CLEANED_SUFFIX, fresh.path(kind) + SWAP_SUFFIX)
     number = log.segments.index(sources[0])
     retired: list[str] = []
-    for source in sources:
-        retired += retention.retire(source)
-        log.size_bytes -= source.size
-    for kind in _KINDS:
-        disk.rename(fresh.path(kind) + SWAP_SUFFIX, fresh.path(kind))
+    with log.flush_lock:  # a flush in its thread sees old names or new ones
+        for source in sources:
+            retired += retention.retire(source)
+            log.size_bytes -= source.size
+        for kind in _KINDS:
+            disk.rename(fresh.path(kind) + SWAP_SUFFIX, fresh.path(kind))
     fresh.created_ms = sources[0].created_ms
     log.segments = [*log.segments[:number], fresh, *log.segments[number + len(sources) :]]
     log.bases = [segment.base_offset for segment in log.segments]

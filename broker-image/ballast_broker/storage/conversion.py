@@ -6,6 +6,8 @@ this is needed at all.
 
 from __future__ import annotations
 
+import struct
+
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
 from ballast_broker.storage.validation import CLIENT, timestamp_refused
@@ -93,12 +95,15 @@ def _check_timestamp(index: int, record: Record, config: LogConfig, now_ms: int)
 
 def _encode_again(view: BatchView, records: list[Record], codec: Codec) -> bytearray:
     header = view.header
-    return encode_batch(
-        records,
-        base_offset=header.base_offset,
-        codec=codec,
-        transactional=view.is_transactional,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
+    try:
+        return encode_batch(
+            records,
+            base_offset=header.base_offset,
+            codec=codec,
+            transactional=view.is_transactional,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
+    except struct.error as error:  # sums of what the sender wrote: timestamps that no batch can have
+        raise ApiError(ErrorCode.INVALID_RECORD, f"A record's number is out of its range: {error}.") from error

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ballast_broker.seams import Bytes, DiskUsage, File
+from ballast_broker.storage.page_cache import Range, absent_ranges, give_back, within
 
 T = TypeVar("T")
+READ_AHEAD_BYTES = 8 << 20
 
 
 class RealMappedFile:
@@ -38,10 +40,13 @@ class RealMappedFile:
 class RealFile:
     """One open descriptor."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_absent", "_descriptor", "_unwanted")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        # As the source of a copy: what was not in memory before it. As the target: what need not be once it is durable.
+        self._absent: list[Range] | None = None
+        self._unwanted: list[Range] = []
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self._descriptor, size, position)
@@ -69,7 +74,24 @@ class RealFile:
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
+        unwanted, self._unwanted = self._unwanted, []
         os.fdatasync(self._descriptor)
+        give_back(self._descriptor, unwanted)
+
+    def copied_to(self, target: RealFile, position: int, target_position: int, size: int) -> None:
+        """What was not in memory before it was copied is of no use there, neither here nor, once durable, there."""
+        if self._absent is None or self._descriptor < 0:
+            return
+        # What is being read ahead at the moment stays, so a little of what came before is given back again.
+        give_back(self._descriptor, within(self._absent, max(0, position - READ_AHEAD_BYTES), position + size))
+        cold = within(self._absent, position, position + size)
+        shift = target_position - position
+        target._unwanted += [(start + shift, end + shift) for start, end in cold]
+
+    def look_at_cache(self) -> None:
+        """Once, before anything is copied from it: reading ahead would spoil a later look."""
+        if self._absent is None:
+            self._absent = absent_ranges(self._descriptor, self.size())
 
     def descriptor(self) -> int | None:
         return self._descriptor
@@ -80,6 +102,8 @@ class RealFile:
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
+            if self._absent:
+                give_back(descriptor, self._absent)
             os.close(descriptor)
 
 
@@ -155,7 +179,18 @@ class RealDisk:
         self.sync_directory(os.path.dirname(path))
 
     def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int:
-        """Inside the kernel where it can; returns how many bytes were copied, fewer than asked only at the end."""
+        """Inside the kernel where it can; returns how many bytes were copied, fewer than asked only at the end.
+
+        The page cache is left as it was: what readers had in it stays, what only the copy brought there goes.
+        """
+        if isinstance(source, RealFile) and isinstance(target, RealFile):
+            source.look_at_cache()
+            copied = self._copy(source, source_position, target, target_position, size)
+            source.copied_to(target, source_position, target_position, copied)
+            return copied
+        return self._copy(source, source_position, target, target_position, size)
+
+    def _copy(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int:
         read_descriptor, write_descriptor = source.descriptor(), target.descriptor()
         if read_descriptor is None or write_descriptor is None:
             raise ValueError("both files must be real")

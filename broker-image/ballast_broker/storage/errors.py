@@ -21,6 +21,10 @@ class LogDirectoryFailure(ApiError):
         self.directory = directory
 
 
+class DirectoryStalls(Exception):
+    """Nothing was done: the append is to be made by thread (`slow_append`), so that the loop does not wait."""
+
+
 class UnexpectedAppendOffset(ApiError):
     """A follower was given batches that do not continue its log."""
 

@@ -2,13 +2,16 @@
 
 A recovery point says: everything before it is on the disk, with the epochs that belong to it. Sealed segments'
 indexes are flushed with them; the active one's need not be, for recovery always scans the segment that contains the
-recovery point.
+recovery point. What did not change since the last flush is not synced again: a commit of the metadata is one sync.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS
 from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 
 
 def flush(log: Log, up_to: int | None = None) -> None:
+    try:
+        _flush(log, up_to)
+    except FileNotFoundError:
+        if not log.active.deleted:  # else the log was deleted meanwhile, with all its files
+            raise
+
+
+def _flush(log: Log, up_to: int | None) -> None:
     truncations = log.truncations
     end = log.end_offset if up_to is None else min(up_to, log.end_offset)
     if end <= log.recovery_point:
@@ -25,12 +36,22 @@ def flush(log: Log, up_to: int | None = None) -> None:
     first = max(0, log.segment_number(log.recovery_point))
     going = segments[first:]
     log.write_epochs()
-    _sync(log, f"{log.folder.path}/{LEADER_EPOCHS}")
-    for segment in going:
-        if segment.base_offset >= end:
-            break
-        _sync_segment(log, segment, sealed=segment is not segments[-1])
-    log.context.disk.sync_directory(log.folder.path)
+    epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    names = (log.folder.path, segments[-1].base_offset, truncations)
+    try:
+        if epochs:
+            with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
+                _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
+        for segment in going:
+            if segment.base_offset >= end:
+                break
+            _sync_segment(log, segment, sealed=segment is not segments[-1])
+        if epochs or log.synced_names != names:
+            _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
+            log.synced_names = names
+    except BaseException:
+        log.epochs_unsynced = log.epochs_unsynced or epochs
+        raise
     with log.flush_lock:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
@@ -41,22 +62,33 @@ def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
     kinds = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX) if sealed else (LOG_SUFFIX,)
     for kind in kinds:
         try:
-            _sync(log, segment.path(kind))
+            _whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]
         except FileNotFoundError:
             if not segment.deleted and kind == LOG_SUFFIX:
                 raise
 
 
-def _sync(log: Log, path: str) -> None:
+def _sync(disk: Disk, path: str) -> None:
     """By a descriptor of its own: the segment's may be closed by the loop meanwhile."""
-    disk = log.context.disk
-    if path.endswith(LEADER_EPOCHS) and not disk.exists(path):
-        return
     file = disk.open(path)
     try:
         file.sync()
     finally:
         file.close()
+
+
+def _whatever_it_is_called(log: Log, path_of: Callable[[], str], work: Callable[[Disk, str], None]) -> None:
+    """The loop may rename it at this moment: retention its file, a deletion or a move the whole folder."""
+    while True:
+        path = path_of()
+        try:
+            work(log.context.disk, path)
+            return
+        except FileNotFoundError:
+            with log.flush_lock:  # whoever renames has it until the new name can be seen
+                renamed = path_of() != path
+            if not renamed:
+                raise
 
 
 def settle(log: Log) -> None:

@@ -18,18 +18,18 @@ from typing import NoReturn
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import flushing, lookup, retention, truncation
+from ballast_broker.storage import appending, flushing, lookup, retention, truncation
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, write_unsynced
 from ballast_broker.storage.context import LogContext
-from ballast_broker.storage.conversion import inspects_records, prepare
+from ballast_broker.storage.conversion import inspects_records
 from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
-from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
+from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe, replay
 from ballast_broker.storage.producers import ProducerStates, SentBatch
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
-from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, is_plain, split
+from ballast_broker.storage.validation import CLIENT, check_leader_batch, is_plain, split
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import EPOCH_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
@@ -48,7 +48,6 @@ class Log:
     __slots__ = (
         "_config",
         "_high_watermark",
-        "_inspects_records",
         "_producers",
         "_producers_end",
         "_roll_after_timestamp",
@@ -60,16 +59,21 @@ class Log:
         "directory",
         "end_offset",
         "epochs",
+        "epochs_unsynced",
         "flush_lock",
         "folder",
+        "inspects_records",
+        "interruptions",
         "known_positions",
         "last_flush_ms",
         "recovery_point",
         "segments",
         "size_bytes",
         "slow_append_turn",
+        "slow_appends",
         "snapshots",
         "start_offset",
+        "synced_names",
         "topic_id",
         "topic_partition",
         "touched",
@@ -113,9 +117,14 @@ class Log:
         self.known_positions: dict[int, tuple[Segment, int]] = {}  # batch boundaries lately written or read
         self.flush_lock = threading.Lock()
         self.truncations = 0
+        # What `flush` need not sync again: nothing is known to be on the disk when a log is opened.
+        self.epochs_unsynced = True
+        self.synced_names: tuple[str, int, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None
+        self.slow_appends = 0  # begun and not done
+        self.interruptions = 0
         self.last_flush_ms = 0
         self.closed = False
         self.cleaning_paused = 0
@@ -149,7 +158,7 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         self._config = config
-        self._inspects_records = inspects_records(config)
+        self.inspects_records = inspects_records(config)
         self._writable = False  # the time to roll is worked out again at the next append
 
     @property
@@ -203,27 +212,27 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        if header[1] + LOG_OVERHEAD != size or self._inspects_records:
-            return self._append_several(view, leader_epoch, now_ms, origin)
+        if header[1] + LOG_OVERHEAD != size or self.inspects_records:
+            return appending.append_several(self, view, leader_epoch, now_ms, origin)
         if not is_plain(view, header, self._config, now_ms):
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
         if header[9] >= 0:
-            duplicate = self._check_producer(_make_header(header), self.end_offset)
+            duplicate = self.check_producer(_make_header(header), self.end_offset)
             if duplicate is not None:
-                return self._duplicate(duplicate, size)
+                return appending.repeated(self, duplicate, size)
         first, max_timestamp = self.end_offset, header[8]
         last = first + header[6]
         _put_offset(view, 0, first)
         _put_epoch(view, EPOCH_POSITION, leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
-        self._write(view, last, max_timestamp, now_ms)
+        self.write(view, last, max_timestamp, now_ms)
         if header[9] >= 0:
             self.record_producer(_make_header(header), last)
         return _new_tuple(
             AppendInfo, (first, last, max_timestamp, -1, self.start_offset, header[12], size, False, changed)
         )
 
-    def _check_producer(self, header: Header, offset: int) -> SentBatch | None:
+    def check_producer(self, header: Header, offset: int) -> SentBatch | None:
         """Raises for a gap or a zombie; answers the batch that this one repeats."""
         producer_id = header.producer_id
         if producer_id < 0:
@@ -242,106 +251,20 @@ class Log:
         observe(self.producers, header, last_offset)
         self.producers.map_end_offset = last_offset + 1
 
-    def _duplicate(self, batch: SentBatch, size: int) -> AppendInfo:
-        return AppendInfo(
-            batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, self.start_offset,
-            batch.offset_delta + 1, size, duplicate=True,
-        )  # fmt: skip
-
-    def _append_several(self, view: memoryview, leader_epoch: int, now_ms: int, origin: str) -> AppendInfo:
-        """Several batches (coordinators, the metadata log), or a topic whose records are to be looked at."""
-        ready = self.check_batches(view, now_ms, origin)
-        if isinstance(ready, AppendInfo):
-            return ready
-        first = self.end_offset
-        changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
-        for batch in ready:
-            header, last = self.stamp(batch, leader_epoch)
-            self._write(batch, last, header.max_timestamp, now_ms)
-            self.record_producer(header, last)
-        return self.sum_up(ready, first, now_ms, changed)
-
-    def check_batches(self, view: memoryview, now_ms: int, origin: str) -> list[memoryview] | AppendInfo:
-        """The batches as they are to be stored, or the answer for a repetition."""
-        parts = split(view, self.topic_partition)
-        if origin == CLIENT and len(parts) > 1:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD,
-                "Produce requests are only allowed to contain exactly one record batch per partition",
-            )
-        ready = []
-        for position, header in parts:
-            batch = view[position : position + header.length + LOG_OVERHEAD]
-            check_leader_batch(batch, header, self._config, self.topic_partition, origin, now_ms)
-            duplicate = self._check_producer(header, self.end_offset)
-            if duplicate is not None:
-                return self._duplicate(duplicate, len(view))
-            if self._inspects_records:
-                batch = prepare(batch, self._config, self.topic_partition, origin, now_ms)
-            ready.append(batch)
-        return ready
-
-    def stamp(self, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
-        """Give the batch the next offsets; answers its header and its last offset."""
-        header = _make_header(_unpack_header(batch))
-        _put_offset(batch, 0, self.end_offset)
-        _put_epoch(batch, EPOCH_POSITION, leader_epoch)
-        return header, self.end_offset + header.last_offset_delta
-
-    def sum_up(self, batches: list[memoryview], first: int, now_ms: int, epoch_changed: bool) -> AppendInfo:
-        headers = [_make_header(_unpack_header(batch)) for batch in batches]
-        return AppendInfo(
-            first,
-            self.end_offset - 1,
-            max(header.max_timestamp for header in headers),
-            now_ms if self._config.message_timestamp_type == "LogAppendTime" else -1,
-            self.start_offset,
-            sum(header.record_count for header in headers),
-            sum(map(len, batches)),
-            False,
-            epoch_changed,
-        )
-
     @property
     def append_is_slow(self) -> bool:
-        """LOG-32: the directory stalls, or an append by thread is going on: append with `slow_append` now."""
-        return self.write_in_progress or self.directory.slow_until > self.context.clock.monotonic()
+        """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
+        return self.slow_appends > 0 or self.directory.slow_until > self.context.clock.monotonic()
+
+    def interrupt_appends(self) -> None:
+        """What is being appended by thread belongs to a past that is over (another epoch, a cut): it is given up."""
+        self.interruptions += 1
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Batches as the leader has them: offsets and epochs are kept."""
-        view = memoryview(batches)
-        parts = self.check_follower_batches(view)
-        now_ms = self.context.clock.wall_ms()
-        changed, newest, count = False, -1, 0
-        for position, header in parts:
-            last = header.base_offset + header.last_offset_delta
-            if header.leader_epoch != self.epochs.latest:
-                changed = self.epochs.assign(header.leader_epoch, header.base_offset) or changed
-            self._write(view[position : position + header.length + LOG_OVERHEAD], last, header.max_timestamp, now_ms)
-            self.record_producer(header, last)
-            newest, count = max(newest, header.max_timestamp), count + header.record_count
-        first = parts[0][1].base_offset
-        return AppendInfo(first, self.end_offset - 1, newest, -1, self.start_offset, count, len(view), False, changed)
+        return appending.append_as_follower(self, memoryview(batches))
 
-    def check_follower_batches(self, view: memoryview) -> list[tuple[int, Header]]:
-        parts = split(view, self.topic_partition)
-        expected = self.end_offset
-        for position, header in parts:
-            check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, self.topic_partition)
-            if header.base_offset < expected:
-                self._refuse_offset(header.base_offset, expected)
-            expected = header.base_offset + header.last_offset_delta + 1
-        return parts
-
-    def _refuse_offset(self, offset: int, expected: int) -> NoReturn:
-        raise UnexpectedAppendOffset(
-            f"Unexpected offset in append to {self.topic_partition}. First offset {offset} is less than "
-            f"the next offset {expected}. Log start offset = {self.start_offset}",
-            offset,
-            expected,
-        )
-
-    def _write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+    def write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
         """One batch, ready, to the end of the active segment, which is a new one where that is due."""
         size = len(batch)
         monotonic = self.context.clock.monotonic
@@ -474,6 +397,7 @@ class Log:
         with self.flush_lock:
             if self.epochs.changed:
                 self.epochs.changed = False
+                self.epochs_unsynced = True
                 write_unsynced(self.context.disk, f"{self.folder.path}/{LEADER_EPOCHS}", self.epochs.render())
 
     # Reading
@@ -515,17 +439,13 @@ class Log:
 
     # Cutting, cleaning, closing
 
-    def _nobody_writes(self) -> None:
-        if self.write_in_progress:
-            raise RuntimeError(f"an append to {self.topic_partition} is going on in a thread")
-
     def truncate_to(self, offset: int) -> None:
-        self._nobody_writes()
+        self.interrupt_appends()
         with self.disk_faults():
             truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        self._nobody_writes()
+        self.interrupt_appends()
         with self.disk_faults():
             truncation.truncate_fully(self, offset)
 
@@ -549,4 +469,5 @@ class Log:
         with self.disk_faults():
             self.closed = True
             self._writable = False
+            self.interrupt_appends()
             flushing.settle(self)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ballast_broker.storage.manager import LogManager
 
 SLICE_S = 0.002
+# After a crash what lies behind the last recovery point is scanned, so it is written soon after it moves. A checkpoint
+# costs a look at every log: it gets no more than this share of the time.
+CHECKPOINT_PAUSE_S = 1.0
+CHECKPOINT_SHARE = 0.01
 LONGEST_SLEEP_S = 3600.0
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class Maintenance:
         self._flushes: dict[int, Log] = {}
         self._removal_added = asyncio.Event()
         self._flush_added = asyncio.Event()
+        self._flushed = asyncio.Event()
 
     # Asked for by logs
 
@@ -66,6 +71,7 @@ class Maintenance:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._remove_when_due())
             group.create_task(self._flush_when_asked())
+            group.create_task(self._checkpoint_when_flushed())
             group.create_task(self._every(config.log_retention_check_interval_ms, self.delete_old_segments))
             group.create_task(
                 self._every(config.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points)
@@ -135,6 +141,17 @@ class Maintenance:
             while self._flushes:
                 _, log = self._flushes.popitem()
                 await self._flush(log, log.active.base_offset)
+                self._flushed.set()
+
+    async def _checkpoint_when_flushed(self) -> None:
+        clock = self._manager.clock
+        while True:
+            await self._flushed.wait()
+            self._flushed.clear()
+            began = clock.monotonic()
+            await self.checkpoint_recovery_points()
+            took_s = clock.monotonic() - began
+            await asyncio.sleep(max(CHECKPOINT_PAUSE_S, took_s / CHECKPOINT_SHARE))
 
     async def _flush(self, log: Log, up_to: int | None = None) -> None:
         try:

@@ -176,6 +176,8 @@ class LogManager:
             return
         for log in found.logs:
             self._adopt(log)
+            if log.recovery_point < log.active.base_offset:
+                self.maintenance.flush_later(log)  # what was scanned now need not be scanned by the next start
         for log in found.futures:
             self._adopt_future(log)
         self._strays.update(found.strays)
@@ -391,11 +393,12 @@ class LogManager:
         partition = log.topic_partition
         name = marked_folder_name(partition, self._unique(), suffix) if suffix else str(partition)
         path = f"{log.directory.path}/{name}"
-        with log.disk_faults():
-            self.disk.rename(log.folder.path, path)
+        before = log.folder.path
+        with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
+            self.disk.rename(before, path)
+            log.folder.path = path
         if suffix == DELETE_SUFFIX:
-            self.maintenance.forget_removals_under(log.folder.path)
-        log.folder.path = path
+            self.maintenance.forget_removals_under(before)
 
     # Failure
 

@@ -66,6 +66,8 @@ def delete_while(log: Log, due: Due) -> int:
         upper = log.end_offset if following is None else following
         if log.high_watermark < upper or (following is None and not segment.size) or not due(segment, following):
             break
+        if following is None and log.write_in_progress:
+            break  # a thread writes into it: next time
         count += 1
     if not count:
         return 0
@@ -88,9 +90,10 @@ def forget_segments(log: Log, going: list[Segment]) -> None:
     log.bases = [segment.base_offset for segment in log.segments]
     log.known_positions.clear()
     paths: list[str] = []
-    for segment in going:
-        log.size_bytes -= segment.size
-        paths += retire(segment)
+    with log.flush_lock:  # a flush in its thread sees old names or new ones, not files that are nowhere
+        for segment in going:
+            log.size_bytes -= segment.size
+            paths += retire(segment)
     log.context.remove_later(paths, log.config.file_delete_delay_ms)
 
 

@@ -1,24 +1,33 @@
 """Appending while a disk stalls: the same checks and bookkeeping on the loop, the write itself in a thread (LOG-32).
 
 Whoever appends looks at `Log.append_is_slow` first and uses these instead of the log's own methods while it is true.
-Appends to one log take turns here, so order is kept; the log end moves only when the bytes are in the file. Nothing
-else may truncate or close the log meanwhile.
+Guarantees: appends to one log take turns in the order of the calls; the log end moves only when the bytes are in the
+file. Whatever else happens to the log meanwhile (another epoch, a cut, its end) does not wait: it interrupts
+(`Log.interrupt_appends`), and the append is refused with NOT_LEADER_OR_FOLLOWER, which clients try again. What such
+an append has left behind the log's end is cut off before the next one writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-from ballast_broker.seams import Threads
+from ballast_broker.seams import File, Threads
+from ballast_broker.storage import appending
 from ballast_broker.storage.directories import SLOW_WRITE_S
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.validation import CLIENT
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import LOG_OVERHEAD
 
+T = TypeVar("T")
 
-async def append_as_leader(
+
+def append_as_leader(
     log: Log,
     batches: bytearray | memoryview,
     leader_epoch: int,
@@ -26,64 +35,124 @@ async def append_as_leader(
     now_ms: int,
     threads: Threads,
     origin: str = CLIENT,
-) -> AppendInfo:
-    async with _turn(log):
-        ready = log.check_batches(memoryview(batches), now_ms, origin)
+) -> Coroutine[Any, Any, AppendInfo]:
+    """Takes its place among the appends at once; the caller awaits it or makes a task of it."""
+
+    async def append(turn: _Turn) -> AppendInfo:
+        ready = appending.check_batches(log, memoryview(batches), now_ms, origin)
         if isinstance(ready, AppendInfo):
             return ready
-        first = log.end_offset
-        changed = leader_epoch != log.latest_epoch and log.epochs.assign(leader_epoch, first)
+        first, changed = log.end_offset, False
         for batch in ready:
-            header, last = log.stamp(batch, leader_epoch)
-            await _write(log, batch, last, header.max_timestamp, now_ms, threads)
+            header, last = appending.stamp(log, batch, leader_epoch)
+            await turn.write(batch, last, header.max_timestamp, now_ms)
+            if leader_epoch != log.latest_epoch:
+                changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
             log.record_producer(header, last)
-        return log.sum_up(ready, first, now_ms, changed)
+        return appending.sum_up(log, ready, first, now_ms, changed)
+
+    return _in_turn(log, threads, append)
 
 
-async def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> AppendInfo:
-    async with _turn(log):
+def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Coroutine[Any, Any, AppendInfo]:
+    async def append(turn: _Turn) -> AppendInfo:
         view = memoryview(batches)
-        parts = log.check_follower_batches(view)
+        parts = appending.check_follower_batches(log, view)
         now_ms = log.context.clock.wall_ms()
         changed = False
         stored = []
         for position, header in parts:
             batch = view[position : position + header.length + LOG_OVERHEAD]
             last = header.base_offset + header.last_offset_delta
+            await turn.write(batch, last, header.max_timestamp, now_ms)
             if header.leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
-            await _write(log, batch, last, header.max_timestamp, now_ms, threads)
             log.record_producer(header, last)
             stored.append(batch)
-        return log.sum_up(stored, parts[0][1].base_offset, now_ms, changed)._replace(log_append_time_ms=-1)
+        info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
+        return info._replace(log_append_time_ms=-1)
+
+    return _in_turn(log, threads, append)
 
 
-def _turn(log: Log) -> asyncio.Lock:
+def _in_turn(
+    log: Log, threads: Threads, append: Callable[[_Turn], Coroutine[Any, Any, AppendInfo]]
+) -> Coroutine[Any, Any, AppendInfo]:
+    """Counted from the call on, so that no append that comes later is written at once and overtakes it."""
+    log.slow_appends += 1
+    turn = _Turn(log, threads)
     if log.slow_append_turn is None:
-        log.slow_append_turn = asyncio.Lock()
-    return log.slow_append_turn
+        log.slow_append_turn = asyncio.Lock()  # fair: who asks first is first
+    lock = log.slow_append_turn
 
-
-async def _write(
-    log: Log, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int, threads: Threads
-) -> None:
-    clock = log.context.clock
-    try:
-        segment = log.place(len(batch), last_offset, max_timestamp, now_ms)
-        segment.writable_file()
-        file, position = segment.hold(), segment.size
-        log.write_in_progress = True
-        log.invalidate_write_state()
+    async def wait_and_append() -> AppendInfo:
         try:
-            began_s = clock.monotonic()
-            await threads.run(lambda: file.pwrite(batch, position))
-            took_s = clock.monotonic() - began_s
+            async with lock:
+                turn.check()
+                return await append(turn)
         finally:
-            segment.release()
-            log.write_in_progress = False
+            log.slow_appends -= 1
+
+    return wait_and_append()
+
+
+class _Turn:
+    """One append's time alone with the log, from the call on."""
+
+    def __init__(self, log: Log, threads: Threads) -> None:
+        self._log = log
+        self._threads = threads
+        self._interruptions = log.interruptions
+        self._cancelled = False
+
+    @property
+    def _over(self) -> bool:
+        return self._cancelled or self._log.closed or self._log.interruptions != self._interruptions
+
+    def check(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._over:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
+        log, clock = self._log, self._log.context.clock
+        try:
+            segment = log.place(len(batch), last_offset, max_timestamp, now_ms)
+            segment.writable_file()
+            file, position = segment.hold(), segment.size
+            log.write_in_progress = True
+            log.invalidate_write_state()
+            try:
+                began_s = clock.monotonic()
+                await self._finish(self._threads.run(lambda: file.pwrite(batch, position)))
+                took_s = clock.monotonic() - began_s
+                if self._over:
+                    await self._cut_off(segment, file)
+            finally:
+                segment.release()
+                log.write_in_progress = False
+        except OSError as error:
+            log.directory.fail(error)
+            raise LogDirectoryFailure(log.directory, error) from error
         if took_s > SLOW_WRITE_S:
             log.directory.note_slow_write(began_s + took_s)
+        self.check()
         log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
-    except OSError as error:
-        log.directory.fail(error)
-        raise LogDirectoryFailure(log.directory, error) from error
+
+    async def _finish(self, work: Awaitable[T]) -> T:
+        """A thread cannot be stopped: whoever is cancelled keeps the turn until the thread is done."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                self._cancelled = True
+        return task.result()
+
+    async def _cut_off(self, segment: Segment, file: File) -> None:
+        """Another cut may come in between: again, until the file is as long as the log says."""
+        size = -1
+        while size != segment.size and not segment.deleted:
+            size = segment.size
+            await self._finish(self._threads.run(lambda size=size: file.truncate(size)))  # type: ignore[misc]

@@ -13,6 +13,7 @@ from typing import Any
 
 from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, ballast_path, path_of
 from ballast_operator.cache import Cache
+from ballast_operator.logs import about
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
@@ -83,7 +84,8 @@ class Writer:
             body = await self._api.merge(ballast_path(plural, meta.key, sub), {**patch, "metadata": metadata})
         except ApiError as error:
             if error.not_found or error.status == 409:
-                log.info("%s %s changed while it was being written: %s", plural, meta.key, error.message)
+                where = about(kind_of(resource), meta.key)
+                log.info("%s changed while it was being written: %s", where["object"], error.message, extra=where)
                 return False
             raise
         finally:

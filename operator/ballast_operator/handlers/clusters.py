@@ -10,9 +10,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ballast_operator.connections import SecretMissingError
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.plans import observe_whole
+from ballast_operator.handlers.rebalance import RebalanceJobs
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.cluster import ClusterStatus, KafkaCluster
 from ballast_operator.model.kafka import KafkaView
@@ -35,6 +37,10 @@ IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "S
 class WrongClusterError(KafkaUnavailableError):
     """Another cluster answers at the address; nothing may be done to it."""
 
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
 
 class ClusterHandler:
     """One KafkaCluster. Used by that cluster's worker only."""
@@ -43,6 +49,7 @@ class ClusterHandler:
         self._key = key
         self._shared = shared
         self._managed = ManagedCluster(key, shared)
+        self._rebalance = RebalanceJobs(shared)
 
     async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
         """The bootstrap address, or None while there is none yet."""
@@ -58,6 +65,7 @@ class ClusterHandler:
             view = await observe_brokers(kafka)
             self._refuse_other_cluster(cluster, view)
             view = as_claimed(cluster, await observe_whole(kafka, view))
+            await self._rebalance.bring(cluster)
             pods = self._managed.pods if cluster.spec.external is None else {}
             status = cluster_status(view, cluster.status, pods)
             if cluster.spec.external is not None:
@@ -73,15 +81,16 @@ class ClusterHandler:
     def _refuse_other_cluster(self, cluster: KafkaCluster, view: KafkaView) -> None:
         known = cluster.status.cluster_id
         if known is not None and view.cluster_id != known:
-            verdict = CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known)
-            raise WrongClusterError(verdict.message)
+            raise WrongClusterError(CLUSTER["WrongCluster"].says(found=view.cluster_id, expected=known))
 
     async def unreachable(self, cluster: KafkaCluster, since: str, error: Exception, again: Again) -> None:
         """Say that the cluster does not answer; what was known of it stays."""
         text = str(error) if str(error).endswith(".") else f"{error}."
         verdict = CLUSTER["Unreachable"].says(since=since, error=text)
         if isinstance(error, WrongClusterError):
-            verdict = Verdict("WrongCluster", "False", str(error), stalled=True)
+            verdict = error.verdict
+        if isinstance(error, SecretMissingError):
+            verdict = CLUSTER["SecretNotFound"].says(error=error)
         if cluster.spec.external is None:
             verdict = self._managed.explain(cluster) or verdict
         current = self._shared.cache.clusters.get(self._key) or cluster
@@ -96,6 +105,7 @@ class ClusterHandler:
 
     async def forget(self) -> None:
         self._managed = ManagedCluster(self._key, self._shared)
+        self._rebalance = RebalanceJobs(self._shared)
 
     async def _write(self, cluster: KafkaCluster, status: ClusterStatus, verdict: Verdict, again: Again) -> None:
         current = self._shared.cache.clusters.get(self._key)
@@ -103,9 +113,19 @@ class ClusterHandler:
             return
         before = ready_condition(current.status.conditions)
         said = conditions(current.status.conditions, verdict, cluster.meta.generation, self._shared.now())
-        wanted = replace(status, observed_generation=cluster.meta.generation, conditions=said)
+        balanced = self._rebalance.condition(current, self._shared.now())
+        if balanced is not None:
+            said = (*said, balanced)
+        wanted = replace(
+            status,
+            observed_generation=cluster.meta.generation,
+            conditions=said,
+            # The job's own field: what it wrote stays.
+            rebalance=current.status.rebalance,
+        )
         if not await self._shared.writer.write_status(current, wanted):
             again.cluster_within(0.0)
         elif before is None or before.reason != verdict.reason:
             kind = NORMAL if verdict.reason in IN_COURSE else WARNING
             self._shared.events.send(current, kind, verdict.reason, verdict.message)
+        self._rebalance.tell(current, balanced)

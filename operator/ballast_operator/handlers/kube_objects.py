@@ -36,6 +36,9 @@ PLURALS = {
     "StatefulSet": ("apps/v1", "statefulsets"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    "CronJob": ("batch/v1", "cronjobs"),
+    "Deployment": ("apps/v1", "deployments"),
+    "ScheduledSparkApplication": ("sparkoperator.k8s.io/v1beta2", "scheduledsparkapplications"),
 }
 
 
@@ -133,6 +136,20 @@ class KubeObjects:
         if found is not None and _holds(body, found):
             return
         await self._api.apply(path, body)
+
+    async def apply_owned(self, cluster: KafkaCluster, body: dict[str, Any]) -> None:
+        """Bring one object of the cluster to this."""
+        await self._apply(cluster, body)
+
+    async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
+        """Delete the object of this name if it belongs to the cluster."""
+        path = self._path(kind, cluster.meta.namespace, name)
+        found = await self._api.find(path)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return
+        owners = found["metadata"].get("ownerReferences") or ()
+        if any(owner.get("uid") == cluster.meta.uid for owner in owners):
+            await self._api.delete(path, uid=found["metadata"]["uid"])
 
     def _path(self, kind: str, namespace: str, name: str) -> str:
         api_version, plural = PLURALS[kind]

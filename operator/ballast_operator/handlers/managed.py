@@ -360,7 +360,7 @@ class ManagedCluster:
         if storage is not None and storage.delete_claim:
             for unused in plan.unused_claims(layout, scene.kube):
                 await self._objects.delete_claim(scene.cluster, unused.name, unused.uid)
-        return CLUSTER["Applying"].says(error=refusal) if refusal else None
+        return CLUSTER["VolumeTooSmall"].says(error=refusal) if refusal else None
 
     def _retained(self, scene: Scene) -> tuple[str, ...]:
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# How soon to look again at what moves: soon while looks find something new, seldom while they do not.
+FIRST_LOOK_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
@@ -74,6 +76,8 @@ class ReassignmentHandler:
         self._shared = shared
         self._plans = Plans(cluster, shared)
         self._refusals: dict[TopicPartition, str] = {}
+        self._pace = FIRST_LOOK_SECONDS
+        self._seen: object = None
         self.moved_topics: dict[str, str] = {}
 
     # Without Kafka.
@@ -403,10 +407,17 @@ class ReassignmentHandler:
         again.topics |= {topic.key for topic in self._shared.cache.topics_of(self._cluster) if topic.topic in ended}
 
     def _come_back(self, cases: Sequence[Case], again: Again) -> None:
+        seen = [
+            (case.reassignment.key, case.reassignment.status.phase, len(case.starts), case.records,
+             sum(state.ended for state in case.step.states) if case.step else 0)
+            for case in cases
+        ]  # fmt: skip
+        self._pace = FIRST_LOOK_SECONDS if seen != self._seen else min(LOOK_SECONDS, 2 * self._pace)
+        self._seen = seen
         for case in cases:
             step = case.step
             active = step is None or step.claims or step.replan or bool(case.records) or case.reassignment.meta.deleting
-            again.reassignments_within(LOOK_SECONDS if active else IDLE_LOOK_SECONDS)
+            again.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
 
 
 def _corrections(state: MoveState) -> list[tuple[ReplicaId, str]]:

@@ -20,6 +20,7 @@ from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, claim_order
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
+from ballast_operator.logs import about
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
@@ -267,7 +268,8 @@ class TopicHandler:
         )
         for key, result in zip(batch.plans, results, strict=True):
             if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
-                log.warning("KafkaTopic %s: status was not written: %s", key, result)
+                where = about("KafkaTopic", key)
+                log.warning("KafkaTopic %s: status was not written: %s", key, result, extra=where)
                 batch.retry.add(key)
             elif isinstance(result, BaseException):
                 raise result

@@ -31,6 +31,12 @@ class OnScaleUp(StrEnum):
     AUTOMATIC = "Automatic"
 
 
+class JobRun(StrEnum):
+    CRON_JOB = "CronJob"
+    SCHEDULED_SPARK_APPLICATION = "ScheduledSparkApplication"
+    WATCH = "Watch"
+
+
 class SaslMechanism(StrEnum):
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -121,9 +127,28 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class RebalanceJob:
+    run: JobRun = JobRun.CRON_JOB
+    schedule: str = "17 * * * *"
+    prometheus: str | None = None
+    cluster_label: str | None = None
+    directory_capacity: str | None = None
+    band_percent: int = 10
+    min_improvement_percent: int = 2
+    max_moves: int = 500
+    args: tuple[str, ...] = ()
+    image: str = "ballast-spark"
+    image_pull_policy: ImagePullPolicy | None = None
+    service_account_name: str = "ballast-rebalance"
+    executors: int = 2
+    resources: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Rebalance:
     on_scale_up: OnScaleUp = OnScaleUp.PROPOSE
     throttle: Throttle | None = None
+    job: RebalanceJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +203,16 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class RebalanceStatus:
+    """Written by the rebalance job, read by the operator."""
+
+    reason: str
+    message: str
+    time: str
+    proposal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     observed_generation: int | None = None
     cluster_id: str | None = None
@@ -192,6 +227,7 @@ class ClusterStatus:
     brokers: tuple[BrokerStatus, ...] = ()
     drains: tuple[Drain, ...] = ()
     retained_claims: tuple[str, ...] = ()
+    rebalance: RebalanceStatus | None = None
     conditions: tuple[Condition, ...] = ()
 
 

@@ -12,7 +12,11 @@ UNKNOWN_CAPACITY = 1 << 60
 
 
 def cluster_load(view: KafkaView) -> ClusterLoad:
-    """All brokers, directories and replicas of the view. Replicas whose directory is not known stay without one."""
+    """All brokers, directories and replicas of the view. Replicas whose directory is not known stay without one.
+
+    A broker that describes its directories leaves out the replicas of those that failed: what it is said to have and
+    does not describe is in a directory that failed, if one did.
+    """
     return ClusterLoad.from_rows(list(_brokers(view)), list(_directories(view)), list(_replicas(view)))
 
 
@@ -34,12 +38,14 @@ def _directories(view: KafkaView) -> Iterator[Directory]:
 
 
 def _replicas(view: KafkaView) -> Iterator[Replica]:
+    failed = {where.broker: where.path for where, found in sorted(view.directories.items()) if not found.online}
     for name, topic in view.topics.items():
         for index, part in topic.partitions.items():
             partition = TopicPartition(name, index)
             size = partition_size(view, partition, part.replicas)
             for position, broker in enumerate(part.replicas):
-                log = view.logs.get(ReplicaId(name, index, broker), LogView(None, size))
+                lost = failed.get(broker) if broker in view.described else None
+                log = view.logs.get(ReplicaId(name, index, broker), LogView(lost, size))
                 leads = broker == part.leader
                 yield Replica(name, index, broker, log.path, log.size_bytes, leads, position)
 

@@ -12,6 +12,7 @@ from ballast_operator.model.reassignment import ReassignmentSpec
 from ballast_operator.plan.load import cluster_load
 from ballast_operator.plan.volumes import Paths, real_targets
 from ballast_planner import (
+    ClusterLoad,
     LoadError,
     Plan,
     PlanError,
@@ -56,7 +57,7 @@ def make_plan(
             return plan_drain(load, brokers=spec.drain_brokers)
         if spec.drain_directories:
             rows = [DirectoryId(row.broker, row.directory) for row in spec.drain_directories]
-            return plan_drain(load, directories=[(row.broker, known.get(row, row.path)) for row in rows])
+            return _drain_directories(load, view, [DirectoryId(row.broker, known.get(row, row.path)) for row in rows])
         if spec.replication_factor:
             return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
         if spec.add_brokers:
@@ -71,6 +72,12 @@ def make_plan(
     except (PlanError, PlanFormatError, LoadError, KeyError) as error:
         raise InvalidPlanError(str(error)) from error
     raise InvalidPlanError("the spec names nothing to do")
+
+
+def _drain_directories(load: ClusterLoad, view: KafkaView, rows: Sequence[DirectoryId]) -> Plan:
+    """A replica whose directory failed cannot be read there: it is made anew on another broker, from one in sync."""
+    failed = {row.broker for row in rows if row in view.directories and not view.directories[row].online}
+    return plan_drain(load.with_cordons(brokers=failed), directories=rows)
 
 
 def explicit_rows(spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]]) -> tuple[Target, ...]:

@@ -69,6 +69,11 @@ def service_account(cluster: KafkaCluster) -> str:
     return f"{cluster.meta.name}-broker"
 
 
+def rebalance(cluster: KafkaCluster) -> str:
+    """The object that runs the rebalance job; a CronJob's name has to leave room for the time of a run."""
+    return f"{cluster.meta.name[:40].rstrip('-.')}-rebalance"
+
+
 def host(cluster: KafkaCluster, pod: str) -> str:
     """The DNS name of a pod."""
     return f"{pod}.{headless_service(cluster)}.{cluster.meta.namespace}.svc"

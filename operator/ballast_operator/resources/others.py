@@ -17,7 +17,7 @@ def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
 
 def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
     """Gives every pod its name, also before it is ready: a broker has to find the others to become ready."""
-    listener = cluster.spec.listeners[0]
+    listener, metrics = cluster.spec.listeners[0], cluster.spec.metrics or Metrics()
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -29,6 +29,7 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
             "ports": [
                 {"name": "kafka", "port": listener.port, "targetPort": listener.port},
                 {"name": "controller", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
+                {"name": "metrics", "port": metrics.port, "targetPort": metrics.port},
             ],
         },
     }

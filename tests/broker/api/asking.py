@@ -58,7 +58,7 @@ class Asker:
         self._next_producer_id += 1
         return self._next_producer_id
 
-    async def _create(self, names: list[str]) -> None:
+    def _create(self, names: list[str]) -> None:
         self.created += names
 
     async def call(self, request: Any, version: int, *, timeout_s: float | None = None) -> Any:

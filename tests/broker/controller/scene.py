@@ -57,8 +57,7 @@ class Scene:
             fenced=fenced,
             in_controlled_shutdown=False,
             directories=frozenset(directory(broker_id, each) for each in range(directories)),
-            features={"metadata.version": (27, 27), "group.version": (0, 1), "transaction.version": (0, 2)}
-            | {"eligible.leader.replicas.version": (0, 1)},
+            features={"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1)},
         )
         self.apply([broker_record(broker)])
 
@@ -95,8 +94,13 @@ class Scene:
         return CommandContext(self.image, self.config, FewConfigs(), self.random, self.offset)
 
     def run(self, command: Callable[..., Outcome], *arguments: Any, **keywords: Any) -> Any:
-        outcome = command(self.context, *arguments, **keywords)
-        self.apply(outcome.records)
+        return self.commit(command(self.context, *arguments, **keywords))
+
+    def commit(self, outcome: Outcome) -> Any:
+        piece: Outcome | None = outcome
+        while piece is not None:
+            self.apply(piece.records)
+            piece = piece.rest(self.context) if piece.rest is not None else None
         return outcome.response
 
     def partition(self, topic: str, partition: int = 0) -> PartitionRegistration:

@@ -37,8 +37,7 @@ def heartbeat(scene: Scene, broker_id: int, **fields: Any) -> Any:
         offline_log_dirs=fields.pop("offline", []),
     )
     outcome, _ = broker_heartbeat(scene.context, request, fields.pop("liveness", Liveness(10_000, 0)))
-    scene.apply(outcome.records)
-    return outcome.response
+    return scene.commit(outcome)
 
 
 def fence(scene: Scene, broker_id: int) -> None:

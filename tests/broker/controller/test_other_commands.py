@@ -149,13 +149,14 @@ def change_feature(scene: Scene, name: str, level: int, kind_of_change: int = 1)
 @pytest.mark.spec("CLU-04")
 def test_feature_levels() -> None:
     scene = Scene()
-    assert change_feature(scene, "transaction.version", 1, 2) == (ErrorCode.NONE, None)
-    assert scene.image.features.level("transaction.version") == 1
-    assert change_feature(scene, "transaction.version", 2) == (ErrorCode.NONE, None)
+    name = "eligible.leader.replicas.version"
+    assert change_feature(scene, name, 0, 2) == (ErrorCode.NONE, None)
+    assert scene.image.features.level(name) == 0
+    assert change_feature(scene, name, 1) == (ErrorCode.NONE, None)
     refused = "The update failed for all features since the following feature had an error: "
-    assert change_feature(scene, "transaction.version", 1) == (
+    assert change_feature(scene, name, 0) == (
         ErrorCode.INVALID_UPDATE_VERSION,
-        f"{refused}Invalid update version 1 for feature transaction.version. Can't downgrade the version of this "
+        f"{refused}Invalid update version 0 for feature {name}. Can't downgrade the version of this "
         "feature without setting the upgrade type to either safe or unsafe downgrade.",
     )
     code, text = change_feature(scene, "metadata.version", 99)
@@ -164,6 +165,15 @@ def test_feature_levels() -> None:
         f"{refused}Invalid update version 99 for feature metadata.version. Local controller 1 only supports versions "
         "27-27"
     )
+
+
+@pytest.mark.spec("CLU-04", "CLI-10")
+def test_a_feature_that_nobody_has_cannot_be_had() -> None:
+    scene = Scene()
+    code, text = change_feature(scene, "transaction.version", 2)
+    assert code is ErrorCode.INVALID_UPDATE_VERSION
+    assert text is not None
+    assert text.endswith("Local controller 1 does not support this feature.")
 
 
 def test_producer_id_blocks_never_overlap() -> None:
@@ -178,8 +188,8 @@ def test_producer_id_blocks_never_overlap() -> None:
 
 def registration(**changes: Any) -> Any:
     kind = message("BrokerRegistrationRequest")
-    features = {"metadata.version": (27, 27), "group.version": (0, 1), "transaction.version": (0, 2)}
-    features |= {"eligible.leader.replicas.version": (0, 1)} | changes.pop("features", {})
+    features = {"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1)}
+    features |= changes.pop("features", {})
     fields: dict[str, Any] = {
         "broker_id": 7,
         "cluster_id": CLUSTER_ID,
@@ -225,10 +235,10 @@ def test_a_registration_gets_the_offset_of_its_record_as_epoch() -> None:
             "Broker 1 is already registered with directory AAAAAAAAAAAAAAAAAAAF3A",
         ),
         (
-            {"features": {"group.version": (0, 0)}},
+            {"features": {"eligible.leader.replicas.version": (0, 0)}},
             ErrorCode.UNSUPPORTED_VERSION,
-            "Unable to register because the broker does not support finalized version 1 of group.version. The broker "
-            "wants a version between 0 and 0, inclusive.",
+            "Unable to register because the broker does not support finalized version 1 of "
+            "eligible.leader.replicas.version. The broker wants a version between 0 and 0, inclusive.",
         ),
     ],
 )

@@ -138,7 +138,8 @@ def test_a_persistent_map_is_a_map_and_old_versions_stay(edits: list[tuple[bool,
         current = current.changed(updates, removed)
         versions.append((current, dict(model)))
     for version, expected in versions:
-        assert dict(version) == expected
+        assert dict(version) == dict(version.items()) == expected
+        assert sorted(version.values()) == sorted(expected.values())
         assert len(version) == len(expected)
 
 

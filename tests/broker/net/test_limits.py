@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.broker.net.serving import Serving, framed, until
 
+from ballast_broker.net import server as server_module
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.storage.disk import RealThreads
@@ -58,6 +59,22 @@ async def test_a_client_that_never_reads_ends() -> None:
         deaf.send(*[b"x" * 500_000] * 20)
         await until(lambda: len(serving.server.connections) == 1, "it is there")
         await until(lambda: not serving.server.connections, "it is gone")
+
+
+@pytest.mark.spec("CLI-09")
+async def test_who_went_away_while_waiting_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "GONE_AFTER_S", 0.05)
+    never: asyncio.Future[tuple[bytes]] = asyncio.get_running_loop().create_future()
+    async with Serving(lambda peer, frame: Pending(never, pipelined=False)) as serving:
+        gone, there = await serving.connect(), await serving.connect()
+        for client in (gone, there):
+            client.send(b"a long poll", b"and more behind it")
+        await until(lambda: sum(c.awaited for c in serving.server.connections) == 2, "both wait")
+        gone.close()
+        await until(lambda: len(serving.server.connections) == 1, "one is gone")
+        await asyncio.sleep(0.2)
+        assert len(serving.server.connections) == 1
+    never.cancel()
 
 
 async def test_who_waits_for_an_answer_is_not_idle() -> None:

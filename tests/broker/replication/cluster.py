@@ -118,7 +118,7 @@ class Controller:
     async def call(self, request: Any, version: int) -> Any:
         await asyncio.sleep(0)
         if self.away:
-            raise TimeoutError("no active controller")
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
         self.calls.append(request)
         request = round_trip(request, version)
         command = {
@@ -153,7 +153,7 @@ class Controller:
         """The broker has read the metadata up to its registration; from now on it takes part."""
         publish(whole(self.image), self.image)
         self._publish[broker_id] = publish
-        self.commit(Outcome(unfence_broker(self.context(), self.image.cluster.brokers[broker_id])))
+        self.commit(unfence_broker(self.context(), self.image.cluster.brokers[broker_id]))
 
     def replace(self, broker_id: int, publish: Callable[[MetadataDelta, MetadataImage], None]) -> None:
         self._publish[broker_id] = publish
@@ -245,6 +245,8 @@ class Node:
         clock = RealClock()
         self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(next(_lives)))
         await self.logs.start()
+        for directory in self.logs.directories:
+            directory.note_slow_write = lambda now_s: None  # type: ignore[method-assign]  # a busy machine is no case
         self.replicas = Replicas(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
             logs=self.logs,

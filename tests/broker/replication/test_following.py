@@ -69,6 +69,20 @@ async def test_a_silent_follower_leaves_and_comes_back(tmp_path: Path) -> None:
         assert (one.replicas.isr_changes.shrinks, one.replicas.isr_changes.expands) == (1, 1)
 
 
+@pytest.mark.spec("REP-13")
+async def test_a_change_of_the_isr_outlasts_the_controllers_absence(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, replica_lag_time_max_ms=100) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        cluster.controller.away = True
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(ORDERS, "a")
+        await eventually(lambda: one.replicas.isr_changes.failed_updates > 1, "nobody takes the change")
+        assert cluster.isr(ORDERS) == {1, 2}
+        cluster.controller.away = False
+        await eventually(lambda: cluster.isr(ORDERS) == {1}, "it is asked again until somebody does")
+
+
 @pytest.mark.spec("REP-20", "REP-21")
 async def test_a_new_leader_goes_on_where_the_old_one_was(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:

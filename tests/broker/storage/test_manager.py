@@ -13,11 +13,12 @@ from uuid import UUID
 import pytest
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint
+from ballast_broker.storage import checkpoint, loading
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
 from ballast_broker.storage.manager import LogManager
+from ballast_broker.storage.recovery import scan_segment
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -413,6 +414,121 @@ def test_checkpoints_cut_in_the_middle_only_cost_work(world, name):
             await again.start()
             assert [log.log_end_offset for log in again.logs.values()] == [4] * 5
             world.kill(again)
+
+    run(story())
+
+
+class RacingDisk(BadDisk):
+    """Something happens right before the n-th look for a name."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.event = 0, lambda: None
+
+    def _count(self):
+        self.left -= 1
+        if self.left == 0:
+            self.event()
+
+    def open(self, path, **keywords):
+        self._count()
+        return super().open(path, **keywords)
+
+    def sync_directory(self, path):
+        self._count()
+        super().sync_directory(path)
+
+
+def retain_less(manager, log):
+    log.update_config(LogConfig(retention_ms=1))
+    assert log.delete_old_segments(log.context.clock.wall_ms() + 10**9) == 3
+
+
+def delete(manager, log):
+    manager.delete(log.topic_partition)
+
+
+def delete_and_remove(manager, log):
+    manager.delete(log.topic_partition)
+    shutil.rmtree(log.folder.path)
+
+
+def rename_folder(manager, log):
+    manager._rename(log, "-stray")
+
+
+@pytest.mark.spec("LOG-11", "LOG-24", "TOP-24")
+@pytest.mark.parametrize("event", [retain_less, delete, delete_and_remove, rename_folder])
+def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
+    """Flushes run in threads. Whatever the loop does to the log meanwhile, the disk is not to blame."""
+    world.disk = RacingDisk()
+
+    async def story(moment):
+        manager = world.manager()
+        await manager.start()
+        log = create(manager, moment)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.disk.left = moment
+        world.disk.event = lambda: event(manager, log)
+        log.flush(6)
+        world.disk.left = 0
+        assert log.directory.online, log.directory.error
+        if event is not delete_and_remove:
+            assert log.recovery_point == 6
+        world.kill(manager)
+        shutil.rmtree(world.paths[0].rsplit("/", 1)[0])
+
+    for moment in range(1, 12):
+        run(story(moment))
+
+
+@pytest.mark.spec("LOG-40")
+def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
+    """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
+    scanned = []
+
+    def scan(segment, *arguments, **keywords):
+        scanned.append(segment.base_offset)
+        return scan_segment(segment, *arguments, **keywords)
+
+    monkeypatch.setattr(loading, "scan_segment", scan)
+
+    def points(manager):
+        path = f"{manager.logs[partition()].directory.path}/{checkpoint.RECOVERY_POINTS}"
+        return checkpoint.read_offsets(world.disk, path).get(partition(), 0) if os.path.exists(path) else 0
+
+    async def maintained(manager, point):
+        task = asyncio.create_task(manager.maintenance.run())
+        async with asyncio.timeout(60):
+            while points(manager) < point:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        world.kill(manager)
+        again = world.manager()
+        scanned.clear()
+        await again.start()
+        return again
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.kill(manager)
+        manager = world.manager()
+        await manager.start()
+        assert scanned == [0, 2, 4, 6]
+        manager = await maintained(manager, 6)
+        assert scanned == [6]
+        write(manager.logs[partition()], 2)
+        manager.logs[partition()].roll()
+        await maintained(manager, 8)
+        assert scanned == [8]
 
     run(story())
 

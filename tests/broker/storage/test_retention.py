@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from ballast_broker.storage import flushing
 from ballast_wire.errors import ApiError, ErrorCode
 
 DAY_MS = 86_400_000
@@ -136,3 +137,49 @@ def test_files_not_used_lately_are_closed(bench, make, read_all):
     assert len(read_all(log)) == 40
     assert len(held.read()) == held.size
     held.release()
+
+
+def test_a_flush_syncs_what_has_changed_and_no_more(bench, make, monkeypatch):
+    synced = []
+    sync, sync_directory = flushing._sync, bench.disk.sync_directory
+    monkeypatch.setattr(flushing, "_sync", lambda log, path: (synced.append(path[-10:]), sync(log, path)))
+    monkeypatch.setattr(bench.disk, "sync_directory", lambda path: (synced.append("names"), sync_directory(path)))
+
+    def flushed(epoch):
+        synced.clear()
+        bench.append(log, epoch=epoch)
+        log.flush()
+        return list(synced)
+
+    log = make(count=0)
+    assert flushed(0) == ["checkpoint", "000000.log", "names"]
+    assert flushed(0) == ["000000.log"]
+    assert flushed(1) == ["checkpoint", "000000.log", "names"]
+    assert flushed(1) == ["000000.log"]
+    log.roll()
+    assert "names" in flushed(1)
+    assert flushed(1) == ["000004.log"]
+    log.truncate_to(1)
+    assert "names" in flushed(2)
+
+
+def test_a_flush_that_failed_is_made_whole_by_the_next(bench, make, monkeypatch):
+    log = make(count=0)
+    bench.append(log)
+    sync = flushing._sync
+    failing = iter([OSError(5, "EIO")])
+
+    def fails_once(log, path):
+        for error in failing:
+            raise error
+        synced.append(path[-10:])
+        sync(log, path)
+
+    synced = []
+    monkeypatch.setattr(flushing, "_sync", fails_once)
+    with pytest.raises(OSError, match="EIO"):
+        flushing.flush(log)
+    assert log.recovery_point == 0
+    flushing.flush(log)
+    assert synced == ["checkpoint", "000000.log"]
+    assert log.recovery_point == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from ballast_broker.storage import slow_append
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
 
@@ -59,6 +61,7 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
         async def run(self, work):
             before = log.log_end_offset
             assert log.append_is_slow
+            assert log.write_in_progress
             with pytest.raises(RuntimeError):
                 log.append_as_leader(batch(0), 0, now_ms=bench.clock.now_ms)
             result = await threads.run(work)
@@ -82,6 +85,7 @@ def test_appends_by_thread_keep_their_order_and_become_visible_when_written(benc
     assert sizes == list(range(61))
     assert [int(record.value) for record in read_all(log)] == list(range(61))
     assert len(log.segments) > 1
+    assert not log.append_is_slow
     log.append_as_leader(batch(61), 2, now_ms=bench.clock.now_ms)
     log.close()
     assert bench.load(clean=True).log_end_offset == 62
@@ -111,3 +115,88 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
         assert log.log_end_offset == 1
 
     asyncio.run(story())
+
+
+def cut_to_one(log):
+    log.truncate_to(1)
+
+
+def begin_an_epoch(log):
+    log.interrupt_appends()
+    log.assign_epoch(7, log.end_offset)
+
+
+def end(log):
+    log.close()
+
+
+@pytest.mark.spec("LOG-32", "LOG-41")
+@pytest.mark.parametrize("event", [cut_to_one, begin_an_epoch, end])
+def test_what_happens_meanwhile_interrupts_appends_and_nothing_of_them_is_left(bench, read_all, event):
+    """One write is in its thread and one waits when it happens: both are refused, and the next append goes well."""
+    log = bench.create()
+    bench.append(log)
+    bench.append(log)
+
+    class Interrupting:
+        async def run(self, work):
+            result = work()
+            if not events:
+                events.append(event(log))
+            return result
+
+    async def story():
+        now_ms = bench.clock.now_ms
+        appends = [
+            slow_append.append_as_leader(log, batch(n), 0, now_ms=now_ms, threads=Interrupting()) for n in range(2)
+        ]
+        assert log.append_is_slow
+        for refused in await asyncio.gather(*appends, return_exceptions=True):
+            assert isinstance(refused, ApiError)
+            assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    events: list[object] = []
+    asyncio.run(story())
+    kept = 1 if event is cut_to_one else 2
+    assert not log.append_is_slow
+    assert log.log_end_offset == kept == len(read_all(log))
+    assert log.active.size == bench.disk.size(log.active.path())
+    if event is not end:
+        log.append_as_leader(batch(9), 7, now_ms=bench.clock.now_ms)
+        log.close()
+    again = bench.load(clean=False)
+    assert again.log_end_offset == kept + (event is not end)
+    assert again.latest_epoch == (0 if event is end else 7)
+
+
+@pytest.mark.spec("LOG-32")
+def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench, read_all):
+    log = bench.create()
+    threads = RealThreads(2)
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        async def run(self, work):
+            def wait():
+                began.set()
+                assert go_on.wait(30)
+                return work()
+
+            return await threads.run(wait)
+
+    async def story():
+        now_ms = bench.clock.now_ms
+        first = asyncio.ensure_future(slow_append.append_as_leader(log, batch(0), 0, now_ms=now_ms, threads=Slow()))
+        await asyncio.to_thread(began.wait, 30)
+        first.cancel()
+        second = asyncio.ensure_future(slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms, threads=threads))
+        await asyncio.sleep(0)
+        assert log.write_in_progress
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await second).first_offset == 0
+
+    asyncio.run(story())
+    threads.close()
+    assert [record.value for record in read_all(log)] == [b"1"]

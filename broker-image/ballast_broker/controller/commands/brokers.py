@@ -6,36 +6,38 @@ A broker's epoch is the offset of its RegisterBrokerRecord, which is therefore t
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
-from ballast_broker.controller.commands.partition_change import (
-    change_of,
-    leader_acceptor,
-    with_broker,
-    without_broker,
+from ballast_broker.controller.commands.partition_change import change_of, leader_acceptor
+from ballast_broker.controller.commands.pieces import (
+    PLACES_PER_PIECE,
+    Place,
+    in_sync_on,
+    in_sync_or_eligible_on,
+    lead_again,
+    leaderless,
+    leads_something,
+    leave,
+    piecewise,
 )
 from ballast_broker.metadata.features import METADATA_VERSION
 from ballast_broker.metadata.image import (
     FIRST_FREE_DIRECTORY,
-    NO_LEADER,
     BrokerImage,
     ClusterImage,
     ControllerImage,
     Listener,
-    TopicImage,
 )
 from ballast_broker.metadata.records import known_id, record
 from ballast_broker.metadata.snapshot import broker_record, controller_record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
-
-CLEAN_EPOCH_UNKNOWN = -1
-Place = tuple[TopicImage, int]
 
 
 def check_broker_epoch(context: CommandContext, broker_id: int, epoch: int) -> BrokerImage:
@@ -49,53 +51,15 @@ def check_broker_epoch(context: CommandContext, broker_id: int, epoch: int) -> B
     return broker
 
 
-# ---------------------------------------------------------------------- where a broker's replicas are
-
-
-def in_sync_on(context: CommandContext, broker_id: int) -> Iterator[Place]:
-    for topic in context.image.topics.topics_by_id.values():
-        for partition, registration in topic.partitions.items():
-            if broker_id in registration.isr:
-                yield topic, partition
-
-
-def in_sync_or_eligible_on(context: CommandContext, broker_id: int) -> Iterator[Place]:
-    for topic in context.image.topics.topics_by_id.values():
-        for partition, registration in topic.partitions.items():
-            if broker_id in registration.isr or broker_id in registration.elr:
-                yield topic, partition
-
-
-def leaderless(context: CommandContext) -> Iterator[Place]:
-    for topic in context.image.topics.topics_by_id.values():
-        for partition, registration in topic.partitions.items():
-            if registration.leader == NO_LEADER:
-                yield topic, partition
-
-
-def leads_something(context: CommandContext, broker_id: int) -> bool:
-    return any(
-        registration.leader == broker_id
-        for topic in context.image.topics.topics_by_id.values()
-        for registration in topic.partitions.values()
-    )
-
-
 # ---------------------------------------------------------------------- registration
 
 
 def register_broker(context: CommandContext, request: Any, *, session_is_valid: bool) -> Outcome:
     """`session_is_valid`: whether a broker of this id has been heard of in its session time."""
-    _check_registration(context, request)
+    check_registration(context, request, session_is_valid=session_is_valid)
     before = context.image.cluster.brokers.get(request.broker_id)
     incarnation = known_id(request.incarnation_id)
     same = before is not None and before.incarnation_id == incarnation
-    if before is not None and not same and session_is_valid and not before.in_controlled_shutdown:
-        raise ApiError(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            "Another broker is registered with that broker id. If the broker was recently restarted this should "
-            "self-resolve once the heartbeat manager expires the broker's session.",
-        )
     registered = BrokerImage(
         id=request.broker_id,
         epoch=before.epoch if before is not None and same else context.next_offset,
@@ -109,21 +73,49 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
     )
     records = [broker_record(registered)]
     if before is not None and not same:
-        clean = not context.elr_enabled or request.previous_broker_epoch == before.epoch
-        records += _after_restart(context, request.broker_id, clean=clean)
+        clean = _stopped_cleanly(context, before, request)
+        places = _places_after_restart(context, before.id, clean=clean)
+        records += leave(context, places, before.id, unclean=not clean)
     response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
-    return Outcome(records, response, atomic=False)
+    return Outcome(records, response)  # atomic: whoever sees the registration sees that it leads nothing
 
 
-def _after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Any]:
+def before_registration(context: CommandContext, request: Any) -> Outcome:
+    """A broker that held many replicas leaves their ISRs piece by piece before its new life is registered."""
+    before = context.image.cluster.brokers.get(request.broker_id)
+    if before is None or before.incarnation_id == known_id(request.incarnation_id):
+        return Outcome()
+    clean = _stopped_cleanly(context, before, request)
+    places = _places_after_restart(context, before.id, clean=clean)
+    if len(places) <= PLACES_PER_PIECE:
+        return Outcome()
+    return piecewise(context, places, partial(leave, broker_id=before.id, unclean=not clean))
+
+
+def _stopped_cleanly(context: CommandContext, before: BrokerImage, request: Any) -> bool:
+    return not context.elr_enabled or request.previous_broker_epoch == before.epoch
+
+
+def _places_after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Place]:
     """A new incarnation is in no ISR; after an unclean stop it may have lost data, and leaves the ELR as well."""
-    if clean:
-        return without_broker(context, in_sync_on(context, broker_id), broker_id)
-    places = in_sync_or_eligible_on(context, broker_id)
-    return without_broker(context, places, broker_id, unclean_shutdown=True)
+    return in_sync_on(context, broker_id) if clean else in_sync_or_eligible_on(context, broker_id)
 
 
-def _check_registration(context: CommandContext, request: Any) -> None:
+def check_registration(context: CommandContext, request: Any, *, session_is_valid: bool) -> None:
+    """ApiError unless this broker may register."""
+    _check_what_it_is(context, request)
+    before = context.image.cluster.brokers.get(request.broker_id)
+    if before is None or before.incarnation_id == known_id(request.incarnation_id):
+        return
+    if session_is_valid and not before.in_controlled_shutdown:
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently restarted this should "
+            "self-resolve once the heartbeat manager expires the broker's session.",
+        )
+
+
+def _check_what_it_is(context: CommandContext, request: Any) -> None:
     if request.cluster_id != context.config.cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -188,10 +180,18 @@ def unregister_broker(context: CommandContext, request: Any) -> Outcome:
     broker = context.image.cluster.brokers.get(request.broker_id)
     if broker is None:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered")
-    records = without_broker(context, in_sync_on(context, broker.id), broker.id)
-    records.append(record("UnregisterBrokerRecord", broker_id=broker.id, broker_epoch=broker.epoch))
     response = message("UnregisterBrokerResponse")(error_code=0, error_message=None, throttle_time_ms=0)
-    return Outcome(records, response, atomic=False)
+
+    def unregister(later: CommandContext, _: Sequence[Place]) -> list[Any]:
+        present = later.image.cluster.brokers.get(broker.id)
+        if present is None or present.epoch != broker.epoch:
+            return []
+        gone = record("UnregisterBrokerRecord", broker_id=broker.id, broker_epoch=broker.epoch)
+        return [gone]
+
+    outcome = piecewise(context, in_sync_on(context, broker.id), partial(leave, broker_id=broker.id), finish=unregister)
+    outcome.response = response
+    return outcome
 
 
 # ---------------------------------------------------------------------- fencing and shutdown
@@ -206,18 +206,29 @@ def fence_broker(context: CommandContext, broker_id: int) -> Outcome:
     broker = context.image.cluster.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Outcome()
-    records = without_broker(context, in_sync_on(context, broker_id), broker_id)
-    return Outcome([*records, _changed(broker, fenced=1)], atomic=False)
+
+    def fence(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
+        """Unless another life of it has begun meanwhile. What it joined since the beginning, it leaves now."""
+        present = later.image.cluster.brokers.get(broker_id)
+        if present is None or present.epoch != broker.epoch or present.fenced:
+            return []
+        joined = set(in_sync_on(later, broker_id)) - set(leaving)
+        return [*leave(later, sorted(joined), broker_id), _changed(present, fenced=1)]
+
+    places = in_sync_on(context, broker_id)
+    return piecewise(context, places, partial(leave, broker_id=broker_id), finish=fence)
 
 
-def unfence_broker(context: CommandContext, broker: BrokerImage) -> list[Any]:
-    unfenced = _changed(broker, fenced=-1)
-    return [unfenced, *with_broker(context, leaderless(context), broker.id)]
+def unfence_broker(context: CommandContext, broker: BrokerImage) -> Outcome:
+    outcome = piecewise(context, leaderless(context), partial(lead_again, broker_id=broker.id))
+    outcome.records.insert(0, _changed(broker, fenced=-1))
+    return outcome
 
 
-def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> list[Any]:
-    records = without_broker(context, in_sync_on(context, broker.id), broker.id)
-    return [_changed(broker, in_controlled_shutdown=1), *records]
+def enter_controlled_shutdown(context: CommandContext, broker: BrokerImage) -> Outcome:
+    outcome = piecewise(context, in_sync_on(context, broker.id), partial(leave, broker_id=broker.id))
+    outcome.records.insert(0, _changed(broker, in_controlled_shutdown=1))
+    return outcome
 
 
 def directories_offline(context: CommandContext, broker: BrokerImage, offline: frozenset[UUID]) -> list[Any]:
@@ -267,18 +278,20 @@ def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) 
     broker = check_broker_epoch(context, request.broker_id, request.broker_epoch)
     state = state_of(broker)
     offline = frozenset(known_id(each) for each in request.offline_log_dirs or ())
-    records = directories_offline(context, broker, offline)
+    outcome = Outcome(directories_offline(context, broker, offline), atomic=False)
     following = _next_state(context, broker, request, liveness)
     if following is not state:
-        records += _transition(context.after(records), broker, state, following)
-    response = message("BrokerHeartbeatResponse")(
+        transition = _transition(context.after(outcome.records), broker, state, following)
+        outcome.records += transition.records
+        outcome.rest = transition.rest
+    outcome.response = message("BrokerHeartbeatResponse")(
         error_code=0,
         throttle_time_ms=0,
         is_caught_up=request.current_metadata_offset >= broker.epoch,
         is_fenced=following in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW),
         should_shut_down=following is BrokerState.SHUTDOWN_NOW,
     )
-    return Outcome(records, response, atomic=False), following
+    return outcome, following
 
 
 def state_of(broker: BrokerImage) -> BrokerState:
@@ -307,11 +320,11 @@ def _next_state(context: CommandContext, broker: BrokerImage, request: Any, live
     return BrokerState.SHUTDOWN_NOW if known_by_all else BrokerState.CONTROLLED_SHUTDOWN
 
 
-def _transition(context: CommandContext, broker: BrokerImage, state: BrokerState, following: BrokerState) -> list[Any]:
+def _transition(context: CommandContext, broker: BrokerImage, state: BrokerState, following: BrokerState) -> Outcome:
     if following is BrokerState.UNFENCED:
         return unfence_broker(context, broker)
     if following is BrokerState.CONTROLLED_SHUTDOWN:
         return enter_controlled_shutdown(context, broker)
     if state is BrokerState.FENCED:  # a fenced broker that may go: nothing to write
-        return []
-    return fence_broker(context, broker.id).records
+        return Outcome()
+    return fence_broker(context, broker.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -126,11 +126,16 @@ class CommandContext:
 
 @dataclass(slots=True)
 class Outcome:
-    """Records to commit (all in one batch unless `atomic` is off), then the response to give."""
+    """Records to commit (all in one batch unless `atomic` is off), then the response to give.
+
+    What may be long comes in pieces: `rest` makes the next one from the state of its own moment, and others have
+    their turn between the two. The response is given when the last piece is committed.
+    """
 
     records: list[Any] = field(default_factory=list)
     response: Any = None
     atomic: bool = True
+    rest: Callable[[CommandContext], Outcome] | None = None
 
     def __post_init__(self) -> None:
         if self.atomic and len(self.records) > MAX_RECORDS_PER_BATCH:

@@ -1,0 +1,282 @@
+"""`./ballast bench moves`: replicas move between directories and between brokers, Ballast beside Apache Kafka and `cp`.
+
+Moves between directories are timed from the request until the last partition serves from its new directory; beside
+them the same files are copied with `cp -r` and `sync -f`. Reassignments go from broker 1 to broker 2. Then a producer's
+latency is taken with and without a throttled move, and how long appends waited at the swap. `--throttles` measures
+instead how well the three throttles hold, over ten seconds at 1, 10 and 100 MB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.move_clients import Latencies, configure, create, fill
+from bench.pairs import Ratio, ratio_of
+from bench.servers import ApacheKafka, Ballast, Cluster, Server, ServerFailed
+from e2e import moving
+
+TOPIC = "moved"
+MB = 1_000_000
+LIMIT_S = 300.0
+LOOK_EVERY_S = 0.01
+QUIET_S = 2.0
+THROTTLE = 40 * MB
+SMALL_MOVES = 100
+WINDOW_S = 10.0
+RATES = (1 * MB, 10 * MB, 100 * MB)
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+WAITED = re.compile(r"appends waited ([\d.]+) ms")
+KEPT = {"file.delete.delay.ms": "0", "retention.ms": "-1", "segment.bytes": str(256 << 20)}
+OVERRIDES = {"log.retention.check.interval.ms": "3600000"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=int, default=7, help="pairs of runs (default: 7; with --quick: 1)")
+    parser.add_argument("--megabytes", type=int, default=2900, help="to move (default: 2900; with --quick: 200)")
+    parser.add_argument("--throttles", action="store_true", help="measure the throttles instead; Ballast alone")
+
+
+def run(args: argparse.Namespace) -> int:
+    size, pairs = (200 * MB, 1) if args.quick else (args.megabytes * MB, args.pairs)
+    if args.throttles:
+        return _throttles(RATES[:1] if args.quick else RATES, as_json=args.json)
+    ratios = _between_directories(size, pairs)
+    ratios |= _between_brokers(size, pairs)
+    ratios |= _while_producing(size, pairs)
+    for name, ratio in ratios.items():
+        print(f"{name:58} {ratio.text()}")
+    if args.json:
+        print(json.dumps({"bench": "moves", "ratios": {name: ratio.median for name, ratio in ratios.items()}}))
+    return 0
+
+
+# -- between directories
+
+
+def _between_directories(size: int, pairs: int) -> dict[str, Ratio]:
+    rates: dict[str, list[float]] = {"ballast": [], "kafka": [], "cp": []}
+    with ApacheKafka(volumes=3, overrides=OVERRIDES) as kafka, Ballast(volumes=3, overrides=OVERRIDES) as ballast:
+        for server in (kafka, ballast):
+            create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
+            fill(server.bootstrap, TOPIC, 4, size)
+        for number in range(pairs):
+            for server in (ballast, kafka) if number % 2 == 0 else (kafka, ballast):
+                rates[server.name].append(_timed_move(server))
+            rates["cp"].append(_timed_copy(ballast))
+    for name, values in rates.items():
+        print(f"between directories, {name:8} {statistics.median(values):8.0f} MB/s")
+    return {
+        "moves between directories, MB/s, Ballast / Kafka": _ratio(rates["ballast"], rates["kafka"]),
+        "moves between directories, MB/s, Ballast / cp + sync -f": _ratio(rates["ballast"], rates["cp"]),
+    }
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> Ratio:
+    return ratio_of([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def _timed_move(server: Server) -> float:
+    """Every partition to the next volume. MB per second."""
+    volumes = list(map(str, server.volumes))
+    places = {
+        held.place: directory.path
+        for directory in moving.describe_log_dirs(server.bootstrap)
+        for held in directory.replicas
+        if held.place[0] == TOPIC
+    }
+    size = sum(_log_bytes(Path(path) / f"{topic}-{number}") for (topic, number), path in places.items())
+    wanted = {place: volumes[(volumes.index(path) + 1) % len(volumes)] for place, path in places.items()}
+    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    began = time.perf_counter()
+    _ask_for(server, wanted)
+    _await(lambda: _is_at(server, wanted), server)
+    took = time.perf_counter() - began
+    time.sleep(QUIET_S)  # the old files are removed in the background
+    return size / took / MB
+
+
+def _ask_for(server: Server, wanted: dict[moving.Place, str]) -> None:
+    refused = {place: code for place, code in moving.alter_log_dirs(server.bootstrap, wanted).items() if code}
+    if refused:
+        raise ServerFailed(f"{server.name} refused moves: {refused}")
+
+
+def _is_at(server: Server, wanted: dict[moving.Place, str]) -> bool:
+    """On disk: asking the server all the time would slow it down."""
+    return all((Path(path) / f"{topic}-{number}").is_dir() for (topic, number), path in wanted.items())
+
+
+def _await(condition: Callable[[], bool], server: Server | Cluster) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServerFailed(f"{server.name}: not moved within {LIMIT_S:.0f} s\n{server.tail()}")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _timed_copy(server: Server) -> float:
+    folders = [path for volume in server.volumes for path in volume.glob(f"{TOPIC}-*") if "." not in path.name]
+    size = sum(map(_log_bytes, folders))
+    target = server.directory / "copy"
+    target.mkdir()
+    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    began = time.perf_counter()
+    subprocess.run(["cp", "-r", *map(str, folders), str(target)], check=True, timeout=LIMIT_S)
+    subprocess.run(["sync", "-f", str(target)], check=True, timeout=LIMIT_S)
+    took = time.perf_counter() - began
+    shutil.rmtree(target)
+    time.sleep(QUIET_S)
+    return size / took / MB
+
+
+def _log_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.glob("*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # renamed meanwhile
+            continue
+    return total
+
+
+# -- between brokers
+
+
+def _between_brokers(size: int, pairs: int) -> dict[str, Ratio]:
+    rates: dict[str, list[float]] = {"ballast": [], "kafka": []}
+    with Cluster(ApacheKafka, 2, overrides=OVERRIDES) as kafka, Cluster(Ballast, 2, overrides=OVERRIDES) as ballast:
+        for cluster in (kafka, ballast):
+            create(cluster.bootstrap, TOPIC, [[1]] * 4, KEPT)
+            fill(cluster.bootstrap, TOPIC, 4, size)
+        for number in range(pairs):
+            for cluster in (ballast, kafka) if number % 2 == 0 else (kafka, ballast):
+                rates[cluster.name].append(_timed_reassignment(cluster, size, 2 - number % 2))
+    for name, values in rates.items():
+        print(f"between brokers, {name:12} {statistics.median(values):8.0f} MB/s")
+    return {"reassignment, MB/s, Ballast / Kafka": _ratio(rates["ballast"], rates["kafka"])}
+
+
+def _timed_reassignment(cluster: Cluster, size: int, broker: int) -> float:
+    server = cluster.servers[0]
+    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    began = time.perf_counter()
+    refused = {
+        p: c for p, c in moving.reassign(server.bootstrap, {(TOPIC, n): [broker] for n in range(4)}).items() if c
+    }
+    if refused:
+        raise ServerFailed(f"{cluster.name} refused reassignments: {refused}")
+    _await(lambda: not moving.reassigning(server.bootstrap), cluster)
+    took = time.perf_counter() - began
+    time.sleep(QUIET_S)
+    return size / took / MB
+
+
+# -- while producing
+
+
+def _while_producing(size: int, pairs: int) -> dict[str, Ratio]:
+    """One record at a time to a partition that stays, while others move; then many swaps of the one written to."""
+    with Ballast(volumes=3, overrides=OVERRIDES) as server:
+        create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
+        fill(server.bootstrap, TOPIC, 4, min(size, 1000 * MB))
+        create(server.bootstrap, "written", [[1]], KEPT)
+        latencies = Latencies(server.bootstrap, "written")
+        latencies.p99_ms(1.0)  # warm
+        configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: str(THROTTLE)})
+        ratios = []
+        for _ in range(pairs):
+            alone = latencies.p99_ms(3.0)
+            with _moving(server):
+                ratios.append(latencies.p99_ms(3.0) / alone)
+        configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: None})
+        pauses = _pauses(server, latencies)
+        print(f"appends waited at {len(pauses)} swaps: p50 {statistics.median(pauses):.1f} ms, "
+              f"p99 {sorted(pauses)[int(len(pauses) * 0.99)]:.1f} ms, most {max(pauses):.1f} ms")  # fmt: skip
+    return {f"producer's p99 during a move at {THROTTLE // MB} MB/s / without": ratio_of(ratios)}
+
+
+@contextmanager
+def _moving(server: Server) -> Iterator[None]:
+    """Some replica is on its way all the time; it is called back at the end."""
+    here = next(directory for directory in moving.describe_log_dirs(server.bootstrap) if _holds(directory))
+    place = next(held.place for held in here.replicas if held.place[0] == TOPIC)
+    target = next(str(volume) for volume in server.volumes if str(volume) != here.path)
+    _ask_for(server, {place: target})
+    yield
+    _ask_for(server, {place: here.path})
+
+
+def _holds(directory: moving.Directory) -> bool:
+    return any(held.place[0] == TOPIC for held in directory.replicas)
+
+
+def _pauses(server: Server, latencies: Latencies) -> list[float]:
+    """What the broker says of its swaps, while records are written to the partition that moves."""
+    place = ("written", 0)
+    with latencies.in_background():
+        for number in range(SMALL_MOVES):
+            wanted = {place: str(server.volumes[number % len(server.volumes)])}
+            _ask_for(server, wanted)
+            _await(lambda wanted=wanted: _is_at(server, wanted), server)  # type: ignore[misc]
+    text = (server.directory / "server.log").read_text(errors="replace")
+    return [float(found) for found in WAITED.findall(text)]
+
+
+# -- throttles
+
+
+def _throttles(rates: tuple[int, ...], *, as_json: bool) -> int:
+    """The share of the limit that was used, three times three of them."""
+    shares: dict[str, float] = {}
+    for rate in rates:
+        size = int(rate * (WINDOW_S + 6))
+        shares[f"directories {rate // MB} MB/s"] = _directory_share(rate, size)
+        for side in ("leader", "follower"):
+            shares[f"{side} {rate // MB} MB/s"] = _broker_share(side, rate, size)
+    for name, share in shares.items():
+        print(f"{name:28} {share:7.3f} of the limit over {WINDOW_S:.0f} s")
+    good = all(0.95 <= share <= 1.05 for share in shares.values())
+    if as_json:
+        print(json.dumps({"bench": "throttles", "ok": good, "shares": shares}))
+    return 0 if good else 1
+
+
+def _directory_share(rate: int, size: int) -> float:
+    with Ballast(volumes=2, overrides=OVERRIDES) as server:
+        create(server.bootstrap, TOPIC, [[1]], KEPT)
+        fill(server.bootstrap, TOPIC, 1, size)
+        configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: str(rate)})
+        here = next(volume for volume in server.volumes if (volume / f"{TOPIC}-0").is_dir())
+        target = next(volume for volume in server.volumes if volume != here)
+        _ask_for(server, {(TOPIC, 0): str(target)})
+        return _share(rate, lambda: sum(map(_log_bytes, target.glob(f"{TOPIC}-0.*-future"))), server)
+
+
+def _broker_share(side: str, rate: int, size: int) -> float:
+    with Cluster(Ballast, 2, overrides=OVERRIDES) as cluster:
+        create(cluster.bootstrap, TOPIC, [[1]], KEPT)
+        fill(cluster.bootstrap, TOPIC, 1, size)
+        configure(cluster.bootstrap, "topic", TOPIC, {f"{side}.replication.throttled.replicas": "*"})
+        for node in ("1", "2"):
+            configure(cluster.bootstrap, "broker", node, {f"{side}.replication.throttled.rate": str(rate)})
+        moving.reassign(cluster.servers[0].bootstrap, {(TOPIC, 0): [2]})
+        target = cluster.servers[1].volumes[0] / f"{TOPIC}-0"
+        return _share(rate, lambda: _log_bytes(target), cluster)
+
+
+def _share(rate: int, held: Callable[[], int], server: Server | Cluster) -> float:
+    """Ten seconds, begun once bytes are flowing."""
+    _await(lambda: held() > rate // 2, server)
+    began, before = time.perf_counter(), held()
+    time.sleep(WINDOW_S)
+    after, ended = held(), time.perf_counter()
+    return (after - before) / (ended - began) / rate

@@ -1,0 +1,90 @@
+"""A broker's replicas, and changes of many of them: piece by piece, so that nobody's loop is held for long. PURE.
+
+A piece looks at the state of its own moment: what changed since the places were collected is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from ballast_broker.controller.commands.context import CommandContext, Outcome
+from ballast_broker.controller.commands.partition_change import with_broker, without_broker
+from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
+
+PLACES_PER_PIECE = 500
+Place = tuple[UUID, int]
+
+
+def in_sync_on(context: CommandContext, broker_id: int) -> list[Place]:
+    return _where(context, lambda partition: broker_id in partition.isr)
+
+
+def in_sync_or_eligible_on(context: CommandContext, broker_id: int) -> list[Place]:
+    return _where(context, lambda partition: broker_id in partition.isr or broker_id in partition.elr)
+
+
+def leaderless(context: CommandContext) -> list[Place]:
+    return _where(context, lambda partition: partition.leader == NO_LEADER)
+
+
+def _where(context: CommandContext, wanted: Callable[[PartitionRegistration], bool]) -> list[Place]:
+    return [
+        (topic.id, number)
+        for topic in context.image.topics.topics_by_id.values()
+        for number, partition in topic.partitions.items()
+        if wanted(partition)
+    ]
+
+
+def _still(
+    context: CommandContext, places: Iterable[Place], wanted: Callable[[PartitionRegistration], bool]
+) -> Iterator[tuple[TopicImage, int]]:
+    """Those of the places that are there by now, and still as they were when they were looked for."""
+    for topic_id, number in places:
+        topic = context.image.topics.by_id(topic_id)
+        partition = topic.partitions.get(number) if topic is not None else None
+        if topic is not None and partition is not None and wanted(partition):
+            yield topic, number
+
+
+def leave(context: CommandContext, places: Iterable[Place], broker_id: int, *, unclean: bool = False) -> list[Any]:
+    """The records that take a broker out of the ISRs and leaderships of these places."""
+
+    def concerned(partition: PartitionRegistration) -> bool:
+        return broker_id in partition.isr or (unclean and broker_id in partition.elr)
+
+    found = _still(context, places, concerned)
+    return without_broker(context, found, broker_id, unclean_shutdown=unclean)
+
+
+def lead_again(context: CommandContext, places: Iterable[Place], broker_id: int) -> list[Any]:
+    """Leaders for what has none, now that this broker is (about to be) live."""
+    return with_broker(context, _still(context, places, lambda each: each.leader == NO_LEADER), broker_id)
+
+
+def piecewise(
+    context: CommandContext,
+    places: Sequence[Place],
+    change: Callable[[CommandContext, Sequence[Place]], list[Any]],
+    *,
+    finish: Callable[[CommandContext, Sequence[Place]], list[Any]] = lambda _context, _places: [],
+) -> Outcome:
+    """`change` on a number of places at a time; `finish` together with the last of them, which it is told."""
+    records = change(context, places[:PLACES_PER_PIECE])
+    if len(places) <= PLACES_PER_PIECE:
+        return Outcome(records + finish(context, places), atomic=False)
+
+    def rest(later: CommandContext) -> Outcome:
+        return piecewise(later, places[PLACES_PER_PIECE:], change, finish=finish)
+
+    return Outcome(records, atomic=False, rest=rest)
+
+
+def leads_something(context: CommandContext, broker_id: int) -> bool:
+    return any(
+        registration.leader == broker_id
+        for topic in context.image.topics.topics_by_id.values()
+        for registration in topic.partitions.values()
+    )

@@ -1,0 +1,278 @@
+"""Who leads the quorum: roles, epochs, votes. PURE; the part of the Raft core that knows of no records.
+
+A voter that hears nothing of a leader first asks whether it could win (`PROSPECTIVE`), then stands in a new epoch
+(`CANDIDATE`). Whoever enters a role forgets what belonged to the one before. `core.py` builds following and leading on
+top of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from ballast_broker.raft.leader import Leadership
+from ballast_broker.raft.messages import (
+    NOBODY,
+    AnswerFetch,
+    AppendLeaderChange,
+    BeginEpoch,
+    Effect,
+    EndEpoch,
+    Fetch,
+    FetchReply,
+    LeaderChanged,
+    Persist,
+    Reply,
+    Send,
+    Vote,
+)
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, FOREVER, NEVER, LogView, Persisted, Role, Timeouts
+from ballast_broker.seams import Random
+from ballast_wire.errors import ErrorCode
+
+
+class Elections(ABC):
+    def __init__(
+        self,
+        me: int,
+        voters: Iterable[int],
+        persisted: Persisted,
+        log: LogView,
+        random: Random,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        self.me = me
+        self.voters = tuple(sorted(voters))
+        self.epoch = persisted.epoch
+        self.voted_for = persisted.voted_for
+        self.leader = NOBODY
+        self.role = Role.UNATTACHED
+        self.high_watermark = -1
+        self.leadership: Leadership | None = None
+        self._log = log
+        self._random = random
+        self._timeouts = timeouts
+        self._effects: list[Effect] = []
+        self._votes: dict[int, bool] = {}
+        self._retries = 0
+        self._election_at = FOREVER
+        self._fetch_at = FOREVER
+        self._fetch_outstanding: Fetch | None = None
+        self._loading_snapshot = False
+        self._fetched_at = NEVER
+        self._leader_ended = False
+        self._flushed = log.end_offset
+        self._pending_high_watermark = -1
+
+    @abstractmethod
+    def _send_fetch(self, now: float) -> None:
+        """As a follower: ask the leader for what comes next."""
+
+    @abstractmethod
+    def _send_begin_epoch(self, leadership: Leadership, now: float) -> None:
+        """As a leader: say so to those who have not heard it."""
+
+    @property
+    def is_voter(self) -> bool:
+        return self.me in self.voters
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log.end_offset
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    # ------------------------------------------------------------------ roles
+
+    def _persist(self) -> None:
+        self._effects.append(Persist(self.epoch, self.voted_for, self.leader))
+
+    def _leave_leadership(self) -> None:
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            for parked in leadership.parked.values():
+                self._effects.append(AnswerFetch(parked.token, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+
+    def _enter(self, role: Role, epoch: int, leader: int, voted_for: int) -> None:
+        changed = (epoch, leader) != (self.epoch, self.leader)
+        stored = (epoch, leader, voted_for) != (self.epoch, self.leader, self.voted_for)
+        self.role, self.epoch, self.leader, self.voted_for = role, epoch, leader, voted_for
+        self._leave_leadership()
+        self._election_at = self._fetch_at = FOREVER
+        self._fetch_outstanding = None
+        self._loading_snapshot = False
+        self._votes = {}
+        if stored:
+            self._persist()
+        if changed:
+            self._effects.append(LeaderChanged(leader, epoch))
+
+    def _election_timeout(self, now: float) -> float:
+        return now + self._timeouts.election_s * (1 + self._random.random())
+
+    def _become_unattached(self, now: float, epoch: int) -> None:
+        voted_for = self.voted_for if epoch == self.epoch else NOBODY
+        self._enter(Role.UNATTACHED, epoch, NOBODY, voted_for)
+        if self.is_voter:
+            self._election_at = self._election_timeout(now)
+        else:
+            self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
+    def _become_follower(self, now: float, epoch: int, leader: int) -> None:
+        voted_for = self.voted_for if epoch == self.epoch else NOBODY
+        self._enter(Role.FOLLOWER, epoch, leader, voted_for)
+        self._retries = 0
+        self._fetched_at = NEVER
+        self._leader_ended = False
+        self._election_at = now + self._timeouts.fetch_s
+        self._send_fetch(now)
+
+    def _become_prospective(self, now: float) -> None:
+        """Ask whether an election could be won before disturbing anybody with a new epoch."""
+        leader, epoch, voted_for = self.leader, self.epoch, self.voted_for
+        self._enter(Role.PROSPECTIVE, epoch, leader, voted_for)
+        self._votes = {self.me: True}
+        self._election_at = self._election_timeout(now)
+        self._ask_for_votes(pre_vote=True)
+        self._count_votes(now)
+
+    def _become_candidate(self, now: float) -> None:
+        self._enter(Role.CANDIDATE, self.epoch + 1, NOBODY, self.me)
+        self._votes = {self.me: True}
+        self._election_at = self._election_timeout(now)
+        self._ask_for_votes(pre_vote=False)
+        self._count_votes(now)
+
+    def _become_leader(self, now: float) -> None:
+        granting = tuple(sorted(voter for voter, granted in self._votes.items() if granted))
+        self._enter(Role.LEADER, self.epoch, self.me, self.voted_for)
+        self._retries = 0
+        leadership = Leadership(self.me, self.voters, self.epoch, self._log.end_offset, now)
+        leadership.high_watermark = self.high_watermark
+        self.leadership = leadership
+        self._effects.append(AppendLeaderChange(self.epoch, self.voters, granting))
+        self._send_begin_epoch(leadership, now)
+
+    def _ask_for_votes(self, *, pre_vote: bool) -> None:
+        request = Vote(self.epoch, self.me, self._log.last_epoch, self._log.end_offset, pre_vote)
+        self._effects.extend(Send(voter, request) for voter in self.voters if voter != self.me)
+
+    def _count_votes(self, now: float) -> None:
+        majority = len(self.voters) // 2 + 1
+        granted = sum(self._votes.values())
+        if granted >= majority:
+            if self.role is Role.PROSPECTIVE:
+                self._become_candidate(now)
+            elif self.role is Role.CANDIDATE:
+                self._become_leader(now)
+        elif len(self.voters) - (len(self._votes) - granted) < majority:
+            self._lost_election(now)
+
+    def _lost_election(self, now: float) -> None:
+        """Too many said no: wait a random, growing while, then ask again (as a follower, if there is a leader)."""
+        self._retries += 1
+        limit = min(self._timeouts.backoff_max_s, self._timeouts.backoff_s * 2**self._retries)
+        wait = limit * (0.2 + 0.8 * self._random.random())
+        if self.role is Role.PROSPECTIVE and self.leader != NOBODY:
+            retries, leader = self._retries, self.leader
+            self._enter(Role.FOLLOWER, self.epoch, leader, self.voted_for)
+            self._retries = retries
+            self._fetched_at = NEVER  # who doubts its leader helps others that do
+            self._election_at = now + self._timeouts.fetch_s
+            self._fetch_at = now + wait
+        else:
+            self._election_at = now + wait
+            self._votes = {}
+
+    def _election_timed_out(self, now: float) -> None:
+        self._election_at = FOREVER
+        if not self.is_voter:
+            self._become_unattached(now, self.epoch)
+        else:
+            self._become_prospective(now)
+
+    # ------------------------------------------------------------------ elections: requests and replies
+
+    def handle_vote(self, now: float, request: Vote) -> Reply:
+        if request.candidate not in self.voters or not self.is_voter:
+            return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        if request.epoch > self.epoch:
+            self._become_unattached(now, request.epoch)
+        granted = self._may_grant(now, request)
+        if granted and not request.pre_vote and self.voted_for != request.candidate:
+            self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate)
+            self._election_at = self._election_timeout(now)
+        return Reply(self.epoch, self.leader, granted=granted)
+
+    def _may_grant(self, now: float, request: Vote) -> bool:
+        up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
+        if not up_to_date or self.role is Role.LEADER:
+            return False
+        if request.pre_vote:
+            # Who hears its leader does not help to depose it.
+            heard_lately = now - self._fetched_at < self._timeouts.fetch_s
+            return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
+        if self.voted_for != NOBODY:
+            return self.voted_for == request.candidate
+        return self.leader == NOBODY
+
+    def handle_begin_epoch(self, now: float, request: BeginEpoch) -> Reply:
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        if request.leader not in self.voters:
+            return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        self._learn(now, request.epoch, request.leader)
+        return self._reply()
+
+    def handle_end_epoch(self, now: float, request: EndEpoch) -> Reply:
+        if request.epoch < self.epoch:
+            return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
+        self._learn(now, request.epoch, request.leader)
+        if self.role is Role.FOLLOWER and self.leader == request.leader and self.is_voter:
+            self._leader_ended = True
+            position = request.successors.index(self.me) if self.me in request.successors else len(self.voters)
+            self._election_at = now + position * self._timeouts.backoff_s * 2
+        return self._reply()
+
+    def _reply(self, error: ErrorCode = ErrorCode.NONE) -> Reply:
+        return Reply(self.epoch, self.leader, error)
+
+    def _learn(self, now: float, epoch: int, leader: int) -> bool:
+        """Take over a newer epoch, or the leader of the present one. True if anything changed."""
+        if epoch > self.epoch:
+            if leader != NOBODY and leader != self.me:
+                self._become_follower(now, epoch, leader)
+            else:
+                self._become_unattached(now, epoch)
+            return True
+        follows = self.role in (Role.FOLLOWER, Role.LEADER) and self.leader == leader
+        if epoch == self.epoch and leader not in (NOBODY, self.me) and not follows and self.role is not Role.LEADER:
+            self._become_follower(now, epoch, leader)
+            return True
+        return False
+
+    def _vote_replied(self, now: float, sender: int, request: Vote, reply: Reply) -> None:
+        expected = Role.PROSPECTIVE if request.pre_vote else Role.CANDIDATE
+        # Where a vote in advance is refused because there is a leader, that leader is followed again.
+        known = reply.leader == self.leader and reply.epoch == self.epoch and self.role is Role.PROSPECTIVE
+        if not known and self._learn(now, reply.epoch, reply.leader):
+            return
+        if self.role is not expected or request.epoch != self.epoch or self._votes.get(sender):
+            return
+        if not self._votes:
+            return  # this round is lost already
+        self._votes[sender] = reply.granted and reply.error is ErrorCode.NONE
+        self._count_votes(now)
+
+    def _doubt_leader(self, now: float) -> None:
+        """Ask for votes soon. A little chance keeps two voters from standing against each other."""
+        self._leader_ended = True
+        limit = self._timeouts.backoff_s * 2 ** min(self._retries, 4)
+        self._election_at = min(self._election_at, now + limit * self._random.random())
+
+    def _fetch_error(self, error: ErrorCode) -> FetchReply:
+        return FetchReply(self.epoch, self.leader, error)

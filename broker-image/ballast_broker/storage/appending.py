@@ -1,0 +1,125 @@
+"""Appending what is not one plain batch: several batches, records that are to be looked at, a leader's batches.
+
+Part of `Log`, which has the fast path; loop thread only. `slow_append` takes the same steps with the write in a thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NoReturn
+
+from ballast_broker.storage.conversion import prepare
+from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_broker.storage.slices import AppendInfo
+from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, split
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import EPOCH_POSITION, HEADER, LOG_OVERHEAD, Header
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
+    from ballast_broker.storage.producers import SentBatch
+
+_put_offset = struct.Struct(">q").pack_into
+_put_epoch = struct.Struct(">i").pack_into
+
+
+def append_several(log: Log, view: memoryview, leader_epoch: int, now_ms: int, origin: str) -> AppendInfo:
+    """Several batches (coordinators, the metadata log), or a topic whose records are to be looked at."""
+    ready = check_batches(log, view, now_ms, origin)
+    if isinstance(ready, AppendInfo):
+        return ready
+    first = log.end_offset
+    changed = leader_epoch != log.latest_epoch and log.epochs.assign(leader_epoch, first)
+    for batch in ready:
+        header, last = stamp(log, batch, leader_epoch)
+        log.write(batch, last, header.max_timestamp, now_ms)
+        log.record_producer(header, last)
+    return sum_up(log, ready, first, now_ms, changed)
+
+
+def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[memoryview] | AppendInfo:
+    """The batches as they are to be stored, or the answer for a repetition."""
+    parts = split(view, log.topic_partition)
+    if origin == CLIENT and len(parts) > 1:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            "Produce requests are only allowed to contain exactly one record batch per partition",
+        )
+    ready = []
+    for position, header in parts:
+        batch = view[position : position + header.length + LOG_OVERHEAD]
+        check_leader_batch(batch, header, log.config, log.topic_partition, origin, now_ms)
+        duplicate = log.check_producer(header, log.end_offset)
+        if duplicate is not None:
+            return repeated(log, duplicate, len(view))
+        if log.inspects_records:
+            batch = prepare(batch, log.config, log.topic_partition, origin, now_ms)
+        ready.append(batch)
+    return ready
+
+
+def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
+    """The answer for a batch that is in the log already."""
+    return AppendInfo(
+        batch.first_offset, batch.last_offset, batch.timestamp, batch.timestamp, log.start_offset,
+        batch.offset_delta + 1, size, duplicate=True,
+    )  # fmt: skip
+
+
+def stamp(log: Log, batch: memoryview, leader_epoch: int) -> tuple[Header, int]:
+    """Give the batch the next offsets; answers its header and its last offset."""
+    header = Header._make(HEADER.unpack_from(batch))
+    _put_offset(batch, 0, log.end_offset)
+    _put_epoch(batch, EPOCH_POSITION, leader_epoch)
+    return header, log.end_offset + header.last_offset_delta
+
+
+def sum_up(log: Log, batches: list[memoryview], first: int, now_ms: int, epoch_changed: bool) -> AppendInfo:
+    headers = [Header._make(HEADER.unpack_from(batch)) for batch in batches]
+    return AppendInfo(
+        first,
+        log.end_offset - 1,
+        max(header.max_timestamp for header in headers),
+        now_ms if log.config.message_timestamp_type == "LogAppendTime" else -1,
+        log.start_offset,
+        sum(header.record_count for header in headers),
+        sum(map(len, batches)),
+        False,
+        epoch_changed,
+    )
+
+
+def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
+    """Batches as the leader has them: offsets and epochs are kept."""
+    parts = check_follower_batches(log, view)
+    now_ms = log.context.clock.wall_ms()
+    changed, newest, count = False, -1, 0
+    for position, header in parts:
+        last = header.base_offset + header.last_offset_delta
+        if header.leader_epoch != log.epochs.latest:
+            changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
+        log.write(view[position : position + header.length + LOG_OVERHEAD], last, header.max_timestamp, now_ms)
+        log.record_producer(header, last)
+        newest, count = max(newest, header.max_timestamp), count + header.record_count
+    first = parts[0][1].base_offset
+    return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)
+
+
+def check_follower_batches(log: Log, view: memoryview) -> list[tuple[int, Header]]:
+    parts = split(view, log.topic_partition)
+    expected = log.end_offset
+    for position, header in parts:
+        check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, log.topic_partition)
+        if header.base_offset < expected:
+            _refuse_offset(log, header.base_offset, expected)
+        expected = header.base_offset + header.last_offset_delta + 1
+    return parts
+
+
+def _refuse_offset(log: Log, offset: int, expected: int) -> NoReturn:
+    raise UnexpectedAppendOffset(
+        f"Unexpected offset in append to {log.topic_partition}. First offset {offset} is less than "
+        f"the next offset {expected}. Log start offset = {log.start_offset}",
+        offset,
+        expected,
+    )

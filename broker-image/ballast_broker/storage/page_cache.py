@@ -1,0 +1,59 @@
+"""Which pages of a file the kernel holds in memory, and giving back those that only a copy has brought there.
+
+A move reads and writes much that nobody else wants; without this it would push out what readers need. Any thread;
+nothing here touches a page, so a failing disk cannot answer with a signal. Where the kernel does not tell, nothing is
+given back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable
+
+Range = tuple[int, int]  # first byte, end; both at page boundaries except for the end of the file
+PAGE = mmap.PAGESIZE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def absent_ranges(descriptor: int, size: int) -> list[Range]:
+    """What of the file's first `size` bytes is not in memory."""
+    if size <= 0:
+        return []
+    pages = (size + PAGE - 1) // PAGE
+    present = bytearray(pages)
+    try:
+        mapped = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError):
+        return []
+    with mapped:
+        start = ctypes.c_char.from_buffer(mapped)
+        vector = (ctypes.c_ubyte * pages).from_buffer(present)
+        failed = _libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), vector)
+        del start, vector
+    return [] if failed else _runs_of_zero(bytes(flag & 1 for flag in present), size)
+
+
+def _runs_of_zero(flags: bytes, size: int) -> list[Range]:
+    runs = []
+    first = flags.find(0)
+    while first >= 0:
+        end = flags.find(1, first)
+        end = len(flags) if end < 0 else end
+        runs.append((first * PAGE, min(end * PAGE, size)))
+        first = flags.find(0, end)
+    return runs
+
+
+def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
+    """The parts of the ranges that lie between the two."""
+    cut = [(max(first, start), min(end, stop)) for start, stop in ranges if start < end and stop > first]
+    return [(start, stop) for start, stop in cut if start < stop]
+
+
+def give_back(descriptor: int, ranges: Iterable[Range]) -> None:
+    """Only a hint, and only for whole pages that are written already."""
+    for start, end in ranges:
+        os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,201 @@
+"""Replicas move all the time, between directories and between brokers, while brokers are killed; then the verdict.
+
+The load, the quiet and the checks are those of `chaos`; here are the moves. A move that a killed broker forgot (it had
+not begun yet) is asked for again, as Kafka's tool does. At the end each broker has exactly the logs that the metadata
+gives it, one of each, and nothing of any move is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from confluent_kafka import KafkaException
+from e2e import moving
+from e2e.chaos import TOPIC, Chaos, Settings
+from e2e.checker import partition_folder
+from e2e.partition_files import Damaged
+from e2e.processes import BrokerProcess, until
+
+REPLICAS = 2
+THROTTLE = 4_000_000
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+ASK_AGAIN_S = 1.0
+LOOK_EVERY_S = 0.1
+REDIRECTED = 0.15
+SAME_PARTITION = 0.2
+GONE = (OSError, ConnectionError, KafkaException)
+
+
+@dataclass(frozen=True)
+class MoveSettings(Settings):
+    replicas: int = REPLICAS
+    rounds: int = 100  # moves between directories, and as many reassignments
+    kills: int = 20
+
+
+class MoveSoak(Chaos):
+    """`verdict.faults` counts the kills."""
+
+    settings: MoveSettings
+    topic_config: ClassVar[Mapping[str, str]] = {
+        "min.insync.replicas": "1",
+        "segment.bytes": "1048576",
+        "file.delete.delay.ms": "1000",
+    }
+    properties: ClassVar[Mapping[str, str]] = {**Chaos.properties, LOG_DIRS_RATE: str(THROTTLE)}
+
+    def _faults(self) -> None:
+        kill_in = set(self._rng.sample(range(self.settings.rounds), self.settings.kills))
+        for number in range(self.settings.rounds):
+            if self.verdict.findings:
+                return
+            began = time.monotonic()
+            what = self._round(kill=number in kill_in)
+            self._await_progress(what)
+            self._note(f"round {number + 1}: {what}; {time.monotonic() - began:.1f} s")
+
+    def _round(self, *, kill: bool) -> str:
+        """One move and one reassignment at the same time; with a kill somewhere in the middle."""
+        assigned = self._assigned()
+        moved, reassigned = self._rng.sample(range(self.settings.partitions), 2)
+        if self._rng.random() < SAME_PARTITION:
+            reassigned = moved
+        broker = self._broker(self._rng.choice(assigned[moved]))
+        target = self._rng.choice([str(volume) for volume in broker.volumes])
+        replicas = self._rng.sample([each.node_id for each in self.cluster.brokers], REPLICAS)
+        move = _Move(broker, moved, target)
+        what = f"{moved} to {target[-1]} on broker {broker.node_id}, {reassigned} to brokers {replicas}"
+        requests: list[Callable[[], None]] = [move.ask, lambda: self._reassign(reassigned, replicas)]
+        self._rng.shuffle(requests)
+        for request in requests:
+            self._patiently(request)
+        if self._rng.random() < REDIRECTED:
+            move.target = self._rng.choice([str(volume) for volume in broker.volumes])
+            self._patiently(move.ask)
+            what += f", then to {move.target[-1]}"
+        if kill:
+            what += self._kill()
+        self._await_moved(move, reassigned, replicas, what)
+        return what
+
+    def _kill(self) -> str:
+        time.sleep(self._rng.uniform(0.0, 1.0))
+        victim = self._rng.choice(self.cluster.brokers)
+        down = self._rng.choice([0.0, 0.5, 2.0])
+        victim.kill()
+        self.verdict.faults += 1
+        time.sleep(down)
+        self._all_up()
+        return f", kill -9 of broker {victim.node_id} for {down} s"
+
+    def _await_moved(self, move: _Move, partition: int, replicas: list[int], what: str) -> None:
+        asked = time.monotonic()
+
+        def there() -> bool:
+            nonlocal asked
+            time.sleep(LOOK_EVERY_S)
+            assigned = self._assigned()
+            level = sorted(assigned[partition]) == sorted(replicas) and not self._reassigning()
+            if move.broker.node_id not in assigned[move.partition] or move.is_there():
+                return level
+            if time.monotonic() - asked > ASK_AGAIN_S:
+                asked = time.monotonic()
+                move.ask()
+            return False
+
+        def looked() -> bool:
+            with suppress(*GONE):
+                return there()
+            return False
+
+        if not until(looked, self.settings.patience_seconds):
+            self._find(f"not there after {self.settings.patience_seconds:.0f} s: {what}")
+
+    # -- asking
+
+    def _patiently(self, request: Callable[[], None]) -> None:
+        def accepted() -> bool:
+            with suppress(*GONE):
+                request()
+                return True
+            time.sleep(LOOK_EVERY_S)
+            return False
+
+        if not until(accepted, self.settings.patience_seconds):
+            self._find("a request for a move was not answered")
+
+    def _reassign(self, partition: int, replicas: list[int]) -> None:
+        place = (TOPIC, partition)
+        code = moving.reassign(self.cluster.brokers[0].address, {place: replicas})[place]
+        if code:
+            raise ConnectionError(f"error {code}")
+
+    def _reassigning(self) -> set[moving.Place]:
+        return moving.reassigning(self.cluster.brokers[0].address)
+
+    def _assigned(self) -> dict[int, list[int]]:
+        """Replicas of each partition; asked until somebody answers."""
+        deadline = time.monotonic() + self.settings.patience_seconds
+        while True:
+            with suppress(KafkaException, KeyError):
+                found = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions
+                if len(found) == self.settings.partitions:
+                    return {number: list(each.replicas) for number, each in found.items()}
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody tells where replicas are")
+
+    def _broker(self, node_id: int) -> BrokerProcess:
+        return next(broker for broker in self.cluster.brokers if broker.node_id == node_id)
+
+    # -- the verdict
+
+    def _stop_in_order(self) -> None:
+        self._places = self._assigned()
+        if not until(lambda: not self._left_over(), self.settings.patience_seconds):
+            self._find(f"what is left where nothing should be: {', '.join(self._left_over()[:5])}")
+        super()._stop_in_order()
+
+    def _left_over(self) -> list[str]:
+        """Folders of the topic that the metadata does not explain, and replicas that are not there."""
+        found = []
+        for broker in self.cluster.brokers:
+            folders = [path for volume in broker.volumes for path in volume.glob(f"{TOPIC}-*")]
+            there = Counter(path.name for path in folders)
+            wanted = Counter(f"{TOPIC}-{p}" for p, replicas in self._places.items() if broker.node_id in replicas)
+            found += [f"{name} on broker {broker.node_id}" for name in (there - wanted) | (wanted - there)]
+        return found
+
+    def _folders(self, partition: int) -> list[Path]:
+        places = getattr(self, "_places", None) or self._assigned()
+        folders = [partition_folder(self._broker(node_id).volumes, TOPIC, partition) for node_id in places[partition]]
+        if not folders:
+            raise Damaged(f"{TOPIC}-{partition} has no replica")
+        return folders
+
+
+class _Move:
+    """One replica to one directory of its broker."""
+
+    def __init__(self, broker: BrokerProcess, partition: int, target: str) -> None:
+        self.broker = broker
+        self.partition = partition
+        self.target = target
+
+    def ask(self) -> None:
+        """A replica that has left the broker meanwhile is no trouble: then there is nothing to move."""
+        moving.alter_log_dirs(self.broker.address, {(TOPIC, self.partition): self.target})
+
+    def is_there(self) -> bool:
+        places = [
+            (directory.path, held.is_future)
+            for directory in moving.describe_log_dirs(self.broker.address)
+            for held in directory.replicas
+            if held.place == (TOPIC, self.partition)
+        ]
+        return places == [(self.target, False)]

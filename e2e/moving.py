@@ -1,0 +1,142 @@
+"""The requests that move replicas and say where they are, sent to one broker each. Blocking; any thread.
+
+A connection for each question: brokers come and go in the runs that ask.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TIMEOUT_S = 10.0
+CLIENT = "moving"
+ALTER_LOG_DIRS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = (34, 2), (35, 4), (45, 0), (46, 0)
+Place = tuple[str, int]  # topic and partition
+
+
+@dataclass(frozen=True)
+class Held:
+    """One replica in a directory."""
+
+    place: Place
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True)
+class Directory:
+    path: str
+    error: int
+    replicas: tuple[Held, ...]
+
+
+def alter_log_dirs(address: str, wanted: Mapping[Place, str]) -> dict[Place, int]:
+    """Error codes: 0 is accepted."""
+    body = _message("AlterReplicaLogDirsRequest")
+    rows = [
+        body.AlterReplicaLogDir(
+            path=path, topics=[body.AlterReplicaLogDir.AlterReplicaLogDirTopic(name=topic, partitions=[partition])]
+        )
+        for (topic, partition), path in wanted.items()
+    ]
+    answer = _ask(address, ALTER_LOG_DIRS, body(dirs=_merged(rows)), "AlterReplicaLogDirsResponse")
+    return {
+        (topic.topic_name, partition.partition_index): partition.error_code
+        for topic in answer.results
+        for partition in topic.partitions
+    }
+
+
+def _merged(rows: Sequence[Any]) -> list[Any]:
+    """A path comes once."""
+    merged: dict[str, Any] = {}
+    for row in rows:
+        if row.path in merged:
+            merged[row.path].topics.extend(row.topics)
+        else:
+            merged[row.path] = row
+    return list(merged.values())
+
+
+def describe_log_dirs(address: str) -> list[Directory]:
+    body = _message("DescribeLogDirsRequest")
+    answer = _ask(address, DESCRIBE_LOG_DIRS, body(topics=None), "DescribeLogDirsResponse")
+    return [
+        Directory(
+            found.log_dir,
+            found.error_code,
+            tuple(
+                Held((topic.name, each.partition_index), each.partition_size, each.offset_lag, each.is_future_key)
+                for topic in found.topics
+                for each in topic.partitions
+            ),
+        )
+        for found in answer.results
+    ]
+
+
+def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict[Place, int]:
+    """None cancels. Error codes: 0 is accepted."""
+    body = _message("AlterPartitionReassignmentsRequest")
+    topics = [
+        body.ReassignableTopic(
+            name=topic,
+            partitions=[
+                body.ReassignableTopic.ReassignablePartition(
+                    partition_index=partition, replicas=None if replicas is None else list(replicas)
+                )
+            ],
+        )
+        for (topic, partition), replicas in wanted.items()
+    ]
+    request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=topics)
+    answer = _ask(address, ALTER_REASSIGNMENTS, request, "AlterPartitionReassignmentsResponse")
+    if answer.error_code:
+        return dict.fromkeys(wanted, answer.error_code)
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in answer.responses
+        for partition in topic.partitions
+    }
+
+
+def reassigning(address: str) -> set[Place]:
+    body = _message("ListPartitionReassignmentsRequest")
+    request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=None)
+    answer = _ask(address, LIST_REASSIGNMENTS, request, "ListPartitionReassignmentsResponse")
+    if answer.error_code:
+        raise ConnectionError(f"error {answer.error_code}")
+    return {
+        (topic.name, partition.partition_index) for topic in answer.topics for partition in topic.partitions
+    }  # fmt: skip
+
+
+def _message(name: str) -> Any:
+    from ballast_wire.messages import message
+
+    return message(name)
+
+
+def _ask(address: str, kind: tuple[int, int], body: Any, response: str) -> Any:
+    from ballast_wire.headers import frame_request
+
+    key, version = kind
+    host, _, port = address.rpartition(":")
+    frame = frame_request(key, version, 1, CLIENT, body.encode(version=version), flexible=True)
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
+        connection.sendall(frame)
+        with connection.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", _exactly(stream, 4))
+            answer = _exactly(stream, size)
+    return _message(response).decode(answer[5:], version=version)
+
+
+def _exactly(stream: Any, size: int) -> bytes:
+    data: bytes = stream.read(size)
+    if len(data) != size:
+        raise ConnectionError("the broker hung up")
+    return data

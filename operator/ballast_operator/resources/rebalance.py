@@ -1,0 +1,233 @@
+"""The objects of the rebalance job that a cluster chooses: CronJob, ScheduledSparkApplication or Deployment. PURE.
+
+Rights come with manifests/spark: the job's ServiceAccount has its Role there, so the operator needs no right to grant
+any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_operator.model.cluster import JobRun, KafkaCluster, RebalanceJob
+from ballast_operator.model.meta import GROUP, MANAGED_BY
+from ballast_operator.resources import names
+from ballast_operator.resources.pods import USER
+
+ROLE = "rebalance"
+# Its pods do not carry the cluster's own label, by which Services, budgets and the operator find brokers.
+OF_CLUSTER = f"{GROUP}/rebalances"
+METRICS_PORT = 9405
+SPARK_VERSION = "4.3.0"
+# Where the job's image keeps the sources, for drivers that are submitted rather than started by a command.
+SOURCES = "/opt/ballast/spark"
+MAIN_FILE = f"local://{SOURCES}/ballast_rebalance/__main__.py"
+LATEST_START_SECONDS = 600
+LONGEST_RUN_SECONDS = 3_600
+WATCH_GRACE_SECONDS = 30
+
+KINDS = {
+    JobRun.CRON_JOB: "CronJob",
+    JobRun.SCHEDULED_SPARK_APPLICATION: "ScheduledSparkApplication",
+    JobRun.WATCH: "Deployment",
+}
+
+
+def job_of(cluster: KafkaCluster) -> RebalanceJob | None:
+    return cluster.spec.rebalance.job if cluster.spec.rebalance else None
+
+
+def refusal(cluster: KafkaCluster) -> str | None:
+    """Why the job that is asked for cannot work, in a sentence without its full stop."""
+    job, external = job_of(cluster), cluster.spec.external
+    if job is not None and job.prometheus is None and external and (external.tls or external.sasl):
+        return "the job cannot ask brokers that want TLS or SASL; name a Prometheus in spec.rebalance.job.prometheus"
+    return None
+
+
+def rebalance_object(cluster: KafkaCluster) -> dict[str, Any] | None:
+    """The one object that runs the job, or None where no job is wanted."""
+    job = job_of(cluster)
+    if job is None:
+        return None
+    if job.run is JobRun.CRON_JOB:
+        return _cron_job(cluster, job)
+    if job.run is JobRun.WATCH:
+        return _deployment(cluster, job)
+    return _scheduled_application(cluster, job)
+
+
+def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
+    """The job's command line, without the name of the program."""
+    found = ["--apply", "--cluster", cluster.meta.name, "--namespace", cluster.meta.namespace]
+    if job.prometheus is not None:
+        found += ["--prometheus", job.prometheus]
+    if job.cluster_label is not None:
+        found += ["--cluster-label", job.cluster_label]
+    bootstrap = _bootstrap(cluster)
+    if bootstrap is not None:
+        found += ["--bootstrap", bootstrap]
+    if job.directory_capacity is not None:
+        found += ["--capacity", job.directory_capacity]
+    found += ["--band", f"{job.band_percent / 100:g}", "--min-improvement", f"{job.min_improvement_percent / 100:g}"]
+    found += ["--max-moves", str(job.max_moves)]
+    throttle = cluster.spec.rebalance.throttle if cluster.spec.rebalance else None
+    if throttle is not None and throttle.inter_broker is not None:
+        found += ["--throttle-network", str(throttle.inter_broker)]
+    if throttle is not None and throttle.intra_broker is not None:
+        found += ["--throttle-disk", str(throttle.intra_broker)]
+    return [*found, *job.args]
+
+
+def _bootstrap(cluster: KafkaCluster) -> str | None:
+    """The brokers' address; None where the job could not authenticate, so that Prometheus alone is asked."""
+    external = cluster.spec.external
+    if external is None:
+        port = cluster.spec.listeners[0].port
+        return f"{names.bootstrap_service(cluster)}.{cluster.meta.namespace}.svc:{port}"
+    return None if external.tls or external.sasl else external.bootstrap_servers
+
+
+def pod_labels(cluster: KafkaCluster) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "ballast",
+        MANAGED_BY: names.MANAGER,
+        OF_CLUSTER: cluster.meta.name,
+        names.ROLE_LABEL: ROLE,
+    }
+
+
+def _metadata(cluster: KafkaCluster) -> dict[str, Any]:
+    return {
+        "name": names.rebalance(cluster),
+        "namespace": cluster.meta.namespace,
+        "labels": names.labels(cluster, ROLE),
+    }
+
+
+def _cron_job(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
+    pod = _pod(cluster, job, [*arguments(cluster, job), "--master", "local[*]"])
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": _metadata(cluster),
+        "spec": {
+            "schedule": job.schedule,
+            "concurrencyPolicy": "Forbid",
+            "startingDeadlineSeconds": LATEST_START_SECONDS,
+            "successfulJobsHistoryLimit": 1,
+            "failedJobsHistoryLimit": 3,
+            "jobTemplate": {
+                "metadata": {"labels": pod_labels(cluster)},
+                "spec": {
+                    # A look that was refused is not repeated at once: the next one is on the schedule.
+                    "backoffLimit": 0,
+                    "activeDeadlineSeconds": LONGEST_RUN_SECONDS,
+                    "template": _template(cluster, pod | {"restartPolicy": "Never"}),
+                },
+            },
+        },
+    }
+
+
+def _deployment(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
+    more = ["--master", "local[*]", "--stream", "--metrics-port", str(METRICS_PORT)]
+    pod = _pod(cluster, job, [*arguments(cluster, job), *more])
+    pod["containers"][0]["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT}]
+    pod["terminationGracePeriodSeconds"] = WATCH_GRACE_SECONDS
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(cluster),
+        "spec": {
+            "replicas": 1,
+            # Never two at a time: each would count its own confirmations.
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {OF_CLUSTER: cluster.meta.name, names.ROLE_LABEL: ROLE}},
+            "template": _template(cluster, pod),
+        },
+    }
+
+
+def _template(cluster: KafkaCluster, pod: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"labels": pod_labels(cluster)}, "spec": pod}
+
+
+def _pod(cluster: KafkaCluster, job: RebalanceJob, args: list[str]) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": "rebalance",
+        "image": job.image,
+        "command": ["ballast", "rebalance"],
+        "args": args,
+        "workingDir": "/tmp",
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+        "securityContext": _container_security(),
+    }
+    if job.resources:
+        container["resources"] = dict(job.resources)
+    if job.image_pull_policy is not None:
+        container["imagePullPolicy"] = str(job.image_pull_policy)
+    return {
+        "serviceAccountName": job.service_account_name,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+
+
+def _container_security() -> dict[str, Any]:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
+    """For the Spark operator of kubeflow, which submits the driver and gives it executors."""
+    driver_security = {key: value for key, value in _container_security().items() if key != "readOnlyRootFilesystem"}
+    application: dict[str, Any] = {
+        "type": "Python",
+        "pythonVersion": "3",
+        "mode": "cluster",
+        "sparkVersion": SPARK_VERSION,
+        "image": job.image,
+        "mainApplicationFile": MAIN_FILE,
+        "arguments": arguments(cluster, job),
+        "sparkConf": {"spark.executorEnv.PYTHONPATH": SOURCES},
+        "restartPolicy": {"type": "Never"},
+        "driver": {
+            "cores": 1,
+            "memory": "2g",
+            "serviceAccount": job.service_account_name,
+            "labels": pod_labels(cluster),
+            "securityContext": driver_security,
+        },
+        "executor": {
+            "instances": job.executors,
+            "cores": 1,
+            "memory": "1g",
+            "labels": pod_labels(cluster),
+            "securityContext": driver_security,
+        },
+    }
+    if job.image_pull_policy is not None:
+        application["imagePullPolicy"] = str(job.image_pull_policy)
+    return {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+        "kind": "ScheduledSparkApplication",
+        "metadata": _metadata(cluster),
+        "spec": {
+            "schedule": job.schedule,
+            "concurrencyPolicy": "Forbid",
+            "successfulRunHistoryLimit": 1,
+            "failedRunHistoryLimit": 3,
+            "template": application,
+        },
+    }

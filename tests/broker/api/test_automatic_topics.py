@@ -1,0 +1,57 @@
+"""Who asks for a topic that is not there is answered at once, however long its creation takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.broker.api.asking import Asker
+from tests.broker.controller.scene import Scene
+
+from ballast_broker.api.automatic_topics import OFFSETS_TOPIC, AutomaticTopics
+from ballast_wire.errors import ErrorCode
+
+
+class Hanging:
+    """A controller that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.answer = asyncio.Event()
+
+    async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+        self.asked.append([topic.name for topic in request.topics])
+        await self.answer.wait()
+        return type("Response", (), {"topics": []})()
+
+
+@pytest.mark.spec("TOP-25")
+async def test_nobody_waits_for_a_creation_and_requests_share_one() -> None:
+    scene = Scene()
+    asker = Asker(scene, **{"offsets.topic.replication.factor": "1"})
+    controller: Any = Hanging()
+    tasks: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+    topics = AutomaticTopics(asker.config, lambda: scene.image, controller, spawn)
+    asker.services.create_topics_automatically = topics.create
+    asker.services.create_internal_topic = topics.create_internal
+    for _ in range(3):
+        answer = await asker.ask(
+            "Metadata", 12, topics=[{"name": "new", "topic_id": None}], allow_auto_topic_creation=1
+        )
+        assert [each["error_code"] for each in answer["topics"]] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        found = await asker.ask("FindCoordinator", 2, key="group", key_type=0)
+        assert found["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await asyncio.sleep(0)
+    assert controller.asked == [["new"], [OFFSETS_TOPIC]]
+    controller.answer.set()
+    await asyncio.gather(*tasks)
+    topics.create(["new"])
+    await asyncio.sleep(0)
+    assert controller.asked[2:] == [["new"]]
+    await tasks[-1]

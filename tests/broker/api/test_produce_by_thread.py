@@ -1,0 +1,146 @@
+"""Produces while a disk stalls: nothing waits on the loop, order and answers are as ever (LOG-32)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import Cluster, batch_of, eventually
+from tests.broker.replication.cluster import Node as Broker
+
+from ballast_broker.api.context import ANONYMOUS
+from ballast_broker.api.produce import Produce, ProduceRefused
+from ballast_broker.net_reply import Pending
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.storage.disk import RealFile
+from ballast_broker.traffic import Traffic
+from ballast_wire.errors import ErrorCode
+from ballast_wire.headers import frame_request
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+VERSION = 11
+ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)
+
+
+class Gate:
+    """Writes in threads wait here; the loop goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.waiting = threading.Semaphore(0)
+        loop_thread, write = threading.get_ident(), RealFile.pwrite
+
+        def pwrite(file: RealFile, data: Any, position: int) -> None:
+            if threading.get_ident() != loop_thread:
+                self.waiting.release()
+                assert self.open.wait(30)
+            write(file, data, position)
+
+        monkeypatch.setattr(RealFile, "pwrite", pwrite)
+
+
+class Client:
+    def __init__(self, cluster: Cluster, node: Broker) -> None:
+        services: Any = SimpleNamespace(
+            node_id=1, image=lambda: cluster.controller.image, replicas=node.replicas, traffic=Traffic()
+        )
+        self._produce = Produce(services, RequestMetrics())
+
+    def send(self, acks: int, *batches: tuple[TopicPartition, str]) -> Any:
+        kind = message("ProduceRequest")
+        topic, partition = kind.TopicProduceData, kind.TopicProduceData.PartitionProduceData
+        data = [
+            topic(name=tp.topic, partition_data=[partition(index=tp.partition, records=bytes(batch_of(value)))])
+            for tp, value in batches
+        ]
+        request = kind(version=VERSION, transactional_id=None, acks=acks, timeout_ms=5000, topic_data=data)
+        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
+        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
+        frame[:] = bytes(len(frame))  # the connection's buffer is used again
+        return reply
+
+
+async def answer(reply: Any) -> list[tuple[str, int, int]]:
+    parts = await reply.future if isinstance(reply, Pending) else (reply,)
+    kind = message("ProduceResponse")
+    said = kind.decode(b"".join(parts)[9:], version=VERSION)
+    return [(t.name, p.error_code, p.base_offset) for t in said.responses for p in t.partition_responses]
+
+
+async def stalled(folder: Path, story: Callable[[Cluster, Broker, Client], Any]) -> None:
+    async with Cluster(folder) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        for name in ("orders", "bills"):
+            cluster.controller.create_topic(name, [[1]])
+        log = node.logs.get(ORDERS)
+        assert log.directory is not node.logs.get(BILLS).directory
+        log.directory.slow_until = asyncio.get_running_loop().time() + 3600
+        await story(cluster, node, Client(cluster, node))
+
+
+@pytest.mark.spec("LOG-32")
+async def test_a_stalled_disk_holds_up_its_own_partitions_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+
+    async def story(cluster: Cluster, node: Broker, client: Client) -> None:
+        replies = [client.send(acks, (ORDERS, f"{acks}")) for acks in (1, -1)]
+        assert all(isinstance(reply, Pending) and not reply.pipelined for reply in replies)
+        silent = client.send(0, (ORDERS, "0"))
+        both = client.send(-1, (BILLS, "in time"), (ORDERS, "late"))
+        assert await answer(client.send(1, (BILLS, "at once"))) == [("bills", 0, 1)]
+        assert await asyncio.to_thread(gate.waiting.acquire, True, 30)
+        node.logs.get(ORDERS).directory.slow_until = 0.0  # the disk is well again, but what came before goes before
+        last = client.send(1, (ORDERS, "last"))
+        assert isinstance(last, Pending)
+        assert node.logs.get(ORDERS).log_end_offset == 0
+        gate.open.set()
+        assert [await answer(reply) for reply in replies] == [[("orders", 0, 0)], [("orders", 0, 1)]]
+        assert await silent.future is None
+        assert await answer(both) == [("bills", 0, 0), ("orders", 0, 3)]
+        assert await answer(last) == [("orders", 0, 4)]
+        assert await answer(client.send(1, (ORDERS, "at once"))) == [("orders", 0, 5)]
+        assert node.stored(ORDERS) == ["1", "-1", "0", "late", "last", "at once"]
+        assert node.stored(BILLS) == ["in time", "at once"]
+
+    await stalled(tmp_path, story)
+
+
+@pytest.mark.spec("LOG-32", "TOP-24")
+async def test_a_partition_that_goes_meanwhile_refuses_what_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+
+    async def story(cluster: Cluster, node: Broker, client: Client) -> None:
+        said, silent = client.send(-1, (ORDERS, "a")), client.send(0, (ORDERS, "b"))
+        assert await asyncio.to_thread(gate.waiting.acquire, True, 30)
+        cluster.controller.delete_topic("orders")
+        gate.open.set()
+        assert await answer(said) == [("orders", ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+        with pytest.raises(ProduceRefused):
+            await silent.future
+
+    await stalled(tmp_path, story)
+
+
+@pytest.mark.spec("LOG-32", "REP-01")
+async def test_coordinators_and_followers_append_by_thread_too(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        for node in (one, two):
+            node.logs.get(ORDERS).directory.slow_until = asyncio.get_running_loop().time() + 3600
+        for value in "abc":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        assert one.stored(ORDERS) == two.stored(ORDERS) == ["a", "b", "c"]
+        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 3)
+        cluster.controller.lose(1)
+        await eventually(lambda: two.replicas.partition(ORDERS).is_leader)
+        assert await two.produce_to_all(ORDERS, "d") is ErrorCode.NONE
+        assert two.logs.get(ORDERS).epoch_end_offset(0)[1] == 3

@@ -1,0 +1,65 @@
+"""Asking the active controller while it freezes, dies or changes."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.raft.memory import LocalNetwork, LoopClock
+
+from ballast_broker.controller.client import ControllerClient
+from ballast_broker.raft.wire import Endpoint
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+
+def asker(network: LocalNetwork, leader: Any) -> ControllerClient:
+    endpoints = {node_id: Endpoint(f"n{node_id}", 9093) for node_id in (1, 2)}
+    return ControllerClient(
+        node_id=3, leader=leader, local=None, endpoints=endpoints, network=network, clock=LoopClock(),
+        call_timeout_s=30.0,
+    )  # fmt: skip
+
+
+def heartbeat() -> Any:
+    return message("BrokerHeartbeatRequest")(
+        broker_id=3, broker_epoch=1, current_metadata_offset=1, want_fence=False, want_shut_down=False
+    )
+
+
+async def never(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def at_once(*_: Any) -> Any:
+    return message("BrokerHeartbeatResponse")(
+        throttle_time_ms=0, error_code=0, is_caught_up=True, is_fenced=False, should_shut_down=False
+    )
+
+
+@pytest.mark.spec("CLU-02", "REP-13")
+async def test_nobody_waits_for_a_frozen_controller_once_there_is_another_one() -> None:
+    network = LocalNetwork()
+    network.listen("n1", 9093, never)
+    network.listen("n2", 9093, at_once)
+    leader = SimpleNamespace(leader_id=1)
+    client = asker(network, leader)
+    asking = asyncio.ensure_future(client.call(heartbeat(), 1))
+    while not network.calls:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    leader.leader_id = 2
+    async with asyncio.timeout(10):
+        assert (await asking).is_caught_up
+    client.close()
+
+
+async def test_where_nobody_answers_in_time_it_is_a_refusal() -> None:
+    network = LocalNetwork()
+    network.listen("n1", 9093, never)
+    client = asker(network, SimpleNamespace(leader_id=1))
+    with pytest.raises(ApiError) as refusal:
+        await client.call(heartbeat(), 1, timeout_s=0.05)
+    assert refusal.value.code is ErrorCode.REQUEST_TIMED_OUT
+    client.close()

@@ -1,0 +1,131 @@
+"""A broker with thousands of replicas comes and goes piece by piece; what happens between two pieces is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.broker.controller.scene import Scene, directory
+
+from ballast_broker.controller.commands.brokers import (
+    Liveness,
+    before_registration,
+    broker_heartbeat,
+    fence_broker,
+    register_broker,
+)
+from ballast_broker.controller.commands.context import Outcome
+from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
+from ballast_broker.metadata.partition_records import PartitionChangeRecord
+from ballast_broker.metadata.records import record
+from ballast_wire.messages import message
+
+PARTITIONS = 2 * PLACES_PER_PIECE + 100
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.add_topic("orders", *([[1, 2, 3]] * PARTITIONS))
+    return scene
+
+
+def pieces(scene: Scene, outcome: Outcome) -> Iterator[Outcome]:
+    """Each when it is applied, before the next one is made."""
+    piece: Outcome | None = outcome
+    while piece is not None:
+        scene.apply(piece.records)
+        yield piece
+        piece = piece.rest(scene.context) if piece.rest is not None else None
+
+
+def leaders(scene: Scene) -> set[int]:
+    return {scene.partition("orders", number).leader for number in range(PARTITIONS)}
+
+
+@pytest.mark.spec("CLU-10", "CLU-01")
+def test_a_dead_broker_with_many_partitions_holds_nobody_up_for_long(scene: Scene) -> None:
+    sizes = [len(piece.records) for piece in pieces(scene, fence_broker(scene.context, 1))]
+    assert sizes == [PLACES_PER_PIECE, PLACES_PER_PIECE, PARTITIONS - 2 * PLACES_PER_PIECE + 1]
+    assert leaders(scene) == {2}
+    assert scene.image.cluster.brokers[1].fenced
+
+
+def test_what_it_joins_meanwhile_it_leaves_as_well(scene: Scene) -> None:
+    """Its session is over, but it lives: a leader takes it back before it is fenced."""
+    for number, piece in enumerate(pieces(scene, fence_broker(scene.context, 1))):
+        if number == 0:
+            gone = piece.records[0]
+            back = PartitionChangeRecord(topic_id=gone.topic_id, partition_id=gone.partition_id, isr=[1, 2, 3])
+            scene.apply([back])
+            assert 1 in scene.partition("orders", gone.partition_id).isr
+    assert scene.image.cluster.brokers[1].fenced
+    assert not any(1 in scene.partition("orders", number).isr for number in range(PARTITIONS))
+
+
+def test_a_new_life_that_begins_meanwhile_is_not_fenced_for_the_old_one(scene: Scene) -> None:
+    for number, _ in enumerate(pieces(scene, fence_broker(scene.context, 1))):
+        if number == 0:
+            scene.change_broker(1, epoch=5000)
+    assert not scene.image.cluster.brokers[1].fenced
+
+
+def registration(scene: Scene) -> Any:
+    kind = message("BrokerRegistrationRequest")
+    before = scene.image.cluster.brokers[1]
+    return kind(
+        broker_id=1,
+        cluster_id=scene.config.cluster_id,
+        incarnation_id=directory(1, 77),
+        listeners=[kind.Listener(name="PLAINTEXT", host="localhost", port=9001)],
+        features=[
+            kind.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in before.features.items()
+        ],
+        log_dirs=sorted(before.directories),
+        previous_broker_epoch=-1,
+    )
+
+
+@pytest.mark.spec("CLU-01", "CLU-11")
+def test_who_sees_a_new_life_registered_sees_that_it_leads_nothing(scene: Scene) -> None:
+    """Else a broker that came back would act on the leaderships of its former life (and perhaps without its data)."""
+    request = registration(scene)
+    scene.commit(before_registration(scene.context, request))
+    assert leaders(scene) == {2}
+    outcome = register_broker(scene.context, request, session_is_valid=False)
+    assert outcome.atomic
+    assert outcome.rest is None
+    assert len(outcome.records) == 1
+
+
+@pytest.mark.spec("CLU-12")
+def test_a_broker_that_leaves_says_so_first_and_goes_when_it_leads_nothing(scene: Scene) -> None:
+    def ask() -> Outcome:
+        request = message("BrokerHeartbeatRequest")(
+            broker_id=1, broker_epoch=scene.image.cluster.brokers[1].epoch, current_metadata_offset=10_000,
+            want_fence=False, want_shut_down=True, offline_log_dirs=[],
+        )  # fmt: skip
+        return broker_heartbeat(scene.context, request, Liveness(10_000, 0))[0]
+
+    told = []
+    for piece in pieces(scene, ask()):
+        told.append(len(piece.records))
+        assert not piece.response or not piece.response.should_shut_down
+    assert max(told) <= PLACES_PER_PIECE + 1
+    assert scene.image.cluster.brokers[1].in_controlled_shutdown
+    assert leaders(scene) == {2}
+    assert ask().response.should_shut_down
+
+
+def test_a_topic_deleted_meanwhile_is_left_alone(scene: Scene) -> None:
+    topic = scene.image.topics.by_name("orders")
+    assert topic is not None
+    sizes = []
+    for piece in pieces(scene, fence_broker(scene.context, 1)):
+        sizes.append(len(piece.records))
+        if len(sizes) == 1:
+            scene.apply([record("RemoveTopicRecord", topic_id=topic.id)])
+    assert sizes == [PLACES_PER_PIECE, 0, 1]
+    assert scene.image.cluster.brokers[1].fenced

@@ -1,0 +1,91 @@
+"""What a move leaves alone: other disks, other brokers, their quotas; and when its task ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, eventually
+
+from ballast_broker.replication.moves import Stage
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+SMALL_SEGMENTS = {"segment.bytes": "1000"}
+
+
+@pytest.mark.spec("DIR-01")
+async def test_the_directories_of_a_broker_hold_different_partitions(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1, directories=3)
+        cluster.controller.create_topic("orders", [[1]] * 9)
+        names = [sorted(path.name for path in directory.glob("orders-*")) for directory in node.directories]
+        assert [len(each) for each in names] == [3, 3, 3]
+        assert len({name for each in names for name in each}) == 9
+
+
+@pytest.mark.spec("DIR-17")
+async def test_a_move_between_healthy_directories_while_another_is_offline(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1, directories=3)
+        cluster.controller.create_topic("orders", [[1]], SMALL_SEGMENTS)
+        for number in range(50):
+            node.produce(ORDERS, f"record {number}")
+        here = Path(node.logs.get(ORDERS).directory.path)
+        broken, healthy = (path for path in node.directories if path != here)
+        node.logs.directory(str(broken)).fail(OSError("unplugged"))
+        answers = node.replicas.alter_replica_log_dirs({ORDERS: str(healthy)})
+        assert answers == {ORDERS: ErrorCode.NONE}
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert node.logs.get(ORDERS).directory.path == str(healthy)
+        assert len(await node.consume(ORDERS)) == 50
+
+
+@pytest.mark.spec("DIR-22", "REP-31")
+async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_notices(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.add(1)
+        [follower] = await cluster.add(2, directories=2)
+        cluster.controller.create_topic("orders", [[1, 2]], SMALL_SEGMENTS)
+        for side in ("leader", "follower"):
+            cluster.controller.configure(2, "orders", {f"{side}.replication.throttled.replicas": "*"})
+            cluster.controller.configure(4, "2", {f"{side}.replication.throttled.rate": "1"})
+        for number in range(60):
+            cluster.nodes[1].produce(ORDERS, f"record {number}")
+        cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
+        await eventually(lambda: follower.logs.get(ORDERS).log_end_offset == 60)
+        cluster.cuts.add(frozenset({1, 2}))
+        replicas = follower.replicas
+        fetches = len(cluster.fetches)
+        before = (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes)
+        size = follower.logs.get(ORDERS).size_bytes
+        target = next(path for path in follower.directories if str(path) != follower.logs.get(ORDERS).directory.path)
+        assert replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
+        await eventually(lambda: not replicas.movers.moves)
+        assert follower.logs.get(ORDERS).directory.path == str(target)
+        assert (replicas.leader_rate.total_bytes, replicas.follower_rate.total_bytes) == before
+        assert replicas.moves_rate.total_bytes == size, "it counts against the quota of moves alone"
+        assert len(cluster.fetches) == fetches
+
+
+@pytest.mark.spec("DIR-27")
+async def test_a_mover_waits_without_work_and_ends_without_moves(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=1) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]], SMALL_SEGMENTS)
+        node.produce(ORDERS, "before")
+        await eventually(lambda: not len(node.replicas.assignments))
+        movers = node.replicas.movers
+        cluster.controller.away = True
+        target = next(path for path in node.directories if str(path) != node.logs.get(ORDERS).directory.path)
+        node.replicas.alter_replica_log_dirs({ORDERS: str(target)})
+        [mover] = movers._movers.values()
+        await eventually(lambda: movers.moves[ORDERS].stage is Stage.ASKING)
+        assert mover.queue.next() is None, "nothing to do while the controller is asked"
+        for number in range(50):
+            node.produce(ORDERS, f"meanwhile {number}")
+        cluster.controller.away = False
+        await eventually(lambda: not movers.moves)
+        assert len(await node.consume(ORDERS)) == 51
+        await eventually(lambda: mover._task is not None and mover._task.done(), "no partition is left")

@@ -1,0 +1,307 @@
+"""Directories that really fail, below real brokers: full, read-only, pulled out, lying about durability, EIO."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from e2e import disks, moving
+from e2e.clients import QUIET
+from e2e.processes import BrokerProcess
+from tests.moves.brokers import PATIENCE_S, Brokers, eventually
+
+from ballast_wire.errors import ErrorCode
+
+pytestmark = [pytest.mark.disks, pytest.mark.timeout(180)]
+MIB = 1 << 20
+CALM = {"log_flush_offset_checkpoint_interval_ms": "500", "replica_high_watermark_checkpoint_interval_ms": "500"}
+
+
+@pytest.fixture(autouse=True)
+def _able() -> None:
+    missing = disks.why_not()
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.fixture
+def mounts() -> Iterator[ExitStack]:
+    """What is mounted by a test is unmounted after its brokers have ended."""
+    with ExitStack() as stack:
+        yield stack
+
+
+class Writer:
+    """Numbers into one partition; remembers which of them were acknowledged."""
+
+    def __init__(self, brokers: Brokers, topic: str, partition: int = 0) -> None:
+        self._producer = Producer(
+            {**QUIET, "bootstrap.servers": brokers.bootstrap, "message.timeout.ms": 3000, "linger.ms": 1}
+        )
+        self._brokers = brokers
+        self._topic, self._partition = topic, partition
+        self._next = 0
+        self.acknowledged: list[int] = []
+
+    def write(self, count: int, size: int = 1000) -> bool:
+        """Whether all of them were acknowledged."""
+        before = len(self.acknowledged)
+        for number in range(self._next, self._next + count):
+            value = str(number).zfill(10).encode() + bytes(size - 10)
+            self._producer.produce(self._topic, value, partition=self._partition, on_delivery=self._answered)
+            self._producer.poll(0)
+        self._next += count
+        self._producer.flush(PATIENCE_S)
+        return len(self.acknowledged) - before == count
+
+    def _answered(self, error: object, message: object) -> None:
+        if error is None:
+            self.acknowledged.append(int(message.value()[:10]))  # type: ignore[attr-defined]
+
+    def read(self) -> list[int]:
+        """What a consumer is given from the beginning to the end."""
+        consumer = Consumer({**QUIET, "bootstrap.servers": self._brokers.bootstrap, "group.id": "reader"})
+        place = TopicPartition(self._topic, self._partition, 0)
+        try:
+            _, end = consumer.get_watermark_offsets(place, PATIENCE_S)
+            consumer.assign([place])
+            found: list[int] = []
+            eventually(lambda: _take(consumer, found) >= end, f"{end} records are read")
+            return found
+        finally:
+            consumer.close()
+
+    def everything_is_there(self) -> None:
+        found = self.read()
+        assert len(found) == len(set(found)), "nothing twice"
+        missing = set(self.acknowledged) - set(found)
+        assert not missing, f"{len(missing)} acknowledged records are gone"
+
+
+def _take(consumer: Consumer, found: list[int]) -> int:
+    found += [int(message.value()[:10]) for message in consumer.consume(1000, 0.1) if message.error() is None]
+    return len(found)
+
+
+def prefer(brokers: Brokers, node_id: int, topic: str, directory: Path) -> None:
+    """Where a replica shall be when it is created (DIR-13)."""
+    answer = moving.alter_log_dirs(brokers[node_id].address, {(topic, 0): str(directory)})
+    assert answer == {(topic, 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}  # remembered all the same
+
+
+def two_topics(brokers: Brokers, broken: Path, healthy: Path, node_id: int = 0) -> tuple[Writer, Writer]:
+    """One topic in each directory of the broker."""
+    for topic, directory in (("broken", broken), ("healthy", healthy)):
+        prefer(brokers, node_id, topic, directory)
+        brokers.create(topic, [[node_id]], segment_bytes="1048576")
+        assert brokers.directory_of(node_id, topic, 0) == str(directory)
+    writers = Writer(brokers, "broken"), Writer(brokers, "healthy")
+    assert all(writer.write(100) for writer in writers)
+    return writers
+
+
+def offline_seen(brokers: Brokers, node_id: int, directory: Path) -> bool:
+    found = {each.path: each.error for each in moving.describe_log_dirs(brokers[node_id].address)}
+    return found[str(directory)] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def metric(broker: BrokerProcess, name: str) -> list[str]:
+    with urllib.request.urlopen(metrics_page(broker), timeout=PATIENCE_S) as page:
+        return [line for line in page.read().decode().splitlines() if name in line and not line.startswith("#")]
+
+
+def metrics_page(broker: BrokerProcess) -> str:
+    text = (broker.folder / "output.log").read_text()
+    return next(word for line in reversed(text.splitlines()) for word in line.split() if word.startswith("http://"))
+
+
+def started(mounts: ExitStack, folder: Path, count: int = 1, **properties: str) -> Brokers:
+    return mounts.enter_context(Brokers(folder, count, range(count), metrics_port="0", **CALM, **properties))
+
+
+def fails_alone(brokers: Brokers, directory: Path, broken: Writer, healthy: Writer, node_id: int = 0) -> None:
+    """Offline for everybody to see, and the partitions of the other directory never noticed."""
+    eventually(lambda: offline_seen(brokers, node_id, directory), f"{directory} is offline")
+    assert not broken.write(1)
+    assert healthy.write(200)
+    healthy.everything_is_there()
+    assert brokers[node_id].is_running
+
+
+def make_durable(brokers: Brokers) -> None:
+    """With one replica, only what was flushed is safe from a disk that fails."""
+    brokers[0].stop()
+    brokers[0].start()
+    brokers[0].wait_ready()
+
+
+def comes_back(brokers: Brokers, directory: Path, broken: Writer, healthy: Writer, node_id: int = 0) -> None:
+    brokers[node_id].start()
+    brokers[node_id].wait_ready()
+    eventually(lambda: not offline_seen(brokers, node_id, directory), f"{directory} is back")
+    eventually(lambda: broken.write(10), "it serves again")
+    for writer in (broken, healthy):
+        writer.everything_is_there()
+
+
+@pytest.mark.spec("DIR-42", "DIR-41", "DIR-45")
+def test_a_full_disk(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", tmp_path / "image", 24 * MIB))
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    filler = disk.path / "filler"
+    filler.write_bytes(bytes(8 * MIB))
+    eventually(lambda: not broken.write(2000), "it is full")
+    fails_alone(brokers, disk.path, broken, healthy)
+    offline = metric(brokers[0], "ballast_log_dir_offline")
+    assert [line for line in offline if line.endswith((" 1", " 1.0"))] == [line for line in offline if '/b"' in line]
+    brokers[0].stop()
+    filler.unlink()
+    comes_back(brokers, disk.path, broken, healthy)
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_disk_goes_read_only(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", tmp_path / "image", 64 * MIB))
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    make_durable(brokers)
+    disk.go_read_only()
+    eventually(lambda: not broken.write(1), "nothing is written any more")
+    fails_alone(brokers, disk.path, broken, healthy)
+    brokers[0].stop()
+    disk.repair()
+    comes_back(brokers, disk.path, broken, healthy)
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_disk_is_pulled_out(mounts: ExitStack, tmp_path: Path) -> None:
+    """Nobody writes: the broker finds out by itself."""
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.LoopDisk(folder / "broker-0" / "b", tmp_path / "image", 64 * MIB))
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    make_durable(brokers)
+    disk.pull_out()
+    fails_alone(brokers, disk.path, broken, healthy)
+    brokers[0].stop()
+    disk.repair()
+    comes_back(brokers, disk.path, broken, healthy)
+
+
+@pytest.mark.spec("DIR-41", "LOG-30")
+def test_a_disk_that_lies_is_found_out_when_it_is_flushed(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(
+        disks.ThinDisk(folder / "broker-0" / "b", tmp_path / "below", size_bytes=256 * MIB, real_bytes=20 * MIB)
+    )
+    brokers = started(mounts, folder)
+    broken, healthy = two_topics(brokers, disk.path, brokers[0].volumes[0])
+    eventually(lambda: not broken.write(5000), "a flush fails")
+    fails_alone(brokers, disk.path, broken, healthy)
+    brokers[0].stop()
+
+
+@pytest.mark.spec("DIR-41", "CLU-10", "REP-13")
+def test_leaders_move_away_from_a_failed_directory_only(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.FaultyMount(folder / "broker-1" / "b", tmp_path / "behind"))
+    brokers = started(mounts, folder, 2)
+    healthy_directory = brokers[1].volumes[0]
+    for topic, directory in (("broken", disk.path), ("healthy", healthy_directory)):
+        prefer(brokers, 1, topic, directory)
+        brokers.create(topic, [[1, 0]])
+        assert brokers.directory_of(1, topic, 0) == str(directory)
+    broken, healthy = Writer(brokers, "broken"), Writer(brokers, "healthy")
+    assert broken.write(100)
+    assert healthy.write(100)
+    disk.fail("EIO")
+    assert broken.write(100), "the client is led to the other replica"
+    assert brokers.metadata("broken")[0].leader == 0
+    assert brokers.metadata("broken")[0].isrs == [0]
+    assert brokers.metadata("healthy")[0].leader == 1
+    assert offline_seen(brokers, 1, disk.path)
+    disk.heal()
+    brokers[1].stop()
+    brokers[1].start()
+    brokers[1].wait_ready()
+    eventually(lambda: brokers.in_sync("broken"), "both replicas are in sync again")
+    for writer in (broken, healthy):
+        assert writer.write(10)
+        writer.everything_is_there()
+
+
+@pytest.mark.spec("DIR-43", "DIR-41")
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EROFS"])
+def test_the_destination_of_a_move_fails(mounts: ExitStack, tmp_path: Path, error: str) -> None:
+    folder = tmp_path / "brokers"
+    disk = mounts.enter_context(disks.FaultyMount(folder / "broker-0" / "b", tmp_path / "behind"))
+    brokers = started(mounts, folder, replica_alter_log_dirs_io_max_bytes_per_second="1000000")
+    prefer(brokers, 0, "moving", brokers[0].volumes[0])
+    brokers.create("moving", [[0]], segment_bytes="1048576")
+    writer = Writer(brokers, "moving")
+    assert writer.write(6000)
+    assert moving.alter_log_dirs(brokers[0].address, {("moving", 0): str(disk.path)}) == {("moving", 0): 0}
+    eventually(lambda: any(path.stat().st_size for path in disk.path.glob("*-future/*.log")), "it has begun")
+    disk.fail(error)
+    eventually(lambda: offline_seen(brokers, 0, disk.path), "the failure is visible")
+    futures = [
+        held for each in moving.describe_log_dirs(brokers[0].address) for held in each.replicas if held.is_future
+    ]
+    assert futures == []
+    assert writer.write(100)
+    writer.everything_is_there()
+    assert brokers.directory_of(0, "moving", 0) == str(brokers[0].volumes[0])
+    disk.heal()
+    brokers[0].stop()
+    brokers[0].start()
+    brokers[0].wait_ready()
+    assert writer.write(100)
+    writer.everything_is_there()
+
+
+@pytest.mark.spec("DIR-41")
+def test_the_last_directory_lost_stops_the_broker(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    held = [
+        mounts.enter_context(disks.FaultyMount(folder / "broker-1" / name, tmp_path / f"behind-{name}"))
+        for name in ("a", "b", "c")
+    ]
+    brokers = started(mounts, folder, 2)
+    brokers.create("last", [[1, 0], [1, 0], [1, 0]])
+    writers = [Writer(brokers, "last", partition) for partition in range(3)]
+    assert all(writer.write(50) for writer in writers)
+    for disk in held[1:]:  # the first has the metadata log
+        disk.fail("EIO")
+        eventually(lambda disk=disk: offline_seen(brokers, 1, disk.path), f"{disk.path} is offline")  # type: ignore[misc]
+    assert brokers[1].is_running
+    assert all(writer.write(50) for writer in writers)
+    held[0].fail("EIO")
+    eventually(lambda: not brokers[1].is_running, "it stopped")
+    assert all(writer.write(50) for writer in writers)
+    for disk in held:
+        disk.heal()
+    brokers[1].start()
+    brokers[1].wait_ready()
+    eventually(lambda: brokers.in_sync("last"), "it follows again")
+    for writer in writers:
+        writer.everything_is_there()
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_directory_is_removed(mounts: ExitStack, tmp_path: Path) -> None:
+    folder = tmp_path / "brokers"
+    brokers = started(mounts, folder)
+    directory = brokers[0].volumes[1]
+    broken, healthy = two_topics(brokers, directory, brokers[0].volumes[0])
+    directory.rename(tmp_path / "elsewhere")
+    fails_alone(brokers, directory, broken, healthy)
+    brokers[0].stop()
+    (tmp_path / "elsewhere").rename(directory)
+    comes_back(brokers, directory, broken, healthy)

@@ -1,0 +1,95 @@
+"""A real broker process is killed at one file operation of a move after the other; each restart has one log.
+
+`tests/broker/replication/test_crash_points.py` does it at every operation, in one process. Here it is every third, and
+everything is real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from e2e import moving
+from e2e.clients import QUIET
+from e2e.partition_files import Cursor, read_batches
+from tests.moves.brokers import PATIENCE_S, Brokers, eventually
+
+EVERY = 3
+FEWEST_POINTS = 8
+MOST_OPERATIONS = 300
+MOVED = ("moved", 0)
+
+
+class Sender:
+    """Sends without waiting, over restarts, and counts what was acknowledged. An idempotent producer: nothing twice."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer(
+            {**QUIET, "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 4000}
+        )
+        self.sent = 0
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self._producer.produce("moved", str(self.sent).zfill(500), partition=0)
+            self.sent += 1
+        self._producer.poll(0)
+
+    def settle(self) -> None:
+        assert self._producer.flush(PATIENCE_S) == 0, "everything is acknowledged"
+
+
+def only_log(brokers: Brokers) -> Path:
+    directory = brokers.directory_of(0, *MOVED)
+    assert directory is not None, "there is a current log"
+    return Path(directory) / "moved-0"
+
+
+def records_on_disk(folder: Path) -> int:
+    """Also that offsets have no gap and that each batch is whole."""
+    cursor = Cursor()
+    for _ in read_batches(folder, cursor, whole=False):
+        pass
+    return cursor.next_offset
+
+
+@pytest.mark.disks
+@pytest.mark.timeout(400)
+@pytest.mark.spec("DIR-31", "DIR-29")
+def test_killed_at_every_third_file_operation_of_a_move(tmp_path: Path) -> None:
+    with Brokers(tmp_path, 1, [], log_segment_bytes="20000", file_delete_delay_ms="1000") as brokers:
+        broker = brokers[0]
+        broker.module = "tests.moves.killed_broker"
+        points = 0
+        sender: Sender | None = None
+        for operations in itertools.count(0, EVERY):
+            broker.environment["BALLAST_TEST_KILL_AFTER"] = str(operations)
+            brokers.join(0)
+            if sender is None:
+                brokers.create("moved", [[0]])
+                sender = Sender(brokers.bootstrap)
+                sender.send(200)
+            sender.settle()
+            eventually(lambda: not brokers.futures(), f"what was left at operation {operations} is resolved")
+            assert records_on_disk(only_log(brokers)) == sender.sent, f"at operation {operations}"
+            target = brokers.other_directory(0, *MOVED)
+            sender.send(5)
+            with contextlib.suppress(OSError):  # it may be gone before it can answer
+                moving.alter_log_dirs(broker.address, {MOVED: target})
+            sender.send(5)
+            eventually(lambda t=target: not broker.is_running or at_rest(brokers, t), "killed, or moved")  # type: ignore[misc]
+            if broker.is_running:
+                break
+            broker.kill()
+            points += 1
+            assert operations < MOST_OPERATIONS
+        sender.settle()
+        assert points > FEWEST_POINTS
+        assert records_on_disk(only_log(brokers)) == sender.sent
+
+
+def at_rest(brokers: Brokers, target: str) -> bool:
+    return brokers.directory_of(0, *MOVED) == target and not brokers.futures()

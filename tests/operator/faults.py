@@ -1,0 +1,167 @@
+"""A proxy between the operator and the Kubernetes API that does what networks and busy API servers do.
+
+It refuses (409, 410, 429, 503), carries a request out and loses the answer, is gone for a while, and doubles, drops and
+cuts off watch events. What it did is counted, so that a test can tell that something happened at all. The operator gets
+a kubeconfig of its own; Leases are left alone, since who leads is not what is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+HOP_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
+
+
+@dataclass(frozen=True)
+class Chances:
+    """How likely each fault is, per request or per watch event."""
+
+    conflict: float = 0.05
+    too_many: float = 0.04
+    unavailable: float = 0.03
+    lost_answer: float = 0.03
+    expired: float = 0.02
+    doubled: float = 0.1
+    dropped: float = 0.05
+    cut_off: float = 0.02
+
+
+class FaultyApi:
+    """Start it on the loop of the test; `chances` None means an honest proxy."""
+
+    def __init__(self, kubeconfig: Path, seed: int) -> None:
+        self._config = json.loads(kubeconfig.read_text())
+        self._server = self._config["clusters"][0]["cluster"]["server"]
+        self._authority = str(kubeconfig.parent / "tls.crt")
+        self._random = random.Random(seed)
+        self._down_until = 0.0
+        self._session: aiohttp.ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+        self._watches: list[web.Request] = []
+        self.chances: Chances | None = None
+        self.did: Counter[str] = Counter()
+        self.kubeconfig = kubeconfig.parent / "kubeconfig.faulty"
+
+    async def start(self) -> None:
+        context = await asyncio.to_thread(ssl.create_default_context, cafile=self._authority)
+        timeout = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(limit=200, ssl=context)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 22)
+        application = web.Application(client_max_size=1 << 24)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(
+            application, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        cluster = {"server": f"http://127.0.0.1:{self._runner.addresses[0][1]}"}
+        config = {**self._config, "clusters": [{"name": "ballast-local", "cluster": cluster}]}
+        self.kubeconfig.write_text(json.dumps(config))
+
+    async def stop(self) -> None:
+        self._hang_up()
+        if self._session is not None:
+            await self._session.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def go_down(self, seconds: float) -> None:
+        """An outage: connections are cut and nobody answers."""
+        self._down_until = time.monotonic() + seconds
+        self.did["outage"] += 1
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        for request in list(self._watches):
+            _cut(request)
+
+    def _happens(self, name: str) -> bool:
+        chances = self.chances
+        if chances is None or self._random.random() >= getattr(chances, name):
+            return False
+        self.did[name] += 1
+        return True
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if time.monotonic() < self._down_until:
+            _cut(request)
+            raise web.HTTPServiceUnavailable
+        body = await request.read()
+        if "/leases" not in request.path:
+            fault = self._fault(request, body)
+            if fault is not None:
+                return fault
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
+        assert self._session is not None
+        url = self._server + request.raw_path
+        async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
+            if request.query.get("watch") in ("1", "true"):
+                return await self._watch(request, answer)
+            content = await answer.read()
+        if request.method != "GET" and "/leases" not in request.path and self._happens("lost_answer"):
+            _cut(request)
+        return web.Response(body=content, status=answer.status, content_type=answer.content_type)
+
+    def _fault(self, request: web.Request, body: bytes) -> web.Response | None:
+        """An answer that the API server never gave."""
+        if self._happens("too_many"):
+            return _refusal(429, "TooManyRequests", {"Retry-After": "1"})
+        if self._happens("unavailable"):
+            return _refusal(503, "ServiceUnavailable")
+        if request.method in ("PUT", "PATCH") and b"resourceVersion" in body and self._happens("conflict"):
+            return _refusal(409, "Conflict")
+        if request.method == "GET" and request.query.keys() & {"watch", "continue"} and self._happens("expired"):
+            return _refusal(410, "Expired")
+        return None
+
+    async def _watch(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
+        await response.prepare(request)
+        self._watches.append(request)
+        try:
+            async for line in answer.content:
+                if self._happens("dropped"):
+                    continue
+                if self._happens("cut_off"):
+                    await response.write(line[: len(line) // 2])
+                    _cut(request)
+                    break
+                if self._happens("expired"):
+                    await response.write(
+                        json.dumps({"type": "ERROR", "object": _status(410, "Expired")}).encode() + b"\n"
+                    )
+                    break
+                await response.write(line * 2 if self._happens("doubled") else line)
+        except (ConnectionError, aiohttp.ClientError):
+            pass
+        finally:
+            self._watches.remove(request)
+        return response
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _status(code: int, reason: str) -> dict[str, Any]:
+    return {
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": f"{reason}, says the proxy of the test",
+    }  # fmt: skip
+
+
+def _refusal(code: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response(_status(code, reason), status=code, headers=headers)

@@ -1,0 +1,71 @@
+"""What the operator tells of itself: metrics, probes, lines of its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from world import World
+
+from ballast_operator.clock import monotonic
+from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.logs import CLUSTER, JsonLines, about
+from ballast_operator.model.meta import Key
+from ballast_operator.runtime import STUCK_SECONDS, Runtime
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"^\| (ballast_operator_\w+) \| (gauge|counter|histogram) \|", re.MULTILINE)
+pytestmark = [pytest.mark.spec("OPR-06"), pytest.mark.timeout(240)]
+
+
+def ask(world: World, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{world.probe_port}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_the_metrics_are_those_that_the_page_names(ballast_world: World) -> None:
+    ballast_world.topic("measured", partitions=1)
+    ballast_world.until_ready("KafkaTopic", "measured")
+    found = {family.name: family for family in text_string_to_metric_families(ask(ballast_world, "/metrics"))}
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    documented = {name.removesuffix("_total"): kind for name, kind in ROW.findall(page)}
+    assert {name: family.type for name, family in found.items()} == documented
+    counts = {sample.name: 0.0 for family in found.values() for sample in family.samples}
+    for family in found.values():
+        for sample in family.samples:
+            counts[sample.name] += sample.value
+    busy = ("reconciled_objects_total", "reconcile_seconds_count", "watch_events_total", "status_writes_total")
+    assert all(counts[f"ballast_operator_{name}"] > 0 for name in (*busy, "api_requests_total"))
+    assert counts["ballast_operator_leader"] == 1
+    assert (ask(ballast_world, "/live"), ask(ballast_world, "/ready")) == ("ok", "leads")
+
+
+async def test_liveness_notices_a_stuck_loop_and_a_stuck_worker() -> None:
+    runtime = Runtime(ApiAccess("http://127.0.0.1:1"))
+    assert runtime.alive() is None
+    runtime._beat = monotonic() - STUCK_SECONDS - 1
+    assert runtime.alive() == "the loop is stuck"
+    runtime._beat = monotonic()
+    worker = runtime._worker(Key("default", "demo"))
+    worker.busy_since = monotonic() - STUCK_SECONDS - 1
+    assert runtime.alive() == "the worker of default/demo is stuck"
+    assert runtime.oldest_seconds() > STUCK_SECONDS
+    await runtime.stop()
+
+
+def test_a_line_for_machines_names_the_object_and_the_cluster() -> None:
+    record = logging.makeLogRecord({"msg": "changed", "levelname": "INFO", "name": "x", **about("KafkaTopic", "ns/t")})
+    token = CLUSTER.set("ns/demo")
+    try:
+        told = json.loads(JsonLines().format(record))
+    finally:
+        CLUSTER.reset(token)
+    assert {key: told[key] for key in ("level", "message", "object", "cluster")} == {
+        "level": "INFO", "message": "changed", "object": "KafkaTopic ns/t", "cluster": "ns/demo",
+    }  # fmt: skip

@@ -1,0 +1,169 @@
+"""Every reason is given somewhere, and a test has seen it given: the table, the code and the tests cannot drift."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from making import NOW, cluster, move, reassignment, topic, topic_view, view
+from world import World
+
+from ballast_operator.handlers.managed import ManagedCluster
+from ballast_operator.handlers.managed import Scene as ManagedScene
+from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.kubeconfig import read_kubeconfig
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
+from ballast_operator.model.meta import Key
+from ballast_operator.plan.cluster_status import health
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.stored import keep
+from ballast_operator.plan.topics import TopicFacts, plan_topic
+from ballast_operator.resources.layout import Identity
+from ballast_operator.runtime import Runtime
+from ballast_operator.status import CLUSTER, REASSIGNMENT, SHARED, TOPIC, Reason
+from ballast_planner import Plan
+
+pytestmark = pytest.mark.spec("OPR-02")
+ROOT = Path(__file__).parents[2]
+TABLES = {"SHARED": SHARED, "TOPIC": TOPIC, "REASSIGNMENT": REASSIGNMENT, "CLUSTER": CLUSTER}
+SOURCES = [path for path in (ROOT / "operator" / "ballast_operator").rglob("*.py") if path.name != "status.py"]
+TESTS = list((ROOT / "tests" / "operator").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_reason_is_given_by_the_code_and_seen_by_a_test(name: str) -> None:
+    source = "\n".join(path.read_text() for path in SOURCES)
+    tests = "\n".join(path.read_text() for path in TESTS)
+    table: Mapping[str, Reason] = TABLES[name]
+    # Some are chosen by a table or a parameter of their own: the quoted name is enough then.
+    given = {
+        reason
+        for reason in table
+        if re.search(rf'{name}\["{reason}"\]|[(:] "{reason}"|\("{reason}"|, "{reason}"\)', source)
+    }
+    assert table.keys() - given == set(), "nobody gives these reasons: remove them from status.py"
+    seen = {reason for reason in table if f'"{reason}"' in tests}
+    assert table.keys() - seen == set(), "no test sees these reasons"
+
+
+def test_the_code_gives_no_reason_that_the_table_does_not_have() -> None:
+    for name, table in TABLES.items():
+        named = {one for path in SOURCES for one in re.findall(rf'\b{name}\["(\w+)"\]', path.read_text())}
+        assert named <= table.keys()
+
+
+# Topics.
+
+
+def topic_reason(facts: TopicFacts, **given: Any) -> str:
+    return plan_topic(topic(**given), facts).verdict.reason
+
+
+def test_a_topic_that_is_being_changed_or_deleted_says_so() -> None:
+    known = {"topicId": "6f1ed002-ab5f-4d0a-a08b-0d2ab0ee0a11"}
+    seen = TopicFacts(view=topic_view((0,)), config={})
+    assert topic_reason(seen, status=known, partitions=2) == "Changing"
+    going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
+    assert topic_reason(seen, status=known, meta=going, deletionPolicy="Delete") == "Deleting"
+
+
+# Reassignments.
+
+MOVE = move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/b")), network=100)
+PLAN = keep(Plan((MOVE,)))
+SOURCE = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 1): LogView("/a", 100)}
+TARGET = {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 2): LogView("/b", 100)}
+MOVING = view({"orders": topic_view((0, 2, 1))}, SOURCE, {("orders", 0): OngoingView((0, 2, 1), (2,), (1,))})
+STARTED = {"startedAt": NOW, "phase": "Running", "plan": {"hash": PLAN.hash}}
+
+
+def step_reason(seen: Any, held: bool = False, **given: Any) -> str:
+    return next_step(Scene(reassignment(**given), PLAN, seen, now=NOW, throttles_held=held)).verdict.reason
+
+
+def test_what_a_reassignment_does_has_a_reason_for_each_of_its_steps() -> None:
+    elsewhere = view({"orders": topic_view((1, 2))}, {})
+    assert step_reason(elsewhere, drainBrokers=[1]) == "Planning"
+    assert step_reason(MOVING, drainBrokers=[1], status=STARTED, cancel=True) == "Cancelling"
+    arrived = view({"orders": topic_view((0, 2))}, TARGET)
+    assert step_reason(arrived, held=True, drainBrokers=[1], status=STARTED) == "Verifying"
+    lagging = view({"orders": topic_view((0, 2), isr={0: (0,)})}, TARGET)
+    assert step_reason(lagging, drainBrokers=[1], status=STARTED) == "Verifying"
+
+
+async def test_a_plan_waits_for_brokers_that_do_not_tell_what_they_hold() -> None:
+    plans = Plans(Key("default", "demo"), None)  # type: ignore[arg-type]
+    case = Case(reassignment(drainBrokers=[1]))
+    seen = view(brokers=(0, 1))
+    await plans._make_plan(case, seen.__class__(**{**_fields(seen), "described": frozenset({0})}))
+    assert case.step is not None
+    assert (case.step.verdict.reason, "[1]" in case.step.verdict.message) == ("WaitingForCluster", True)
+
+
+def _fields(seen: Any) -> dict[str, Any]:
+    return {name: getattr(seen, name) for name in seen.__dataclass_fields__}
+
+
+# Clusters.
+
+
+def test_the_health_of_a_cluster_has_a_reason() -> None:
+    assert health(view(brokers=(0, 1)), expected=3).reason == "Starting"
+    failed = view()
+    broken = {**failed.directories, DirectoryId(1, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
+    found = health(failed.__class__(**{**_fields(failed), "directories": broken}), expected=3)
+    assert (found.reason, "/b of broker 1" in found.message) == ("DirectoryFailed", True)
+
+
+class Refusing:
+    """An API server whose storage class does not let volumes grow; the embedded one's does."""
+
+    async def grow_claim(self, *_: object) -> str:
+        return "the storage class does not allow it"
+
+
+async def test_a_volume_that_may_not_grow_is_said() -> None:
+    subject = cluster()
+    claims = (ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi"),)
+    kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=claims)
+    managed = ManagedCluster(subject.key, SimpleNamespace(api=None))  # type: ignore[arg-type]
+    managed._objects = Refusing()  # type: ignore[assignment]
+    scene = ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None)  # type: ignore[arg-type]
+    verdict = await managed._claims(scene)
+    assert verdict is not None
+    assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+
+
+@pytest.mark.timeout(120)
+def test_an_object_that_cannot_be_read_is_told_so(ballast_world: World) -> None:
+    """Only an API server without our schemas lets one in; here the operator hears of one, in another namespace."""
+    world = ballast_world
+    world.api("create", "/api/v1/namespaces", {"metadata": {"name": "elsewhere"}})
+    world.apply("KafkaTopic", "odd", {"clusterRef": {"name": "demo"}, "partitions": 1}, namespace="elsewhere")
+    body = {**(world.get("KafkaTopic", "odd", "elsewhere") or {}), "spec": {"partitions": "many"}}
+
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def hear() -> None:
+        runtime = Runtime(read_kubeconfig(world.kubeconfig), ("elsewhere",), lease_namespace="elsewhere")
+        await runtime.start()
+        try:
+            await until(lambda: runtime.leader.leads)
+            runtime.heard("KafkaTopic", body)
+            await until(lambda: all(task.done() for task in runtime._tasks[3:]))
+            found = await runtime.api.get(world.path("KafkaTopic", "odd", "elsewhere"))
+        finally:
+            await runtime.stop()
+        said = {one["type"]: (one["status"], one["reason"]) for one in found["status"]["conditions"]}
+        assert said == {"Ready": ("False", "InvalidSpec"), "Stalled": ("True", "InvalidSpec")}
+
+    world.run(hear())

@@ -1,0 +1,319 @@
+"""A real cluster, real producers, a real Prometheus, the job as the operator runs it, approval, level disks.
+
+One cluster lives through the whole story; each test is a chapter and leaves the cluster level.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.planner_optimum import find_optimum
+from tests.monitoring.test_monitoring import MONITORING, queries
+from tests.operator.world import World
+from tests.rebalance.real_prometheus import Targets, prometheus_of, wait_for
+
+from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.model.kafka import KafkaView
+from ballast_planner import Broker, ClusterLoad, Directory, PlanOptions, Replica
+from ballast_rebalance.prometheus_http import Endpoint
+
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.timeout(1_200),
+    # The client library leaves sockets that failed to connect to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+MIB = 1 << 20
+CAPACITY = 64 * MIB
+TOPIC = "events"
+PARTITIONS = 27
+THRESHOLD = 0.15
+# A busy machine takes its time; who waits here waits for a process, not for a moment.
+SPARK_SECONDS = 500.0
+SMALL_SPARK = ["--memory", "512m", "--horizon", "0", "--max-age", "10m"]
+
+
+class Watched:
+    """The world, its Prometheus, and what the tests of this module do with them."""
+
+    def __init__(self, world: World, endpoint: Endpoint, targets: Targets, operator: str) -> None:
+        self.world, self.endpoint, self.targets, self.operator = world, endpoint, targets, operator
+        self.brokers = broker_addresses(world)
+
+    def scrape(self, *more: str, without: int | None = None) -> None:
+        brokers = [address for index, address in enumerate(self.brokers) if index != without]
+        self.targets.set({"demo": brokers, "operator": [self.operator], **({"rebalance": more} if more else {})})
+
+    def job(self, **more: Any) -> dict[str, Any]:
+        return {"prometheus": self.endpoint.url, "clusterLabel": "job=demo", "directoryCapacity": "64Mi", **more}
+
+    def rebalance(self, job: dict[str, Any] | None) -> None:
+        throttle = {"interBroker": "24Mi", "intraBroker": "24Mi"}
+        apply_cluster(self.world, {"throttle": throttle, **({"job": job} if job else {})})
+
+    def balanced(self) -> tuple[str, str, str]:
+        body = self.world.get("KafkaCluster", "demo") or {}
+        for condition in body.get("status", {}).get("conditions", ()):
+            if condition["type"] == "Balanced":
+                return condition["status"], condition["reason"], condition["message"]
+        return ("", "", "")
+
+    def until_balanced_says(self, *reasons: str, seconds: float = SPARK_SECONDS) -> tuple[str, str, str]:
+        self.world.until(f"Balanced says {reasons}", lambda: self.balanced()[1] in reasons, seconds)
+        return self.balanced()
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        found = self.world.objects("v1", "events")
+        return [e for e in found if e["reason"] == reason and e["involvedObject"]["kind"] == "KafkaCluster"]
+
+    def run_job(self) -> str:
+        """What `kubectl create job --from=cronjob/demo-rebalance` does; how it ended."""
+        world = self.world
+        template = self.cron_job()["spec"]["jobTemplate"]
+        name = f"look-{len(world.objects('batch/v1', 'jobs'))}"
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": template["spec"]}
+        world.api("create", path_of("batch/v1", "jobs", "default"), body)
+
+        def ended() -> str:
+            job = world.api("get", path_of("batch/v1", "jobs", "default", name))
+            conditions = job.get("status", {}).get("conditions") or ()
+            return next((c["type"] for c in conditions if c["status"] == "True"), "")
+
+        return world.until(f"Job {name} has ended", ended, SPARK_SECONDS)
+
+    def cron_job(self) -> dict[str, Any]:
+        path = path_of("batch/v1", "cronjobs", "default", "demo-rebalance")
+        return self.world.until("there is a CronJob", lambda: self.world.api("find", path))
+
+    def proposal(self) -> dict[str, Any]:
+        def waiting() -> list[dict[str, Any]]:
+            found = self.world.list("Reassignment")
+            return [body for body in found if body.get("status", {}).get("phase") == "AwaitingApproval"]
+
+        return self.world.until("a proposal waits", waiting, SPARK_SECONDS)[0]
+
+    def approve(self, proposal: dict[str, Any]) -> None:
+        name = proposal["metadata"]["name"]
+        self.world.patch("Reassignment", name, {"spec": {"approvedPlan": proposal["status"]["plan"]["hash"]}})
+        self.world.until_phase(name, "Succeeded", seconds=120)
+
+
+def apply_cluster(world: World, rebalance: dict[str, Any] | None = None) -> None:
+    volumes = [{"name": f"disk-{index}", "size": "64Mi"} for index in range(3)]
+    config = {"log.segment.bytes": "2097152", "group.initial.rebalance.delay.ms": "0"}
+    spec = {"brokers": 3, "volumes": volumes, "config": config, "resyncSeconds": 5}
+    world.apply("KafkaCluster", "demo", spec | ({"rebalance": rebalance} if rebalance else {}))
+
+
+def broker_addresses(world: World) -> list[str]:
+    """Where each broker serves /metrics, by what its pod says."""
+    found = world.objects("v1", "pods", "ballast.dev/cluster=demo,ballast.dev/role=broker")
+    found.sort(key=lambda pod: pod["metadata"]["name"])
+    ports = [{p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]} for pod in found]
+    return [f"{pod['status']['podIP']}:{port['metrics']}" for pod, port in zip(found, ports, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    world = World(tmp_path_factory.mktemp("world"))
+    try:
+        world.start()
+        apply_cluster(world)
+        world.until_ready("KafkaCluster", "demo", 120)
+        world.bootstrap = (world.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
+        world.topic(TOPIC, partitions=PARTITIONS, replicas=1)
+        world.until_ready("KafkaTopic", TOPIC)
+        jobs = {"demo": broker_addresses(world), "operator": [f"127.0.0.1:{world.probe_port}"]}
+        rules = MONITORING / "rules.yaml"
+        with prometheus_of(tmp_path_factory.mktemp("prometheus"), jobs, rules=rules) as (endpoint, targets):
+            yield Watched(world, endpoint, targets, f"127.0.0.1:{world.probe_port}")
+    finally:
+        world.stop()
+
+
+def produce(watched: Watched, sizes: dict[int, int]) -> None:
+    """So many bytes more into each partition, by an ordinary producer; then the metrics say so, too."""
+    from kafka import KafkaProducer
+
+    value = os.urandom(100_000)
+    producer = KafkaProducer(bootstrap_servers=watched.world.bootstrap.split(","), acks="all", batch_size=1 << 18)
+    try:
+        for partition, size in sizes.items():
+            for _ in range(max(1, size // len(value))):
+                producer.send(TOPIC, value, partition=partition)
+        producer.flush()
+    finally:
+        producer.close()
+    held = sum(log.size_bytes for log in watched.world.view().logs.values())
+    wait_for(lambda: watched.endpoint.scalar('sum(ballast_replica_size_bytes{job="demo"})') == held)
+
+
+def skew(watched: Watched, heavy: int) -> None:
+    """Much data into the partitions of the first volume of each broker, most of all on broker 0."""
+    favoured: dict[int, str | None] = {}
+    sizes = {}
+    for replica, log in sorted(watched.world.view().logs.items()):
+        if replica.topic == TOPIC:
+            place = favoured.setdefault(replica.broker, log.path)
+            large = 2 * heavy if replica.broker == 0 else heavy
+            sizes[replica.partition] = large + replica.partition * 100_000 if log.path == place else MIB // 2
+    produce(watched, sizes)
+
+
+def fills(view: KafkaView) -> list[float]:
+    held = {(where.broker, where.path): 0 for where in view.directories}
+    for replica, log in view.logs.items():
+        assert log.path is not None
+        held[replica.broker, log.path] += log.size_bytes
+    return [size / CAPACITY for size in held.values()]
+
+
+def load_of(view: KafkaView) -> ClusterLoad:
+    """The same cluster for the search of the optimum, which shares nothing with the job."""
+    used: dict[tuple[int, str], int] = {(where.broker, where.path): 0 for where in view.directories}
+    replicas = []
+    for replica, log in view.logs.items():
+        assert log.path is not None
+        used[replica.broker, log.path] += log.size_bytes
+        order = view.topics[replica.topic].partitions[replica.partition].replicas
+        position = order.index(replica.broker)
+        replicas.append(
+            Replica(replica.topic, replica.partition, replica.broker, log.path, log.size_bytes, position == 0, position)
+        )
+    directories = [Directory(broker, path, CAPACITY, size) for (broker, path), size in used.items()]
+    return ClusterLoad.from_rows([Broker(broker) for broker in view.brokers], directories, replicas)
+
+
+def moved_bytes(before: KafkaView, after: KafkaView) -> int:
+    """Of replicas that are where they were not."""
+    places = {(replica, log.path) for replica, log in before.logs.items()}
+    return sum(log.size_bytes for replica, log in after.logs.items() if (replica, log.path) not in places)
+
+
+def optimum(view: KafkaView) -> int:
+    found = find_optimum(load_of(view), PlanOptions())
+    assert found.proven
+    return found.total
+
+
+@pytest.mark.spec("REB-01", "REB-02", "REB-03", "REB-08", "OPR-32")
+def test_a_cron_job_finds_a_skew_and_its_approved_proposal_levels_the_disks(watched: Watched) -> None:
+    skew(watched, 4 * MIB)
+    before = watched.world.view()
+    assert max(fills(before)) - min(fills(before)) > 2 * THRESHOLD
+    watched.rebalance(watched.job(schedule="0 0 1 1 *", args=SMALL_SPARK))
+    watched.cron_job()
+    watched.until_balanced_says("NotLookedYet", seconds=30)
+    assert watched.run_job() == "Complete"
+    assert watched.until_balanced_says("Proposed", seconds=30)[0] == "False"
+    proposal = watched.proposal()
+    assert proposal["spec"]["approval"] == "Required"
+    assert moved_bytes(before, watched.world.view()) == 0, "nothing moves before it is approved"
+    watched.approve(proposal)
+    after = watched.world.view()
+    assert max(fills(after)) - min(fills(after)) < THRESHOLD
+    assert sum(fills(after)) == pytest.approx(sum(fills(before)))
+    assert moved_bytes(before, after) <= 1.1 * optimum(before)
+
+
+@pytest.mark.spec("REB-02", "REB-08")
+def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watched) -> None:
+    """By the same steps as the job's process takes, without starting one for each."""
+    from types import SimpleNamespace
+
+    from ballast_rebalance.command import told
+    from ballast_rebalance.job import JobOptions, run_once
+    from ballast_rebalance.kubernetes_store import KubernetesStore
+    from ballast_rebalance.metrics_source import MetricsOptions
+    from ballast_rebalance.proposal import ProposalOptions
+
+    store = KubernetesStore("default", str(watched.world._stack.kubeconfig))
+    # What refuses here refuses before anything is read through Spark.
+    no_spark: Any = SimpleNamespace()
+
+    def look(label: tuple[str, str] = ("job", "demo"), **more: Any) -> None:
+        metrics = MetricsOptions(watched.endpoint.url, cluster_label=label, **more)
+        told(run_once(no_spark, JobOptions(proposal=ProposalOptions("demo"), metrics=metrics)), "demo", store)
+
+    try:
+        watched.scrape(without=1)
+        wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 2)
+        look()
+        assert watched.until_balanced_says("MetricsPartial", seconds=30)[::2] == (
+            "Unknown", "brokers that were scraped within the last hour are missing: 1",
+        )  # fmt: skip
+        watched.scrape()
+        wait_for(lambda: watched.endpoint.scalar("count(ballast_broker_info)") == 3)
+        look(("job", "other"))
+        assert "are the brokers scraped?" in watched.until_balanced_says("MetricsMissing", seconds=30)[2]
+        look(max_age_s=0.0)
+        assert "old, more than" in watched.until_balanced_says("MetricsStale", seconds=30)[2]
+    finally:
+        watched.scrape()
+        store.close()
+    for reason in ("MetricsPartial", "MetricsMissing", "MetricsStale"):
+        found = watched.world.until(f"an Event says {reason}", lambda reason=reason: watched.events(reason))
+        assert found[0]["type"] == "Warning"
+    assert watched.world.condition("KafkaCluster", "demo")[0] == "True", "the cluster itself is well"
+
+
+@pytest.mark.spec("REB-01", "REB-02", "REB-08")
+def test_a_watching_job_finds_the_next_skew(watched: Watched) -> None:
+    skew(watched, 3 * MIB)
+    before = watched.world.view()
+    assert max(fills(before)) - min(fills(before)) > THRESHOLD
+    watched.rebalance(watched.job(run="Watch", args=[*SMALL_SPARK, "--interval", "5s"]))
+    cron = path_of("batch/v1", "cronjobs", "default", "demo-rebalance")
+    watched.world.until("the CronJob is gone", lambda: watched.world.api("find", cron) is None)
+
+    def address() -> str:
+        found = watched.world.objects("v1", "pods", "ballast.dev/role=rebalance")
+        return next((p["status"]["podIP"] for p in found if p["metadata"]["name"].startswith("demo-rebalance-")), "")
+
+    watched.scrape(f"{watched.world.until('the job has a pod', address)}:9405")
+    watched.approve(watched.proposal())
+    after = watched.world.view()
+    assert max(fills(after)) - min(fills(after)) < THRESHOLD
+    assert moved_bytes(before, after) <= 1.1 * optimum(before)
+    assert watched.until_balanced_says("Balanced", "TooLittleToGain")[0] == "True"
+    wait_for(lambda: (watched.endpoint.scalar('ballast_rebalance_runs_total{reason="Proposed"}') or 0) == 1)
+    every_panel_answers(watched)
+    watched.rebalance(None)
+    deployment = path_of("apps/v1", "deployments", "default", "demo-rebalance")
+    watched.world.until("the Deployment is gone", lambda: watched.world.api("find", deployment) is None)
+
+
+def every_panel_answers(watched: Watched) -> None:
+    """Each query of each dashboard has had data on this cluster; a reader in a group and an error come before."""
+    from kafka import KafkaConsumer
+
+    reader = KafkaConsumer(
+        TOPIC, bootstrap_servers=watched.world.bootstrap.split(","), group_id="readers", auto_offset_reset="earliest"
+    )
+    try:
+        assert reader.poll(30_000, max_records=10)
+        reader.commit()
+        silent: list[str] = []
+
+        def all_have_answered() -> bool:
+            silent[:] = [title for title, query in queries() if not had_data(watched.endpoint, query)]
+            return not silent
+
+        try:
+            wait_for(all_have_answered)
+        except AssertionError:
+            raise AssertionError(f"panels without data: {silent}") from None
+    finally:
+        reader.close()
+
+
+def had_data(endpoint: Endpoint, query: str) -> bool:
+    """Within the last minutes: what is counted only while something moves is not there now."""
+    import time
+
+    now = time.time()
+    plain = query.replace("$job", ".*").replace("$broker", ".*")
+    return bool(endpoint.query_range(plain, now - 300, now, 1.0))
