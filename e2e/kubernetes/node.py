@@ -2,8 +2,8 @@
 
 It is one process tree whose first process is node_files/init, joined to the machine by a pair of virtual interfaces.
 When that process ends the kernel ends all the others; it ends with the one who started it, however that one ends. What
-is kept on disk lies in one folder, which `stop` removes. One node at a time can be on a machine (the addresses are fixed):
-a lock of the kernel's sees to it, and who gets the lock removes what another has left behind.
+is kept on disk lies in one folder, which `stop` removes. One node at a time can be on a machine (the addresses are
+fixed): a lock of the kernel's sees to it, and who gets the lock removes what another has left behind.
 """
 
 from __future__ import annotations
