@@ -30,8 +30,8 @@ def health(obj: Mapping[str, Any]) -> tuple[str, str]:
 def _lua(value: Any) -> str:
     """A literal of Lua; what JSON calls null is nothing at all there."""
     if isinstance(value, Mapping):
-        fields = [f"[{_text(key)}] = {_lua(item)}" for key, item in value.items() if item is not None]
-        return "{" + ", ".join(fields) + "}"
+        present = {key: item for key, item in value.items() if item is not None}
+        return "{" + ", ".join(f"[{_text(key)}] = {_lua(item)}" for key, item in present.items()) + "}"
     if isinstance(value, list):
         return "{" + ", ".join(_lua(item) for item in value) + "}"
     return _text(value) if isinstance(value, str) else json.dumps(value)

@@ -1,9 +1,9 @@
 """A real Kubernetes of one node on this machine, in namespaces of its own: processes, mounts and network.
 
-It is one process tree whose first process is node/init, joined to the machine by a pair of virtual interfaces. When
-that process ends the kernel ends all the others; it ends with the one who started it, however that one ends. What is
-kept on disk lies in one folder, which `stop` removes. One node at a time can be on a machine (the addresses are fixed):
-a lock of the kernel's sees to it, and who gets the lock removes what another has left behind.
+It is one process tree whose first process is node_files/init, joined to the machine by a pair of virtual interfaces.
+When that process ends the kernel ends all the others; it ends with the one who started it, however that one ends. What
+is kept on disk lies in one folder, which `stop` removes. One node at a time can be on a machine (the addresses are
+fixed): a lock of the kernel's sees to it, and who gets the lock removes what another has left behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from e2e.kubernetes.certificates import make_certificates
 
 from ballast_cli.image_archive import write_archive, write_layer
 
-HERE = Path(__file__).parent / "node"
+HERE = Path(__file__).parent / "node_files"
 LOCK = Path("/run/lock/ballast-e2e")
 STATE_ROOT = Path("/var/tmp")
 STATE_PREFIX = "ballast-e2e-"
@@ -136,7 +136,7 @@ class Node:
         return subprocess.run(entered, capture_output=True, text=True, timeout=seconds, check=False)
 
     def kill(self, name: str) -> None:
-        """kill -9 to one of the node's own processes; node/init starts it again."""
+        """kill -9 to one of the node's own processes; node_files/init starts it again."""
         number = (self.state / "pid" / name).read_text().strip()
         done = self.inside("kill", "-9", number)
         if done.returncode != 0:
@@ -244,7 +244,7 @@ def remove_leftovers() -> None:
     """What nodes have left on this machine. Only who holds the lock may call it."""
     for state in STATE_ROOT.glob(f"{STATE_PREFIX}*"):
         number = _read(state / "node.pid").strip()
-        if number and b"node/init" in _read_bytes(Path(f"/proc/{number}/cmdline")):
+        if number and b"node_files/init" in _read_bytes(Path(f"/proc/{number}/cmdline")):
             _end(int(number))
         shutil.rmtree(state, ignore_errors=True)
     _quiet("ip", "link", "del", LINK)

@@ -79,6 +79,7 @@ class Flavour(enum.Enum):
                     "PYTHONUNBUFFERED=1",
                     "PYTHONDONTWRITEBYTECODE=1",
                     "HOME=/tmp",
+                    "USER=ballast",  # a user without an entry in /etc/passwd
                 ],
                 "Entrypoint": ["/usr/local/bin/ballast"],
                 "Cmd": ["--help"],

@@ -99,13 +99,14 @@ class KubeApi:
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> http.client.HTTPResponse:
         content = None if body is None else json.dumps(body).encode()
+        connection = self._connection()
         try:
-            connection = self._connection()
             # One connection for one answer: it is closed when the answer has been read.
             closing = self._headers | headers | {"Connection": "close"}
             connection.request(method, self._server.path.rstrip("/") + path, content, closing)
             response = connection.getresponse()
         except OSError as fault:
+            connection.close()
             raise CommandError(f"cannot reach the Kubernetes API at {self._server.geturl()}: {fault}.") from None
         if response.status >= 400:
             text = response.read()

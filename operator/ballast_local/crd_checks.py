@@ -63,12 +63,22 @@ def _check_versions(versions: list[Obj]) -> list[Obj]:
             text = f'Invalid value: "{schema.get("type", "")}": must be object at the root'
             causes.append(cause("FieldValueInvalid", text, f"{where}.type"))
         causes += check_structure(schema, where)
+        causes += _check_metadata((schema.get("properties") or {}).get("metadata") or {}, where)
         causes += rule_faults(schema, where)
         scale = (version.get("subresources") or {}).get("scale")
         for field in ("specReplicasPath", "statusReplicasPath") if scale is not None else ():
             if not str((scale or {}).get(field, "")).startswith("."):
                 causes.append(cause("FieldValueRequired", "Required value", f"{path}.subresources.scale.{field}"))
     return causes
+
+
+def _check_metadata(schema: Obj, path: str) -> list[Obj]:
+    """What metadata holds is known; a schema may only restrict its name, and says nothing else of it."""
+    named = set(schema.get("properties") or {}) <= {"name", "generateName"}
+    if set(schema) <= {"type", "properties"} and named:
+        return []
+    text = "Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified"
+    return [cause("FieldValueForbidden", text, f"{path}.properties[metadata]")]
 
 
 def check_structure(schema: Obj, path: str) -> list[Obj]:

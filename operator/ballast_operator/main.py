@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from aiohttp import web
@@ -116,6 +116,8 @@ async def operate(
         await kopf.operator(
             registry=registry_of(runtime, access),
             settings=settings_of(),
+            # Kopf would look for the name of the user, and a container's user has none.
+            identity=cast(Any, runtime.leader.identity),
             memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
             namespaces=list(namespaces),
             clusterwide=not namespaces,

@@ -20,7 +20,7 @@ def run_ci(tmp_path):
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
     programs = tmp_path / "bin"
     programs.mkdir()
-    for program in ("prometheus", "chromium"):
+    for program in ("prometheus", "chromium", "apt-get", "sudo"):
         (programs / program).write_text("#!/bin/sh\n")
         (programs / program).chmod(0o755)
 
@@ -63,6 +63,16 @@ def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
     assert "FAILED (1)" in table
     assert "FAILED (3)" in table
     assert "ran test -m prometheus" in out
+
+
+def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(run_ci):
+    code, table, out = run_ci({"--prepare": "exit 3"}, "kubernetes", tested=["kubernetes"])
+    assert code == 0
+    assert "cannot run here" in table
+    assert "ran test" not in out
+    code, table, _ = run_ci({"--prepare": "exit 1"}, "kubernetes", tested=["kubernetes"])
+    assert code == 1
+    assert "FAILED (1)" in table
 
 
 def test_no_tests_at_all_is_a_failure_of_the_first_stage(run_ci):

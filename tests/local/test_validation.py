@@ -78,6 +78,14 @@ def test_refused_definitions(api, change, message):
         api.post(DEFINITIONS, version(change))
 
 
+def test_a_definition_says_nothing_of_metadata_but_its_names(api):
+    body = definition("worded")
+    properties = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    properties["metadata"] = {"type": "object", "description": "Name and labels."}
+    with pytest.raises(Refused, match="metadata is implicitly specified"):
+        api.post(DEFINITIONS, body)
+
+
 def test_defaults_pruning_and_nulls():
     schema = {
         "type": "object",
