@@ -17,6 +17,7 @@ from typing import Any, cast
 import kopf
 from aiohttp import web
 
+from ballast_operator.clock import monotonic
 from ballast_operator.kubeconfig import ApiAccess, find_access
 from ballast_operator.logs import configure_logging
 from ballast_operator.model.cluster import KIND as CLUSTER_KIND
@@ -31,6 +32,10 @@ from ballast_operator.runtime import RELIST_SECONDS, Runtime
 log = logging.getLogger(__name__)
 KINDS = {TOPICS: TOPIC_KIND, REASSIGNMENTS: REASSIGNMENT_KIND, CLUSTERS: CLUSTER_KIND}
 MANAGER = "ballast-operator"
+# What fails at once, again and again, is not the network's mood: the process ends, so that somebody sees it.
+FAILURES_IN_A_ROW = 5
+LONG_LIFE_SECONDS = 30.0
+WATCH_AGAIN_SECONDS = 0.5
 
 
 def registry_of(runtime: Runtime, access: ApiAccess) -> kopf.OperatorRegistry:
@@ -113,21 +118,44 @@ async def operate(
     probes = await serve_probes(runtime, probe_at) if probe_at is not None else None
     try:
         await await_definitions(runtime, stop)
-        await kopf.operator(
-            registry=registry_of(runtime, access),
-            settings=settings_of(),
-            # Kopf would look for the name of the user, and a container's user has none.
-            identity=cast(Any, runtime.leader.identity),
-            memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
-            namespaces=list(namespaces),
-            clusterwide=not namespaces,
-            stop_flag=stop,
-            ready_flag=ready,
-        )
+        await _watch_all(runtime, access, namespaces, stop, ready)
     finally:
         if probes is not None:
             await probes.cleanup()
         await runtime.stop()
+
+
+async def _watch_all(
+    runtime: Runtime,
+    access: ApiAccess,
+    namespaces: Sequence[str],
+    stop: asyncio.Event | None,
+    ready: asyncio.Event | None,
+) -> None:
+    """Kopf's part. It ends for good when a watch is refused, with 410 for instance: then it is begun anew."""
+    failures = 0
+    while True:
+        began = monotonic()
+        try:
+            return await kopf.operator(
+                registry=registry_of(runtime, access),
+                settings=settings_of(),
+                # Kopf would look for the name of the user, and a container's user has none.
+                identity=cast(Any, runtime.leader.identity),
+                memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
+                namespaces=list(namespaces),
+                clusterwide=not namespaces,
+                stop_flag=stop,
+                ready_flag=ready,
+            )
+        except Exception as error:
+            failures = 1 if monotonic() - began > LONG_LIFE_SECONDS else failures + 1
+            if failures > FAILURES_IN_A_ROW or (stop is not None and stop.is_set()):
+                raise
+            log.warning("the watches failed and begin anew: %s", error)
+        await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)
+        # Deletions that nobody heard meanwhile are found out by the relist that comes now.
+        runtime.relist_soon()
 
 
 async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> None:

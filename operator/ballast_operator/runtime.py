@@ -54,6 +54,7 @@ class Runtime:
         self.cache = Cache()
         self.namespaces = tuple(namespaces)
         self._relist_seconds = relist_seconds
+        self._relist_at = monotonic() + relist_seconds
         self.writer = Writer(self.api, self.cache)
         self.events = Events(self.api, utc_now)
         self.metrics = Metrics()
@@ -227,16 +228,19 @@ class Runtime:
     # Housekeeping.
 
     async def _keep_house(self) -> None:
-        relist_at = monotonic() + self._relist_seconds
         while True:
             await asyncio.sleep(1.0)
             self._beat = monotonic()
-            if monotonic() >= relist_at:
-                relist_at = monotonic() + self._relist_seconds
+            if monotonic() >= self._relist_at:
+                self._relist_at = monotonic() + self._relist_seconds
                 try:
                     await self.relist()
                 except (ApiError, ApiUnavailableError) as error:
                     log.warning("the objects could not be listed: %s", error)
+
+    def relist_soon(self) -> None:
+        """The watches were away for a while."""
+        self._relist_at = monotonic()
 
     async def relist(self) -> None:
         """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever."""
