@@ -7,7 +7,7 @@ cannot be read is kept as a `Broken`, so that it can be told and does not vanish
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -94,6 +94,8 @@ class Cache:
         self.clusters: Kind[KafkaCluster] = Kind(read_cluster)
         self.topics: Kind[KafkaTopic] = Kind(read_topic)
         self.reassignments: Kind[Reassignment] = Kind(read_reassignment)
+        self.whole = False
+        """Whether all topics were listed: before, one that is not here need not be gone."""
         self._topics_by_cluster: dict[Key, dict[Key, KafkaTopic]] = defaultdict(dict)
         self._topics_by_name: dict[tuple[Key, str], dict[Key, KafkaTopic]] = defaultdict(dict)
         self._reassignments_by_cluster: dict[Key, dict[Key, Reassignment]] = defaultdict(dict)
@@ -124,6 +126,13 @@ class Cache:
         gone = self.reassignments.remove(key, uid)
         self._unlink_reassignment(gone)
         return gone
+
+    def gone_topics(self, uids: Iterable[str]) -> frozenset[str]:
+        """Those of these KafkaTopics that are deleted for certain."""
+        if not self.whole:
+            return frozenset()
+        known = {topic.meta.uid for topic in self.topics} | {one.meta.uid for one in self.topics.broken.values()}
+        return frozenset(uids) - known
 
     def topics_of(self, cluster: Key) -> list[KafkaTopic]:
         return list(self._topics_by_cluster.get(cluster, {}).values())

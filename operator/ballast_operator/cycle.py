@@ -134,7 +134,7 @@ class ClusterCycle:
             with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
                 await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
             if not again.topics:
-                await self._ledger.prune(self._shared.cache.topics_of(self._key))
+                await self._ledger.prune(self._shared.cache)
 
     async def _tell_topics(self, work: Work, again: Again, verdict: Verdict | None) -> None:
         outage = self._outage

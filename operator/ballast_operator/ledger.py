@@ -9,11 +9,12 @@ operators that both believe to be the leader one fails before it touches Kafka.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.apply.writer import MANAGER, owner_reference
+from ballast_operator.cache import Cache
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import MANAGED_BY
 from ballast_operator.model.topic import KafkaTopic
@@ -46,19 +47,29 @@ class Ledger:
             self._intents = {uid: _read(entry) for uid, entry in json.loads(text).items()}
         return self._intents
 
-    async def record(self, intents: Mapping[str, Intent], topics: Iterable[KafkaTopic]) -> None:
+    async def record(self, intents: Mapping[str, Intent], cache: Cache) -> None:
         """Keep these intentions before they are carried out, and drop those that statuses tell by now."""
         known = await self.load()
-        merged = {**_unresolved(known, topics), **intents}
+        merged = {**self._unresolved(known, cache), **intents}
         if merged != known:
             await self._save(merged)
 
-    async def prune(self, topics: Iterable[KafkaTopic]) -> None:
+    async def prune(self, cache: Cache) -> None:
         """Drop what statuses tell by now."""
         known = await self.load()
-        left = _unresolved(known, topics)
+        left = self._unresolved(known, cache)
         if left != known:
             await self._save(left)
+
+    def _unresolved(self, intents: Mapping[str, Intent], cache: Cache) -> dict[str, Intent]:
+        """Without those whose object is deleted. One that was not heard of yet, as after a start, is not deleted."""
+        gone = cache.gone_topics(intents)
+        told_by = {topic.meta.uid: topic for topic in cache.topics_of(self._cluster.key)}
+        return {
+            uid: intent
+            for uid, intent in intents.items()
+            if uid not in gone and not (uid in told_by and told(intent, told_by[uid]))
+        }
 
     async def _save(self, intents: dict[str, Intent]) -> None:
         body = self._body(intents)
@@ -88,11 +99,6 @@ class Ledger:
             },
             "data": {KEY: json.dumps(entries, sort_keys=True, separators=(",", ":"))},
         }
-
-
-def _unresolved(intents: Mapping[str, Intent], topics: Iterable[KafkaTopic]) -> dict[str, Intent]:
-    by_uid = {topic.meta.uid: topic for topic in topics}
-    return {uid: intent for uid, intent in intents.items() if uid in by_uid and not told(intent, by_uid[uid])}
 
 
 def told(intent: Intent, topic: KafkaTopic) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import kopf
 from aiohttp import web
 
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.clock import monotonic
 from ballast_operator.kubeconfig import ApiAccess, find_access
 from ballast_operator.logs import configure_logging
@@ -162,7 +163,13 @@ async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> Non
     """Wait until the API server knows the three kinds: what is unknown at the start would never be watched."""
     told = False
     while stop is None or not stop.is_set():
-        found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
+        try:
+            found = await runtime.api.find(f"/apis/{GROUP}/{VERSION}")
+        except (ApiError, ApiUnavailableError) as error:
+            # An outage at the start is no reason to end: nobody may be there to start it again.
+            log.warning("the API server cannot be asked: %s", error)
+            await asyncio.sleep(1.0)
+            continue
         if found is not None and KINDS.keys() <= {resource["name"] for resource in found.get("resources") or ()}:
             return
         if not told:

@@ -196,7 +196,10 @@ class Runtime:
     def _leadership_changed(self, leads: bool) -> None:
         if not leads:
             return
-        # What another leader did meanwhile is in the cache; everything is looked at once from the beginning.
+        # What another leader did meanwhile is in the cache, but for what a watch has lost: that is looked for first.
+        self.cache.whole = False
+        self.relist_soon()
+        # Everything is looked at once from the beginning.
         for kind in (self.cache.topics, self.cache.reassignments):
             for resource in kind:
                 self._worker(resource.cluster).add(
@@ -247,6 +250,7 @@ class Runtime:
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
                 await self._relist(kind, plural, namespace)
+        self.cache.whole = True
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
         known: dict[Key, str] = {

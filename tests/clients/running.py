@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -16,6 +17,7 @@ from typing import IO
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 50.0
+BETWEEN_SIGNALS_S = 0.02
 STOP_TIMEOUT_S = 30.0
 VOLUMES = 2
 
@@ -94,12 +96,14 @@ class RunningBroker:
         return self._end(signal.SIGTERM)
 
     def stop_impatiently(self) -> int:
-        """SIGTERM again and again until it is gone; answers the exit code."""
+        """SIGTERM again and again, as fast as a person is, until it is gone; answers the exit code."""
         process = self._process
         assert process is not None
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while process.poll() is None and time.monotonic() < deadline:
             process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(BETWEEN_SIGNALS_S)
         return self.stop()
 
     def kill(self) -> int:

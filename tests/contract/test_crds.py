@@ -34,7 +34,8 @@ def schema(plural: str) -> dict[str, Any]:
 def nodes(node: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
     found = [(path, node)]
     for name, inner in node.get("properties", {}).items():
-        found += nodes(inner, f"{path}.{name}")
+        if (path, name) != ("", "metadata"):  # an API server lets nothing be said of it but its name
+            found += nodes(inner, f"{path}.{name}")
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), dict):
             found += nodes(node[key], f"{path}[]")

@@ -206,7 +206,7 @@ class TopicHandler:
         await self._finalizers(batch, plans)
         intents = {batch.topics[key].meta.uid: plan.intent for key, plan in plans.items() if plan.intent is not None}
         if intents:
-            await ledger.record(intents, self._cache.topics_of(self._cluster))
+            await ledger.record(intents, self._cache)
         outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
         await self._reassignments(batch, plans)
         done = set()
