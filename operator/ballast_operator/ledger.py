@@ -50,7 +50,9 @@ class Ledger:
     async def record(self, intents: Mapping[str, Intent], cache: Cache) -> None:
         """Keep these intentions before they are carried out, and drop those that statuses tell by now."""
         known = await self.load()
-        merged = {**self._unresolved(known, cache), **intents}
+        merged = self._unresolved(known, cache)
+        for uid, intent in intents.items():
+            merged[uid] = joined(merged.get(uid), intent)
         if merged != known:
             await self._save(merged)
 
@@ -99,6 +101,14 @@ class Ledger:
             },
             "data": {KEY: json.dumps(entries, sort_keys=True, separators=(",", ":"))},
         }
+
+
+def joined(before: Intent | None, now: Intent) -> Intent:
+    """Nothing that was begun before is forgotten: that a topic is ours is said nowhere else until its status is."""
+    if before is None or before.topic != now.topic:
+        return now
+    config = tuple(sorted({*before.config, *now.config}))
+    return Intent(now.topic, before.create or now.create, config)
 
 
 def told(intent: Intent, topic: KafkaTopic) -> bool:

@@ -155,8 +155,7 @@ async def _watch_all(
                 raise
             log.warning("the watches failed and begin anew: %s", error)
         await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)
-        # Deletions that nobody heard meanwhile are found out by the relist that comes now.
-        runtime.relist_soon()
+        runtime.begin_anew()
 
 
 async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> None:

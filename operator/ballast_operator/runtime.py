@@ -198,7 +198,7 @@ class Runtime:
             return
         # What another leader did meanwhile is in the cache, but for what a watch has lost: that is looked for first.
         self.cache.whole = False
-        self.relist_soon()
+        self._relist_at = monotonic()
         # Everything is looked at once from the beginning.
         for kind in (self.cache.topics, self.cache.reassignments):
             for resource in kind:
@@ -241,8 +241,13 @@ class Runtime:
                 except (ApiError, ApiUnavailableError) as error:
                     log.warning("the objects could not be listed: %s", error)
 
-    def relist_soon(self) -> None:
-        """The watches were away for a while."""
+    def begin_anew(self) -> None:
+        """The watches failed. What was deleted unheard is looked for, and whatever Kopf took down with it stands up.
+
+        Kopf cancels every task of the loop that began after itself: the workers among them.
+        """
+        self._workers = {cluster: kept for cluster, kept in self._workers.items() if not kept[1].done()}
+        self._leadership_changed(self.leader.leads)
         self._relist_at = monotonic()
 
     async def relist(self) -> None:
