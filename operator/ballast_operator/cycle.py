@@ -112,7 +112,9 @@ class ClusterCycle:
         if bootstrap is None:
             return None
         kafka = await self._connections.get(cluster, bootstrap)
-        if await self._clusters.observe(cluster, kafka, work.cluster, again) and self._outage is not None:
+        # Before anything is done after an outage: does it answer again, and is it the cluster that it was?
+        look = work.cluster or self._outage is not None
+        if await self._clusters.observe(cluster, kafka, look, again) and self._outage is not None:
             log.info("cluster %s answers again", self._key)
             self._outage = None
             work.topics |= {topic.key for topic in self._shared.cache.topics_of(self._key)}
