@@ -87,6 +87,12 @@ def _take(consumer: Consumer, found: list[int]) -> int:
     return len(found)
 
 
+def arrived(brokers: Brokers, node_id: int, topic: str, directory: object) -> None:
+    """The topic exists before its replicas' folders do."""
+    eventually(lambda: brokers.directory_of(node_id, topic, 0) is not None, f"broker {node_id} has {topic}")
+    assert brokers.directory_of(node_id, topic, 0) == str(directory)
+
+
 def prefer(brokers: Brokers, node_id: int, topic: str, directory: Path) -> None:
     """Where a replica shall be when it is created (DIR-13)."""
     answer = moving.alter_log_dirs(brokers[node_id].address, {(topic, 0): str(directory)})
@@ -98,7 +104,7 @@ def two_topics(brokers: Brokers, broken: Path, healthy: Path, node_id: int = 0) 
     for topic, directory in (("broken", broken), ("healthy", healthy)):
         prefer(brokers, node_id, topic, directory)
         brokers.create(topic, [[node_id]], segment_bytes="1048576")
-        assert brokers.directory_of(node_id, topic, 0) == str(directory)
+        arrived(brokers, node_id, topic, directory)
     writers = Writer(brokers, "broken"), Writer(brokers, "healthy")
     assert all(writer.write(100) for writer in writers)
     return writers
@@ -217,7 +223,7 @@ def test_leaders_move_away_from_a_failed_directory_only(mounts: ExitStack, tmp_p
     for topic, directory in (("broken", disk.path), ("healthy", healthy_directory)):
         prefer(brokers, 1, topic, directory)
         brokers.create(topic, [[1, 0]])
-        assert brokers.directory_of(1, topic, 0) == str(directory)
+        arrived(brokers, 1, topic, directory)
     broken, healthy = Writer(brokers, "broken"), Writer(brokers, "healthy")
     assert broken.write(100)
     assert healthy.write(100)
