@@ -63,3 +63,27 @@ async def test_where_nobody_answers_in_time_it_is_a_refusal() -> None:
         await client.call(heartbeat(), 1, timeout_s=0.05)
     assert refusal.value.code is ErrorCode.REQUEST_TIMED_OUT
     client.close()
+
+
+@pytest.mark.spec("CLU-02")
+async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for() -> None:
+    """As when the other voters were stopped first: a broker that leaves must not hang on its own controller."""
+
+    class Stuck:
+        async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+            await asyncio.get_running_loop().create_future()
+
+    loop = asyncio.get_running_loop()
+    client = ControllerClient(
+        node_id=1,
+        leader=SimpleNamespace(leader_id=1),
+        local=Stuck(),
+        endpoints={},
+        network=SimpleNamespace(),  # type: ignore[arg-type]
+        clock=SimpleNamespace(monotonic=loop.time, wall_ms=lambda: 0),
+        call_timeout_s=0.05,
+    )
+    with pytest.raises(ApiError) as refused:
+        await client.call(message("BrokerHeartbeatRequest")(broker_id=1, broker_epoch=1), 1)
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    client.close()
