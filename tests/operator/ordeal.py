@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
 from faults import Chances, FaultyApi
-from world import World
+from world import World, forget_sockets
 
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
@@ -92,6 +92,7 @@ class Ordeal:
             world.kill_operator()
             world.restart_operator()
             world.run(faulty.stop())
+            forget_sockets()
         self._verdict.faults = dict(faulty.did)
         self._verdict.seconds = time.monotonic() - began
         return self._verdict

@@ -34,6 +34,13 @@ Body = dict[str, Any]
 LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
 
 
+def forget_sockets() -> None:
+    """Connections that failed or were cut are left to the garbage collector, which would tell of it anywhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
 class World:
     """Start it, ask it, stop it."""
 
@@ -94,11 +101,7 @@ class World:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
-        # The client library leaves sockets that failed to connect to the garbage collector, which would tell of it
-        # in whatever test comes next.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
+        forget_sockets()
 
     # The operator's processes.
 
