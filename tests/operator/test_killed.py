@@ -124,3 +124,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over_in_time(world: World
     assert other.poll() is None
     gap = datetime.fromisoformat(after["acquireTime"]) - datetime.fromisoformat(before["renewTime"])
     assert gap.total_seconds() < 15
+    other.kill()
+    other.wait()
+    world.api("delete", LEASE)
+    world.restart_operator()
