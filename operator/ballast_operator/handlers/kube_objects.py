@@ -81,18 +81,18 @@ class KubeObjects:
     async def apply_layout(self, layout: Layout, kube: KubeFacts) -> None:
         """Bring all objects to the layout. The configuration comes before the pods that read it."""
         cluster = layout.cluster
-        await self._apply(cluster, others.service_account(cluster))
-        await self._apply(cluster, others.headless_service(cluster))
-        await self._apply(cluster, others.bootstrap_service(cluster))
+        await self.apply_owned(cluster, others.service_account(cluster))
+        await self.apply_owned(cluster, others.headless_service(cluster))
+        await self.apply_owned(cluster, others.bootstrap_service(cluster))
         for service in others.outside_services(cluster, layout.brokers):
-            await self._apply(cluster, service)
-        await self._apply(cluster, others.config_map(layout))
-        await self._apply(cluster, others.disruption_budget(cluster))
+            await self.apply_owned(cluster, service)
+        await self.apply_owned(cluster, others.config_map(layout))
+        await self.apply_owned(cluster, others.disruption_budget(cluster))
         monitor = others.pod_monitor(cluster)
         if monitor is not None:
-            await self._apply(cluster, monitor)
+            await self.apply_owned(cluster, monitor)
         if layout.identity.dedicated:
-            await self._apply(cluster, pods.stateful_set(layout, CONTROLLER_ROLE))
+            await self.apply_owned(cluster, pods.stateful_set(layout, CONTROLLER_ROLE))
         await self._apply_stateful_set(layout, kube)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
@@ -115,7 +115,7 @@ class KubeObjects:
             path = self._path("StatefulSet", layout.cluster.meta.namespace, names.stateful_set(layout.cluster))
             await self._api.delete(path, propagation="Orphan")
             await self._until_gone(path)
-        await self._apply(layout.cluster, pods.stateful_set(layout, BROKER_ROLE))
+        await self.apply_owned(layout.cluster, pods.stateful_set(layout, BROKER_ROLE))
 
     async def _until_gone(self, path: str) -> None:
         """Before this cycle ends: found without its set, a cluster would be laid out by its pods."""
@@ -125,7 +125,7 @@ class KubeObjects:
             await asyncio.sleep(GONE_POLL_SECONDS)
         raise ApiUnavailableError(f"{path} is still being deleted")
 
-    async def _apply(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
+    async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
         """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since."""
         meta = body["metadata"]
         meta["ownerReferences"] = [owner_reference(owner)]
@@ -136,10 +136,6 @@ class KubeObjects:
         if found is not None and _holds(body, found):
             return
         await self._api.apply(path, body)
-
-    async def apply_owned(self, cluster: KafkaCluster, body: dict[str, Any]) -> None:
-        """Bring one object of the cluster to this."""
-        await self._apply(cluster, body)
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""
