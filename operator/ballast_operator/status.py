@@ -186,8 +186,17 @@ CLUSTER = _table(
         "Check its address and its brokers.",
     ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
-    Reason("Rolling", FALSE, "Broker {broker} is being restarted to apply a change; {left} more follow."),
-    Reason("RollWaits", FALSE, "A change waits to restart broker {broker}: {error}.", "It goes on by itself."),
+    Reason("Rolling", FALSE, "To apply a change {node} is being restarted; {left} more follow."),
+    Reason("RollWaits", FALSE, "A change waits to restart {node}: {error}.", "It goes on by itself."),
+    Reason(
+        "NodeLost", FALSE, "Pod {pod} should have ended at {since}, but node {node} does not say that it has.",
+        "If that node is off, and only then: "
+        "kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+    ),
+    Reason(
+        "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
+        "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
+    ),
     Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} replicas are left."),
     Reason(
         "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
