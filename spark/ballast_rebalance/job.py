@@ -71,7 +71,7 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
             measured = with_capacity(measured, options.capacity_bytes)
         measured = replace(measured, lacks=(*measured.lacks, *shared_volumes(measured)))
         load = measured.load(options.horizon_s)
-        plan = plan_balance(load, options.planning, spark_solver(spark))
+        plan = plan_balance(load, options.planning, spark_solver(spark, load))
         worth.require_worth(plan, options.threshold)
         return _propose(options, measured, load, plan, store)
     except Refusal as refusal:
