@@ -30,9 +30,12 @@ PYTHON = (3, 11)  # of the base; wheels are chosen for it
 PIP_SECONDS = 900.0
 # Spark is published as a source archive alone: a wheel of pure Python is made from the one whose hash is in the lock.
 WITHOUT_WHEEL = ("pyspark",)
-COMMAND = """#!/bin/sh
-exec python3 -P -m ballast_cli "$@"
-"""
+COMMAND = 'exec python3 -P -m ballast_cli "$@"'
+# Spark starts its drivers and executors by the image's entry point.
+SPARK_COMMAND = f"""case ${{1-}} in driver | executor | spark-submit)
+  exec python3 -P -m ballast_rebalance.container "$@" ;;
+esac
+{COMMAND}"""
 
 
 class Flavour(enum.Enum):
@@ -60,7 +63,13 @@ class Flavour(enum.Enum):
         """Folders of the project that are in the image."""
         job = ("spark/ballast_rebalance",) if self is Flavour.SPARK else ()
         broker = ("broker-image/ballast_broker", "broker-image/ballast_wire") if self is Flavour.BROKER else ()
-        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples")
+        executors = ("manifests/spark-executors",) if self is Flavour.SPARK else ()
+        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples", *executors)
+
+    @property
+    def command(self) -> str:
+        """The file that is the image's entry point."""
+        return f"#!/bin/sh\n{SPARK_COMMAND if self is Flavour.SPARK else COMMAND}\n"
 
     def version(self) -> str:
         found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -116,7 +125,7 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 def content_key(flavour: Flavour) -> str:
     """Changes with everything that is in the image."""
-    digest = hashlib.sha256(_packages_key(flavour).encode())
+    digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command}".encode())
     for path in source_files(flavour):
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -131,7 +140,7 @@ def source_files(flavour: Flavour) -> Iterator[Path]:
 
 
 def _packages_key(flavour: Flavour) -> str:
-    digest = hashlib.sha256(f"{PYTHON} {platform.machine()} {COMMAND}".encode())
+    digest = hashlib.sha256(f"{PYTHON} {platform.machine()}".encode())
     digest.update(Path(__file__).read_bytes())
     for lock in flavour.locks:
         digest.update((ROOT / "requirements" / f"{lock}.lock").read_bytes())
@@ -193,7 +202,7 @@ def _copy_sources(flavour: Flavour, place: Path) -> None:
     _compile(inside, PLACE)
     program = place / "usr" / "local" / "bin" / "ballast"
     program.parent.mkdir(parents=True)
-    program.write_text(COMMAND)
+    program.write_text(flavour.command)
     program.chmod(0o755)
 
 

@@ -126,24 +126,24 @@ class Restart:
 
 
 def next_restart(
-    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], brokers: int
+    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], layout: Layout
 ) -> Restart:
     """One broker at a time: those that do not work first, the active controller last.
 
-    While pods lack a volume that the StatefulSet has, by number: it makes no pod behind one that lacks it.
+    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it.
     """
-    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < brokers]
+    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
     outdated = [pod for pod in pods if pod.revision != revision and pod.deleting_since is None]
     if not outdated:
         return Restart()
-    if any(not set(kube.volumes) <= set(pod.claims) for pod in outdated):
+    if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
     else:
         outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)
-    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, brokers)
+    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)

@@ -9,7 +9,7 @@ from ballast_operator.model.cluster import Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
-from ballast_operator.resources.layout import Identity
+from ballast_operator.resources.layout import Identity, Layout
 
 IDENTITY = Identity("id", (0, 1, 2), replication=3)
 A, B, C = (Volume(name, "10Gi") for name in "abc")
@@ -90,8 +90,9 @@ def test_directories_are_known_by_mount_path_and_by_claim() -> None:
     assert {where.path for where in found} == {"/var/lib/ballast/b/data", "/x/volumes/default/b-demo-0/data"}
 
 
-def restart(facts: KubeFacts, seen: KafkaView, least: int = 2) -> managed.Restart:
-    return managed.next_restart(facts, "new", seen, dict.fromkeys(seen.topics, least), 3)
+def restart(facts: KubeFacts, seen: KafkaView, least: int = 2, volumes: tuple[Volume, ...] = (A, B)) -> managed.Restart:
+    layout = Layout(cluster(), IDENTITY, 3, volumes)
+    return managed.next_restart(facts, "new", seen, dict.fromkeys(seen.topics, least), layout)
 
 
 WHOLE = view({"orders": topic_view((0, 1, 2), (1, 2, 0))})
@@ -119,8 +120,8 @@ def test_while_a_volume_is_added_pods_are_restarted_by_their_numbers() -> None:
     old = {n: PodFacts(f"demo-{n}", "u", n, True, f"10.0.0.{n}", "old", claims=without) for n in range(3)}
     new = PodFacts("demo-0", "u", 0, True, "10.0.0.0", "new", claims=with_claims)
     controller = replace(WHOLE, controller=0)
-    assert restart(kube(volumes=(A, B, C), pods=old), controller).broker == 0
-    assert restart(kube(volumes=(A, B, C), pods=old | {0: new}), controller).broker == 1
+    assert restart(kube(pods=old), controller, volumes=(A, B, C)).broker == 0
+    assert restart(kube(volumes=(A, B, C), pods=old | {0: new}), controller, volumes=(A, B, C)).broker == 1
 
 
 @pytest.mark.spec("OPR-43")
@@ -169,7 +170,7 @@ def test_partitions_that_cannot_be_protected_are_listed_and_not_waited_for() -> 
 @pytest.mark.spec("OPR-08")
 def test_it_waits_when_something_could_not_be_read() -> None:
     assert restart(kube(revision="old"), view(topic_errors={"x": "UNKNOWN"})).broker is None
-    unknown = managed.next_restart(kube(revision="old"), "new", WHOLE, {}, 3)
+    unknown = managed.next_restart(kube(revision="old"), "new", WHOLE, {}, Layout(cluster(), IDENTITY, 3, (A, B)))
     assert unknown.broker is None
 
 
