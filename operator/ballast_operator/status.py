@@ -223,6 +223,18 @@ CLUSTER = _table(
     ),
 )  # fmt: skip
 
+# Told once, in an Event; no condition has them.
+EVENTS = _table(
+    Reason(
+        "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
+        "Give them more replicas than min.insync.replicas.",
+    ),
+    Reason(
+        "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",
+        "It would be created again and undo newer moves; remove the field.",
+    ),
+)  # fmt: skip
+
 
 def conditions(previous: Iterable[Condition], verdict: Verdict, generation: int, now: str) -> tuple[Condition, ...]:
     """The conditions that this verdict leads to: Ready always, Stalled only while it holds."""
@@ -269,4 +281,12 @@ def reasons_page() -> str:
             for reason in table.values()
         ]
         lines.append("")
+    lines += ["## Told in Events only", "", "| reason | message | what to do |", "| --- | --- | --- |"]
+    lines += [f"| {reason.name} | {reason.text} | {reason.advice} |" for reason in EVENTS.values()]
+    lines += [
+        "",
+        "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase. The",
+        "reasons of the condition Balanced are those of [the rebalance job](../rebalance.md#what-it-says).",
+        "",
+    ]
     return "\n".join(lines)

@@ -83,3 +83,6 @@ def test_a_changed_configuration_reaches_the_controllers_too(world: World) -> No
     world.until_ready("KafkaCluster", "demo", 60)
     assert racks(world) == {"east"}
     world.until_ready("KafkaTopic", "orders", 60)
+    # The only replica is on the only broker: its restart cannot be hidden from anybody, so it is told.
+    told = [event for event in world.objects("v1", "events") if event["reason"] == "Unprotected"]
+    assert "orders-0" in told[0]["message"]

@@ -26,12 +26,12 @@ from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
-from ballast_operator.status import CLUSTER, REASSIGNMENT, SHARED, TOPIC, Reason
+from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
 from ballast_planner import Plan
 
 pytestmark = pytest.mark.spec("OPR-02")
 ROOT = Path(__file__).parents[2]
-TABLES = {"SHARED": SHARED, "TOPIC": TOPIC, "REASSIGNMENT": REASSIGNMENT, "CLUSTER": CLUSTER}
+TABLES = {"SHARED": SHARED, "TOPIC": TOPIC, "REASSIGNMENT": REASSIGNMENT, "CLUSTER": CLUSTER, "EVENTS": EVENTS}
 SOURCES = [path for path in (ROOT / "operator" / "ballast_operator").rglob("*.py") if path.name != "status.py"]
 TESTS = list((ROOT / "tests" / "operator").rglob("test_*.py"))
 
@@ -56,6 +56,21 @@ def test_the_code_gives_no_reason_that_the_table_does_not_have() -> None:
     for name, table in TABLES.items():
         named = {one for path in SOURCES for one in re.findall(rf'\b{name}\["(\w+)"\]', path.read_text())}
         assert named <= table.keys()
+
+
+def test_no_event_has_words_of_its_own() -> None:
+    """A reason written beside the table would be in no page that a person can look it up in."""
+    calls = [one for path in SOURCES for one in re.findall(r"events\.send\((.*?)\)\n", path.read_text(), re.DOTALL)]
+    assert len(calls) >= 5
+    assert [call for call in calls if not re.search(r"\.reason\b|\.phase\b", call)] == []
+
+
+def test_every_reason_has_a_row_in_the_page_and_every_stalled_one_says_what_to_do() -> None:
+    page = reasons_page()
+    every = [reason for table in TABLES.values() for reason in table.values()]
+    assert [reason.name for reason in every if not re.search(rf"^\| {reason.name}[ |]", page, re.MULTILINE)] == []
+    ended = {"Cancelled"}  # somebody wanted that; nothing is left to do
+    assert [reason.name for reason in every if reason.stalled and not reason.advice and reason.name not in ended] == []
 
 
 # Topics.

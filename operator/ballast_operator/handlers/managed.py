@@ -29,7 +29,7 @@ from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
-from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
+from ballast_operator.status import CLUSTER, EVENTS, SHARED, Verdict, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -348,8 +348,10 @@ class ManagedCluster:
         restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:
-                message = f"partitions without enough replicas are offline meanwhile: {_some(restart.unprotected)}"
-                self._shared.events.send(scene.cluster, "Warning", "Unprotected", message)
+                said = EVENTS["Unprotected"].says(
+                    node=f"broker {restart.broker}", partitions=_some(restart.unprotected)
+                )
+                self._shared.events.send(scene.cluster, "Warning", said.reason, said.message)
             await self._objects.restart(scene.cluster, scene.kube.pods[restart.broker])
             return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
         if restart.waits is not None:
