@@ -179,13 +179,6 @@ def test_a_broker_more_another_one_drained_and_one_fewer(up: Up) -> None:
     assert up.shell("kubectl get pod demo-3 --ignore-not-found") == ""
 
 
-@pytest.mark.spec("OPR-43")
-def test_a_volume_removed(up: Up) -> None:
-    up.apply("cluster-volume-removed", "bkc/demo")
-    assert [len(row["directories"]) for row in up.get("bkc/demo")["status"]["brokers"]] == [2, 2, 2]
-    up.shell("kubectl wait --for=condition=Ready kafkatopic/orders --timeout=60s")
-
-
 @pytest.mark.spec("REB-01")
 def test_a_rebalance_job_on_a_schedule(up: Up) -> None:
     """What the job itself does is shown where Spark is; here, that applying the example is enough to have it."""
@@ -194,6 +187,13 @@ def test_a_rebalance_job_on_a_schedule(up: Up) -> None:
     assert up.get("cronjob/demo-rebalance")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     up.apply("cluster", "bkc/demo")
     up.shell("kubectl wait --for=delete cronjob/demo-rebalance --timeout=60s")
+
+
+@pytest.mark.spec("OPR-43")
+def test_a_volume_removed(up: Up) -> None:
+    up.apply("cluster-volume-removed", "bkc/demo")
+    assert [len(row["directories"]) for row in up.get("bkc/demo")["status"]["brokers"]] == [2, 2, 2]
+    up.shell("kubectl wait --for=condition=Ready kafkatopic/orders --timeout=60s")
 
 
 @pytest.mark.spec("OPR-25")
