@@ -63,6 +63,10 @@ class Provider(ABC):
         """What the provider itself can tell about a failure."""
         return ""
 
+    def spark_image(self) -> str:
+        """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
+        return ""
+
     @property
     def node(self) -> Node:
         raise ProviderError(f"{self.name} lets nobody at its nodes")
@@ -106,6 +110,14 @@ class Host(Provider):
 
     def evidence(self) -> str:
         return self._node.last_words() if self._node is not None else ""
+
+    def spark_image(self) -> str:
+        name = image_name(Flavour.SPARK)
+        archive = self.node.state / "spark.tar"  # too large to keep one for every change of the sources
+        build_archive(Flavour.SPARK, name, archive, say=self.say)
+        self.node.load(archive)
+        archive.unlink()
+        return name
 
     @property
     def node(self) -> Node:
@@ -167,6 +179,9 @@ class Current(Provider):
         self.image = os.environ.get("BALLAST_E2E_IMAGE", "")
         self.outside = os.environ.get("BALLAST_E2E_NODE", "")
 
+    def spark_image(self) -> str:
+        return os.environ.get("BALLAST_E2E_SPARK_IMAGE", "")
+
     def missing(self) -> list[str]:
         missing = [] if shutil.which("kubectl") else ["kubectl"]
         if not self.image:
@@ -211,10 +226,19 @@ class Kind(Provider):
         folder = Path(tempfile.mkdtemp(prefix="ballast-e2e-kind-"))
         self.kubeconfig = folder / "kubeconfig"
         self._must(["kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig)], 600)
-        self._must(["kind", "load", "docker-image", self.image, "--name", KIND_CLUSTER], 300)
+        self._load(self.image)
         form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         node = f"{KIND_CLUSTER}-control-plane"
         self.outside = self._must(["docker", "inspect", "--format", form, node], 30).strip()
+
+    def spark_image(self) -> str:
+        name = image_name(Flavour.SPARK)
+        self._must(["docker", "build", "--file", str(Flavour.SPARK.dockerfile), "--tag", name, "."], 1800)
+        self._load(name)
+        return name
+
+    def _load(self, image: str) -> None:
+        self._must(["kind", "load", "docker-image", image, "--name", KIND_CLUSTER], 600)
 
     def stop(self) -> None:
         if self.kubeconfig != Path():
