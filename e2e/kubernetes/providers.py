@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -18,9 +19,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from e2e.kubernetes.binaries import binaries, missing_for_build
+from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
 from ballast_cli.image import build_archive
+from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
 from ballast_cli.image_contents import Flavour, content_key
 
@@ -65,6 +68,10 @@ class Provider(ABC):
 
     def spark_image(self) -> str:
         """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
+        return ""
+
+    def next_image(self) -> str:
+        """The same of an image that stands for the next release (next_release.py)."""
         return ""
 
     @property
@@ -115,6 +122,17 @@ class Host(Provider):
         name = image_name(Flavour.SPARK)
         archive = self.node.state / "spark.tar"  # too large to keep one for every change of the sources
         build_archive(Flavour.SPARK, name, archive, say=self.say)
+        self.node.load(archive)
+        archive.unlink()
+        return name
+
+    def next_image(self) -> str:
+        name = f"{self.image}-next"
+        layer, archive = self.node.state / "next-layer.tar", self.node.state / "next.tar"
+        write_next_layer(layer)
+        built = build_archive(Flavour.BROKER, self.image, say=self.say)
+        layers = [built.base.with_suffix(".tar"), *built.layers, layer]
+        write_archive(archive, name, layers, Flavour.BROKER.settings(platform.machine()))
         self.node.load(archive)
         archive.unlink()
         return name
