@@ -11,6 +11,7 @@ import contextlib
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -30,6 +31,8 @@ from ballast_cli.image_contents import Flavour, content_key
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"
 START_SECONDS = 120.0
+NODE_PORTS = range(30000, 32768)
+MOST_BROKERS = 8
 
 
 class ProviderError(Exception):
@@ -40,6 +43,8 @@ class Provider(ABC):
     name: str
     # The name or address at which node ports answer.
     outside: str
+    # The node port of the first broker; the next ones follow.
+    first_node_port = 32000
     # Real containers with files and processes of their own; else pods are processes of this machine.
     containers = True
 
@@ -165,6 +170,7 @@ class Embedded(Provider):
         from ballast_local.cluster import LocalCluster
 
         self._data = tempfile.TemporaryDirectory(prefix="ballast-e2e-embedded-")
+        self.first_node_port = _free_ports(NODE_PORTS, MOST_BROKERS)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -270,6 +276,16 @@ class Kind(Provider):
         if code != 0:
             raise ProviderError(f"{' '.join(command[:3])} failed:\n{out[-2000:]}")
         return out
+
+
+def _free_ports(ports: range, count: int) -> int:
+    """The first of so many ports in a row that nobody on this machine listens on."""
+    for first in range(ports.start, ports.stop - count, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise ProviderError(f"no {count} ports in a row are free between {ports.start} and {ports.stop}")
 
 
 def _run(command: list[str], seconds: float) -> tuple[int, str]:

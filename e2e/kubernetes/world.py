@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "kafka"
 CLUSTER = "demo"
 OUTSIDE_LISTENER = {"name": "OUTSIDE", "port": 9094}
-FIRST_NODE_PORT = 32000
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.2
 
@@ -168,7 +167,9 @@ class World:
     def bootstrap(self) -> str:
         """The brokers that there are, by their node ports."""
         brokers = int((self.get("statefulset", CLUSTER) or {"spec": {"replicas": 3}})["spec"]["replicas"])
-        return ",".join(f"{self.provider.outside}:{FIRST_NODE_PORT + broker}" for broker in range(brokers))
+        return ",".join(
+            f"{self.provider.outside}:{self.provider.first_node_port + broker}" for broker in range(brokers)
+        )
 
     def view(self) -> KafkaView:
         """All of the Kafka cluster, as its brokers tell it."""
@@ -243,7 +244,10 @@ def restricted_pod(name: str, image: str, command: list[str], account: str = "")
 def cluster(world: World, **spec: Any) -> Obj:
     """The cluster of the story: three brokers, three volumes each, and a way in from outside."""
     volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(3)]
-    outside = {**OUTSIDE_LISTENER, "nodePorts": {"host": world.provider.outside, "first": FIRST_NODE_PORT}}
+    outside = {
+        **OUTSIDE_LISTENER,
+        "nodePorts": {"host": world.provider.outside, "first": world.provider.first_node_port},
+    }
     whole = {
         "brokers": 3,
         "volumes": volumes,
