@@ -185,7 +185,7 @@ def _timed_reassignment(cluster: Cluster, size: int, broker: int) -> float:
 
 def _while_producing(size: int, pairs: int) -> dict[str, Ratio]:
     """One record at a time to a partition that stays, while others move; then many swaps of the one written to."""
-    with Ballast(volumes=3, overrides=OVERRIDES) as server:
+    with Ballast(volumes=3, overrides=OVERRIDES, log_level="info") as server:  # it tells of each swap
         create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
         fill(server.bootstrap, TOPIC, 4, min(size, 1000 * MB))
         create(server.bootstrap, "written", [[1]], KEPT)
@@ -228,7 +228,10 @@ def _pauses(server: Server, latencies: Latencies) -> list[float]:
             _ask_for(server, wanted)
             _await(lambda wanted=wanted: _is_at(server, wanted), server)  # type: ignore[misc]
     text = (server.directory / "server.log").read_text(errors="replace")
-    return [float(found) for found in WAITED.findall(text)]
+    pauses = [float(found) for found in WAITED.findall(text)]
+    if len(pauses) < SMALL_MOVES - 1:  # the first may have asked for where it was
+        raise ServerFailed(f"{SMALL_MOVES} moves were asked for, the broker tells of {len(pauses)} swaps")
+    return pauses
 
 
 # -- throttles

@@ -76,8 +76,9 @@ def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) 
 
 
 def test_what_is_published_without_a_wheel_is_told_apart_with_its_hashes() -> None:
-    lock = "# about\npyspark==4.3.0 \\\n    --hash=sha256:aa\n"
-    lock += "pytz==1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+    lock = (
+        "# about\npyspark==4.3.0 \\\n    --hash=sha256:aa\npytz==1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+    )
     from_sdist, from_wheel = split_lock(lock)
     assert from_sdist == "pyspark==4.3.0 \\\n    --hash=sha256:aa\n"
     assert from_wheel == "# about\npytz==1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ballast_broker.seams import Bytes, DiskUsage, File
-from ballast_broker.storage.page_cache import Range, absent_ranges, give_back, within
+from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
@@ -186,6 +186,7 @@ class RealDisk:
         if isinstance(source, RealFile) and isinstance(target, RealFile):
             source.look_at_cache()
             copied = self._copy(source, source_position, target, target_position, size)
+            begin_writing(target._descriptor, target_position, copied)
             source.copied_to(target, source_position, target_position, copied)
             return copied
         return self._copy(source, source_position, target, target_position, size)
