@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from e2e.clients import QUIET, SequencedProducer
 from e2e.ledger import Ledger, read_token
@@ -107,12 +107,21 @@ class Load:
     def _ends(self, partitions: int) -> list[int]:
         consumer = self._consumer()
         try:
-            marks = [
-                consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=20) for p in range(partitions)
-            ]
-            return [high for _, high in marks]
+            return [self._end(consumer, partition) for partition in range(partitions)]
         finally:
             consumer.close()
+
+    def _end(self, consumer: Consumer, partition: int) -> int:
+        """Asked again where a broker that is leaving was asked first."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=20)
+                return high
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _consumer(self) -> Consumer:
         return Consumer({**QUIET, "bootstrap.servers": self._bootstrap, "group.id": "load", "check.crcs": True})
