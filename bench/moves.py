@@ -249,13 +249,16 @@ def _pauses(server: Server, latencies: Latencies) -> list[float]:
 def _throttles(rates: tuple[int, ...], *, as_json: bool) -> int:
     """The share of the limit that was used, three times three of them."""
     shares: dict[str, float] = {}
+
+    def note(what: str, rate: int, share: float) -> None:
+        shares[name := f"{what} {rate // MB} MB/s"] = share
+        print(f"{name:28} {share:7.3f} of the limit over {WINDOW_S:.0f} s", flush=True)
+
     for rate in rates:
         size = int(rate * (WINDOW_S + 6))
-        shares[f"directories {rate // MB} MB/s"] = _directory_share(rate, size)
+        note("directories", rate, _directory_share(rate, size))
         for side in ("leader", "follower"):
-            shares[f"{side} {rate // MB} MB/s"] = _broker_share(side, rate, size)
-    for name, share in shares.items():
-        print(f"{name:28} {share:7.3f} of the limit over {WINDOW_S:.0f} s")
+            note(side, rate, _broker_share(side, rate, size))
     good = all(0.95 <= share <= 1.05 for share in shares.values())
     if as_json:
         print(json.dumps({"bench": "throttles", "ok": good, "shares": shares}))

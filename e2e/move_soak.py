@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from e2e import moving
 from e2e.chaos import TOPIC, Chaos, Settings
 from e2e.checker import partition_folder
@@ -23,7 +24,7 @@ from e2e.partition_files import Damaged
 from e2e.processes import BrokerProcess, until
 
 REPLICAS = 2
-THROTTLE = 4_000_000
+THROTTLE = 16_000_000  # slow enough that kills meet moves
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 ASK_AGAIN_S = 1.0
 LOOK_EVERY_S = 0.1
@@ -49,9 +50,9 @@ class MoveSoak(Chaos):
         "segment.bytes": "1048576",
         "file.delete.delay.ms": "1000",
     }
-    properties: ClassVar[Mapping[str, str]] = {**Chaos.properties, LOG_DIRS_RATE: str(THROTTLE)}
 
     def _faults(self) -> None:
+        self._patiently(self._throttle)
         kill_in = set(self._rng.sample(range(self.settings.rounds), self.settings.kills))
         for number in range(self.settings.rounds):
             if self.verdict.findings:
@@ -130,6 +131,14 @@ class MoveSoak(Chaos):
 
         if not until(accepted, self.settings.patience_seconds):
             self._find("a request for a move was not answered")
+
+    def _throttle(self) -> None:
+        """In a file it has no effect, as with Apache Kafka."""
+        for broker in self.cluster.brokers:
+            entry = ConfigEntry(LOG_DIRS_RATE, str(THROTTLE), incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.BROKER, str(broker.node_id), incremental_configs=[entry])
+            for answer in self._admin.incremental_alter_configs([resource]).values():
+                answer.result()
 
     def _reassign(self, partition: int, replicas: list[int]) -> None:
         place = (TOPIC, partition)
