@@ -33,10 +33,6 @@ WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.2
 
 
-# Scenarios that nobody has seen pass on a real Kubernetes yet run when this is set; they count for nothing until then.
-TRY = "BALLAST_E2E_TRY"
-
-
 class Disappointed(AssertionError):
     """Something that should have happened did not; the text shows what there was."""
 

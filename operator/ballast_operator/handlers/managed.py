@@ -331,7 +331,7 @@ class ManagedCluster:
             return None
         least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
         min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
-        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout.brokers)
+        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:
                 message = f"partitions without enough replicas are offline meanwhile: {_some(restart.unprotected)}"

@@ -24,7 +24,7 @@ from ballast_operator.plan.lifecycle import Goal, Step, goal_of
 from ballast_operator.plan.load import undescribed_partitions
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
-from ballast_operator.plan.volumes import mounted_paths
+from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
 from ballast_planner import Move
 
@@ -116,7 +116,8 @@ class Plans:
         try:
             cluster = self._shared.cache.clusters.get(self._cluster)
             paths = mounted_paths(cluster, whole) if cluster is not None else {}
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths))
+            weights = directory_weights(cluster, whole) if cluster is not None else {}
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
             return

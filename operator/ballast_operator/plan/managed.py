@@ -25,9 +25,22 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
     new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
+    volumes = tuple(volume for volume in (*there, *new_volumes) if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(cluster, identity, brokers, (*there, *new_volumes), added)
+    return Layout(cluster, identity, brokers, volumes, added)
+
+
+def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
+    """Whether a volume has to wait until pods that are gone are back without it.
+
+    A StatefulSet looks at its pods in the order of their numbers and gets no further than the first one that lacks a
+    claim of its templates. A pod of a higher number that is gone never had the volume, since `next_restart` keeps to
+    that order.
+    """
+    lacking = [ordinal for ordinal, pod in kube.pods.items() if volume not in pod.claims]
+    gone = [ordinal for ordinal in range(brokers) if ordinal not in kube.pods]
+    return bool(lacking and gone) and min(gone) > min(lacking)
 
 
 def wanted_layout(
@@ -113,18 +126,24 @@ class Restart:
 
 
 def next_restart(
-    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], brokers: int
+    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], layout: Layout
 ) -> Restart:
-    """One broker at a time: those that do not work first, the active controller last."""
-    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < brokers]
+    """One broker at a time: those that do not work first, the active controller last.
+
+    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it.
+    """
+    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
     outdated = [pod for pod in pods if pod.revision != revision and pod.deleting_since is None]
     if not outdated:
         return Restart()
-    outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
+    if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
+        outdated.sort(key=lambda pod: pod.ordinal)
+    else:
+        outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)
-    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, brokers)
+    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
