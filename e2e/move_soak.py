@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from e2e import moving
 from e2e.chaos import TOPIC, Chaos, Settings
 from e2e.checker import partition_folder
@@ -135,10 +134,7 @@ class MoveSoak(Chaos):
     def _throttle(self) -> None:
         """In a file it has no effect, as with Apache Kafka."""
         for broker in self.cluster.brokers:
-            entry = ConfigEntry(LOG_DIRS_RATE, str(THROTTLE), incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.BROKER, str(broker.node_id), incremental_configs=[entry])
-            for answer in self._admin.incremental_alter_configs([resource]).values():
-                answer.result()
+            moving.configure_broker(broker.address, broker.node_id, {LOG_DIRS_RATE: str(THROTTLE)})
 
     def _reassign(self, partition: int, replicas: list[int]) -> None:
         place = (TOPIC, partition)
