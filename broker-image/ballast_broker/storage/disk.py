@@ -23,6 +23,7 @@ from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writin
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
+OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
 
 
 class RealMappedFile:
@@ -156,7 +157,7 @@ class RealDisk:
             os.close(descriptor)
 
     def waits(self) -> int:
-        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return resource.getrusage(OF_THREAD).ru_nvcsw
 
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
