@@ -109,7 +109,8 @@ class SegmentCopy:
 
     def finish_files(self) -> None:
         """The small files beside the log. All of them are flushed with the future log before it serves."""
-        self._to.truncate(self._end)
+        if self._to.size() != self._end:  # it would wait for what is being written
+            self._to.truncate(self._end)
         target = self._future.active
         for tail in self._index_tails:
             tail.copy()
@@ -141,9 +142,7 @@ class SegmentCopy:
         future.size_bytes += self._end - self._start
         future.end_offset = end
         future.known_positions.clear()
-        future.epochs = LeaderEpochs([entry for entry in self._source.epochs.entries if entry[1] < end])
-        future.epochs.changed = True
-        future.write_epochs()
+        _take_over_epochs(future, [entry for entry in self._source.epochs.entries if entry[1] < end])
         self._adopt_producers()
         if self._whole:
             future.new_segment(end)
@@ -232,9 +231,7 @@ def roll_with(source: Log, future: Log) -> None:
 
 def take_over_state(source: Log, future: Log) -> None:
     """What does not follow from the records alone; both logs end at the same offset."""
-    future.epochs = LeaderEpochs(source.epochs.entries)
-    future.epochs.changed = True
-    future.write_epochs()
+    _take_over_epochs(future, source.epochs.entries)
     if len(source.producers) or len(future.producers):
         future.producers.load(source.producers.render(), source.end_offset)
     future.producers.map_end_offset = future.end_offset
@@ -242,6 +239,14 @@ def take_over_state(source: Log, future: Log) -> None:
     future.update_high_watermark(source.high_watermark)
     if source.start_offset > future.start_offset:
         future.advance_log_start_offset(source.start_offset)
+
+
+def _take_over_epochs(future: Log, entries: list[tuple[int, int]]) -> None:
+    """Written only where they differ: replacing a file may wait for the disk, and appends wait with it."""
+    if future.epochs.entries != entries:
+        future.epochs = LeaderEpochs(entries)
+        future.epochs.changed = True
+    future.write_epochs()
 
 
 def cannot_write(disk: Disk, directory: str) -> bool:

@@ -59,3 +59,20 @@ def partition_size(view: KafkaView, partition: TopicPartition, replicas: tuple[i
     """Bytes of the largest replica that is known."""
     sizes = (view.logs.get(ReplicaId(*partition, broker)) for broker in replicas)
     return max((log.size_bytes for log in sizes if log is not None), default=0)
+
+
+def undescribed_partitions(view: KafkaView) -> list[TopicPartition]:
+    """Partitions of which no broker describes a log, though all that have them answered and have no failed directory.
+
+    Their logs are just being made or given up: as long as nobody says how large they are, a plan would take them for
+    empty and leave them where they are, however large they turn out to be.
+    """
+    failed = {where.broker for where, found in view.directories.items() if not found.online}
+    healthy = view.described - failed
+    return [
+        TopicPartition(name, index)
+        for name, topic in sorted(view.topics.items())
+        for index, part in sorted(topic.partitions.items())
+        if healthy.issuperset(part.replicas)
+        and not any(ReplicaId(name, index, broker) in view.logs for broker in part.replicas)
+    ]

@@ -20,7 +20,7 @@ from ballast_wire.names import TopicPartition
 
 T = TypeVar("T")
 ORDERS = TopicPartition("orders", 0)
-POINTS_PER_TEST = 25
+POINTS_PER_TEST = 10
 MOST_POINTS = 200
 
 
