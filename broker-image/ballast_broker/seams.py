@@ -79,6 +79,9 @@ class Disk(Protocol):
 
     def copy_range(self, source: File, source_position: int, target: File, target_position: int, size: int) -> int: ...
     def usage(self, path: str) -> DiskUsage: ...
+    def waits(self) -> int:
+        """Grows whenever the calling thread waits for something; not while it only waits for a processor."""
+
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive lock on a file; returns what releases it. BlockingIOError where another process has it."""
 

@@ -19,6 +19,8 @@ from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
 
 RELATIVE_GAP = 1e-4
+# So little more over the network may save much more between disks.
+NETWORK_TOLERANCE = 1e-3
 MOVE_COST = 1e-7
 
 
@@ -106,7 +108,8 @@ class _Program:
             if answer is None:
                 return None
             reached = answer[0]
-            network_limit = float(reached[: self.count][self.crossing] @ self.size[self.crossing]) + 1e-9
+            network = float(reached[: self.count][self.crossing] @ self.size[self.crossing])
+            network_limit = network * (1 + NETWORK_TOLERANCE) + 1e-9
         cost = np.where(self.crossing, 0.0, self.size)
         answer = self._run(cost, slack is not None, slack_limit=slack, network_limit=network_limit, start=reached)
         if answer is None:
@@ -159,7 +162,7 @@ class _Program:
             ("output_flag", False),
             ("threads", 1),
             ("random_seed", 0),
-            ("mip_max_nodes", self.options.exact_nodes),
+            ("mip_max_nodes", self.options.exact_nodes * self.options.exact_binaries // self.count),
             ("mip_rel_gap", RELATIVE_GAP),
         ):
             solver.setOptionValue(name, value)

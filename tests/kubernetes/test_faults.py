@@ -64,6 +64,24 @@ def test_pods_killed(installed: World) -> None:
 
 
 @pytest.mark.spec("OPR-04")
+@pytest.mark.spec("OPR-45")
+def test_operator_away(installed: World) -> None:
+    """What it has made goes on without it; what was asked for meanwhile is done when it is back."""
+    with under_load(installed) as account:
+        installed.kubectl("scale", "deployment/ballast-operator", "--replicas=0")
+        name = "app.kubernetes.io/name=ballast-operator"
+        installed.until("the operator is gone", lambda: not installed.all("pods", name))
+        before = installed.pods()["demo-1"]["metadata"]["uid"]
+        installed.kubectl("delete", "pod", "demo-1", "--wait=false")
+        installed.until("another demo-1", lambda: _other_pod(installed, "demo-1", before))
+        until_in_sync(installed)
+        installed.apply(topic("asked-meanwhile", partitions=1, replicas=3))
+        installed.kubectl("scale", "deployment/ballast-operator", "--replicas=2")
+        installed.until_ready("kafkatopic", "asked-meanwhile")
+    installed.say(f"a pod came back and a topic was asked for while there was no operator; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-04")
 def test_daemons_killed(host: World) -> None:
     with under_load(host) as account:
         for name in ("kubelet", "kube-apiserver", "etcd", "kube-controller-manager", "containerd", "kube-proxy"):

@@ -167,6 +167,9 @@ class SimDisk:
                 if path.startswith(prefix + "/") and self._store.used(prefix) + growth > capacity:
                     raise OSError(errno.ENOSPC, "ENOSPC", path)
 
+    def waits(self) -> int:
+        return self.calls  # whoever is slow here waits
+
     def _find(self, path: str) -> Inode | Folder:
         entry = self._store.find(path)
         if entry is None:

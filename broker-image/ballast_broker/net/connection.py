@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ballast_broker.net.frame_buffers import FRAME_STEP_BYTES
 from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 
 MAX_PIPELINED = 64
 REQUESTS_PER_TURN = 32
-FRAME_STEP_BYTES = 1024 * 1024  # a length that is only claimed costs no more memory than this
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 FRAME_LENGTH_BYTES = 4
 _length_of = struct.Struct(">i").unpack_from
@@ -152,7 +152,7 @@ class Connection:
         if self._frame_filled == len(frame):
             frame += bytes(min(len(frame), self._frame_size - len(frame)))
         with memoryview(frame) as view:
-            count = self._socket.recv_into(view[self._frame_filled :])
+            count = self._socket.recv_into(view[self._frame_filled : self._frame_size])
         if count == 0:
             self.close(None)
             return
@@ -161,9 +161,9 @@ class Connection:
         if self._frame_filled == self._frame_size:
             self._frame = None
             try:
-                self._handle(memoryview(frame))
+                self._handle(memoryview(frame)[: self._frame_size])
             finally:
-                self._server.give_back(self._frame_size)
+                self._server.give_back(self._frame_size, frame)
 
     def _take(self, data: memoryview, *, own: bool) -> None:
         """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
@@ -196,7 +196,10 @@ class Connection:
         self._pause()
 
     def _begin_frame(self, size: int, start: memoryview) -> None:
-        frame = bytearray(min(size, max(FRAME_STEP_BYTES, len(start))))
+        if size <= FRAME_STEP_BYTES:
+            frame = self._server.frame_buffer(size)
+        else:
+            frame = bytearray(min(size, max(FRAME_STEP_BYTES, len(start))))
         frame[: len(start)] = start
         self._frame, self._frame_size, self._frame_filled = frame, size, len(start)
 
@@ -377,8 +380,8 @@ class Connection:
                 slot.pending.future.cancel()
         self._backlog = None
         if self._frame is not None:
-            self._frame = None
-            self._server.give_back(self._frame_size)
+            frame, self._frame = self._frame, None
+            self._server.give_back(self._frame_size, frame)
         self._socket.close()
         self._server.forget(self)
         for callback in self._close_callbacks:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
+from ballast_broker.net.frame_buffers import FrameBuffers
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
@@ -54,6 +55,8 @@ class Server:
         self.scratch = memoryview(bytearray(min(SCRATCH_BYTES, limits.max_request_bytes + FRAME_LENGTH_BYTES)))
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
+        self._frames = FrameBuffers()
+        self.frame_buffer = self._frames.take
         self.accepted_count = 0
         self.refused_count = 0
         self._dispatches: dict[str, Dispatch] = {}
@@ -183,8 +186,9 @@ class Server:
         self.queued_bytes += size
         return True
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, frame: bytearray) -> None:
         self.queued_bytes -= size
+        self._frames.give_back(frame)
         if self._starved:
             waiting, self._starved = self._starved, deque()
             for connection in waiting:

@@ -82,6 +82,7 @@ class LogDirectory:
         self.writes = 0  # all of them, for metrics and for what share of them is slow
         self.slow_writes = 0
         self.slow_until = 0.0
+        self.suspected_until = 0.0  # a write was slow lately: look whether the next that is waits for the disk
         self._window = (0.0, 0, 0)  # when it began, writes and slow writes then
         self.on_failure: list[Callable[[LogDirectory], None]] = []
         self._disk = disk
@@ -108,9 +109,15 @@ class LogDirectory:
         for callback in list(self.on_failure):
             callback(self)
 
-    def note_slow_write(self, now_s: float) -> None:
+    def note_slow_write(self, now_s: float, *, waited: bool = True) -> None:
         """A write took over 5 ms. More than one in a hundred of them within a second (and not just one): appends go
-        by thread for a while, which each further slow write prolongs."""
+        by thread for a while, which each further slow write prolongs.
+
+        Not `waited`: only the processor was missing, which a thread would miss as well.
+        """
+        self.suspected_until = now_s + _WINDOW_S
+        if not waited:
+            return
         self.slow_writes += 1
         began_s, writes, slow = self._window
         if now_s - began_s > _WINDOW_S:
@@ -120,6 +127,10 @@ class LogDirectory:
         elif now_s > self.slow_until and (self.slow_writes - slow) * 100 <= max(100, self.writes - writes):
             return
         self.slow_until = now_s + _SLOW_FOR_S
+
+    def waits(self) -> int:
+        """Compared before and after a write: did the thread wait for the disk?"""
+        return self._disk.waits()
 
     # Start and stop
 

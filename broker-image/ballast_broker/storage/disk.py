@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writin
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
+OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
 
 
 class RealMappedFile:
@@ -153,6 +155,9 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def waits(self) -> int:
+        return resource.getrusage(OF_THREAD).ru_nvcsw
 
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -35,6 +35,7 @@ from ballast_wire.names import TopicPartition
 from ballast_wire.records import EPOCH_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 _KNOWN_POSITIONS = 16
+UNKNOWN_WAITS = -1
 _put_offset = struct.Struct(">q").pack_into
 _put_epoch = struct.Struct(">i").pack_into
 _unpack_header = HEADER.unpack_from
@@ -270,11 +271,12 @@ class Log:
         monotonic = self.context.clock.monotonic
         try:
             segment = self.place(size, last_offset, max_timestamp, now_ms)
-            began_s = monotonic()
+            directory, began_s = self.directory, monotonic()
+            waits = directory.waits() if began_s < directory.suspected_until else UNKNOWN_WAITS
             segment.writable_file().pwrite(batch, segment.size)
             took_s = monotonic() - began_s
             if took_s > SLOW_WRITE_S:
-                self.directory.note_slow_write(began_s + took_s)
+                directory.note_slow_write(began_s + took_s, waited=waits == UNKNOWN_WAITS or waits != directory.waits())
             self.placed(segment, size, last_offset, max_timestamp, now_ms)
         except OSError as error:
             self._fail(error)

@@ -243,11 +243,11 @@ class Segment:
         for position, header in self.batches(start):
             end = position + header.length + LOG_OVERHEAD
             if end > limit:
+                if result is None and start > 0:
+                    return start, header.base_offset  # what comes before it ends there
                 break
             result = (end, header.base_offset + header.last_offset_delta + 1)
-        if (
-            result is None and start > 0
-        ):  # the batch at `start` is itself cut by the limit: the one before it ends there
+        if result is None and start > 0:  # no batch at `start`
             return start, self._offset_before(number, start)
         return result
 

@@ -124,9 +124,7 @@ class _Turn:
             log.write_in_progress = True
             log.invalidate_write_state()
             try:
-                began_s = clock.monotonic()
-                await self._finish(self._threads.run(lambda: file.pwrite(batch, position)))
-                took_s = clock.monotonic() - began_s
+                took_s, waited = await self._finish(self._threads.run(lambda: self._write(file, batch, position)))
                 if self._over:
                     await self._cut_off(segment, file)
             finally:
@@ -136,9 +134,16 @@ class _Turn:
             log.directory.fail(error)
             raise LogDirectoryFailure(log.directory, error) from error
         if took_s > SLOW_WRITE_S:
-            log.directory.note_slow_write(began_s + took_s)
+            log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
         log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
+
+    def _write(self, file: File, batch: memoryview, position: int) -> tuple[float, bool]:
+        """In the thread, so that what is measured is the disk: how long it took, and whether it waited."""
+        directory, monotonic = self._log.directory, self._log.context.clock.monotonic
+        waits, began_s = directory.waits(), monotonic()
+        file.pwrite(batch, position)
+        return monotonic() - began_s, directory.waits() != waits
 
     async def _finish(self, work: Awaitable[T]) -> T:
         """A thread cannot be stopped: whoever is cancelled keeps the turn until the thread is done."""

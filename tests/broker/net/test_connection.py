@@ -46,6 +46,20 @@ async def test_large_frames_arrive_whole(size: int) -> None:
         assert serving.server.queued_bytes == 0
 
 
+async def test_buffers_are_used_again_and_nobody_sees_what_was_in_them() -> None:
+    async with Serving() as serving:
+        clients = [await serving.connect() for _ in range(6)]
+        for turn, size in enumerate((900_000, 70_000, 300_000, MIB, 65_536)):
+            bodies = [bytes([turn * 10 + number]) * (size - number) for number in range(len(clients))]
+            for client, body in zip(clients, bodies, strict=True):
+                client.send_raw(framed(body)[: size // 2])  # all of them wait for their second half
+            await asyncio.sleep(0)
+            for client, body in zip(clients, bodies, strict=True):
+                client.send_raw(framed(body)[size // 2 :])
+            assert [await client.receive() for client in clients] == bodies
+        assert serving.server.queued_bytes == 0
+
+
 async def test_a_frame_can_be_written_to() -> None:
     """Offsets are stamped into the request's own buffer."""
 

@@ -52,6 +52,27 @@ def test_slow_writes_are_noticed_by_appends(bench):
 
 
 @pytest.mark.spec("LOG-32")
+@pytest.mark.parametrize(("waits", "slow"), [(0, 1), (1, 3)])
+def test_a_write_that_only_lacked_a_processor_is_not_the_disks(bench, monkeypatch, waits, slow):
+    log = bench.create()
+    times, waited = iter(n * 0.01 for n in range(1000)), iter(range(0, 1000 * waits + 1, waits) if waits else [7] * 9)
+    bench.clock.monotonic = lambda: next(times)
+    monkeypatch.setattr(bench.directory, "waits", lambda: next(waited))
+    for _ in range(3):
+        bench.append(log)
+    assert bench.directory.slow_writes == slow  # the first is suspected, the others are looked at
+    assert (bench.directory.slow_until > 0) is bool(waits)
+
+
+@pytest.mark.spec("LOG-32")
+def test_a_thread_that_sleeps_waits():
+    disk = RealDisk()
+    before = disk.waits()
+    threading.Event().wait(0.001)
+    assert disk.waits() > before
+
+
+@pytest.mark.spec("LOG-32")
 def test_appends_by_thread_keep_their_order_and_become_visible_when_written(bench, read_all):
     log = bench.create(segment_bytes=2000)
     threads = RealThreads(4)

@@ -8,7 +8,7 @@ from making import cluster, topic_view, view
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, with_racks
 from ballast_operator.resources.layout import Identity, Layout
 
 IDENTITY = Identity("id", (0, 1, 2), replication=3)
@@ -189,3 +189,73 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-4", "c-demo-0"]
     in_use = kube(claims=rows, pods={0: PodFacts("demo-0", "u", 0, claims={"c": "c-demo-0"})})
     assert [claim.name for claim in managed.unused_claims(layout, in_use)] == ["a-demo-4"]
+
+
+# Racks.
+
+ZONE = {"rack": {"topologyKey": "zone"}}
+TOLD = ("east", "", None)
+NODES = {"n-0": NodeFacts("n-0", {"zone": "east"}), "n-1": NodeFacts("n-1", {"zone": "west"}), "n-2": NodeFacts("n-2")}
+
+
+def on_nodes(racks: dict[int, str] | None = None) -> KubeFacts:
+    """Broker N on node N."""
+    found = kube(racks=racks or {})
+    return replace(found, pods={n: replace(pod, node=f"n-{n}") for n, pod in found.pods.items()})
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_broker_is_in_the_rack_of_its_node_and_stays_there_while_it_has_none() -> None:
+    assert with_racks(cluster(**ZONE), on_nodes(), NODES).racks == {0: "east", 1: "west"}
+    assert with_racks(cluster(), on_nodes(), NODES).racks == {}
+    unscheduled = kube(racks={0: "south"})
+    assert with_racks(cluster(**ZONE), unscheduled, {}).racks == {0: "south"}
+    denied = {"n-0": NodeFacts("n-0", error="nodes is forbidden")}
+    assert with_racks(cluster(**ZONE), on_nodes({0: "south"}), denied).racks == {0: "south"}
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_broker_that_tells_another_rack_is_restarted_and_one_without_is_named() -> None:
+    subject = cluster(**ZONE)
+    facts = with_racks(subject, on_nodes(), NODES)
+    seen = view({})
+    told = {n: broker._replace(rack=rack) for (n, broker), rack in zip(seen.brokers.items(), TOLD, strict=True)}
+    seen = replace(seen, brokers=told)
+    assert [pod.ordinal for pod in managed.outdated_brokers(facts, "new", seen)] == [1]
+    assert managed.next_restart(facts, "new", seen, {}, managed.held_layout(subject, IDENTITY, facts)).broker == 1
+    lacking, error = managed.racks_unknown(subject, facts, NODES)
+    assert (lacking, error) == ([2], "node n-2 has no label zone")
+    assert managed.racks_unknown(cluster(), facts, NODES) == ([], "")
+    denied = dict.fromkeys(NODES, NodeFacts("n", error="nodes is forbidden"))
+    assert managed.racks_unknown(subject, on_nodes(), denied) == ([0, 1, 2], "nodes is forbidden")
+
+
+# Controllers with pods of their own.
+
+
+@pytest.mark.spec("OPR-44")
+def test_controllers_restart_one_at_a_time_while_all_are_there_the_active_one_last() -> None:
+    def controllers(*states: tuple[bool, str]) -> KubeFacts:
+        rows = {n: PodFacts(f"c-{n}", f"uid-{n}", n, ready, revision=r) for n, (ready, r) in enumerate(states)}
+        return kube(controllers=rows)
+
+    voters, old, new = (100_000, 100_001, 100_002), (True, "old"), (True, "new")
+    assert managed.next_controller_restart(controllers(new, new, new), "new", voters, 100_000).broker is None
+    found = managed.next_controller_restart(controllers(old, old, new), "new", voters, 100_000)
+    assert (found.broker, found.left) == (100_001, 1)
+    assert managed.next_controller_restart(controllers(old, new, new), "new", voters, 100_000).broker == 100_000
+    waits = managed.next_controller_restart(controllers(old, (False, "new"), new), "new", voters, 100_002)
+    assert (waits.broker, waits.next, waits.waits) == (None, 100_000, "controller 100001 is not ready")
+    # One that does not work with its old configuration may be just what the change mends.
+    broken = managed.next_controller_restart(controllers((False, "old"), old, new), "new", voters, 100_001)
+    assert broken.broker == 100_000
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_pod_whose_end_is_overdue_is_lost_with_its_node() -> None:
+    ending = PodFacts("demo-1", "uid-1", 1, node="n-1", deleting_since="2026-01-02T03:04:05Z")
+    facts = kube(pods={1: ending})
+    due = 1_767_323_045.0
+    assert managed.lost_pods(facts, due + 59) == []
+    assert [pod.name for pod in managed.lost_pods(facts, due + 61)] == ["demo-1"]
+    assert managed.lost_pods(kube(pods={1: replace(ending, node=None)}), due + 3_600) == []
