@@ -129,9 +129,11 @@ async def measure(shape: Shape, quiet_s: float) -> Row:
         row.requests_per_topic = (requests(after) - requests(before)) / shape.topics
         row.operator_mb = bed.operator_mb()
         row.cpu_seconds = {name: cpu_after[name] - cpu_before[name] for name in cpu_after}
+        await bed.until_told(shape)
+        told = await bed.metrics()
         await asyncio.sleep(quiet_s)
         row.quiet_seconds = quiet_s
-        row.quiet_writes = writes(await bed.metrics()) - writes(after)
+        row.quiet_writes = writes(await bed.metrics()) - writes(told)
         bed.kill_operator()
         begun = time.perf_counter()
         await bed.start_operator()
@@ -271,6 +273,18 @@ class Bed:
         while not _ready(await self._get(f"{API}/kafkaclusters/{body['metadata']['name']}")):
             if time.perf_counter() > deadline:
                 raise ServerFailed(f"the cluster is not ready:\n{self._tail('operator.log')}")
+            await asyncio.sleep(POLL_S)
+
+    async def until_told(self, shape: Shape) -> None:
+        """The KafkaCluster's status counts all these replicas: it is written once per resync while they change."""
+        deadline = time.perf_counter() + READY_LIMIT_S
+        while True:
+            status = (await self._get(f"{API}/kafkaclusters/demo"))["status"]
+            replicas = sum(broker.get("replicas", 0) for broker in status["brokers"])
+            if replicas >= shape.topics * shape.partitions * shape.replicas:
+                return
+            if time.perf_counter() > deadline:
+                raise ServerFailed(f"the status tells of {replicas} replicas:\n{self._tail('operator.log')}")
             await asyncio.sleep(POLL_S)
 
     async def create(self, shape: Shape) -> tuple[float, float]:

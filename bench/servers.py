@@ -211,9 +211,11 @@ class Ballast(Server):
         overrides: dict[str, str] | None = None,
         node_id: int = 1,
         profile: Path | None = None,
+        log_level: str = "warning",
     ) -> None:
         super().__init__(volumes=volumes, overrides=overrides, node_id=node_id)
         self.profile = profile  # cProfile's figures go here when the broker ends
+        self.log_level = log_level
 
     def properties(self) -> dict[str, str]:
         return {**super().properties(), "cluster.id": CLUSTER_ID}
@@ -224,7 +226,7 @@ class Ballast(Server):
 
     def command(self, properties: Path) -> list[str]:
         profiler = [] if self.profile is None else ["-m", "cProfile", "-o", str(self.profile)]
-        return [sys.executable, *profiler, "-m", "ballast_broker", str(properties)]
+        return [sys.executable, *profiler, "-m", "ballast_broker", "--log-level", self.log_level, str(properties)]
 
 
 class Cluster:

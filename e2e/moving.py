@@ -14,6 +14,7 @@ from typing import Any
 TIMEOUT_S = 10.0
 CLIENT = "moving"
 ALTER_LOG_DIRS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = (34, 2), (35, 4), (45, 0), (46, 0)
+ALTER_CONFIGS, BROKER_RESOURCE, SET = (44, 1), 4, 0
 Place = tuple[str, int]  # topic and partition
 
 
@@ -113,6 +114,19 @@ def reassigning(address: str) -> set[Place]:
     return {
         (topic.name, partition.partition_index) for topic in answer.topics for partition in topic.partitions
     }  # fmt: skip
+
+
+def configure_broker(address: str, node_id: int, values: Mapping[str, str]) -> None:
+    """Dynamic configurations of one broker."""
+    body = _message("IncrementalAlterConfigsRequest")
+    kind = body.AlterConfigsResource
+    entries = [kind.AlterableConfig(name=name, config_operation=SET, value=value) for name, value in values.items()]
+    resource = kind(resource_type=BROKER_RESOURCE, resource_name=str(node_id), configs=entries)
+    request = body(resources=[resource], validate_only=False)
+    answer = _ask(address, ALTER_CONFIGS, request, "IncrementalAlterConfigsResponse")
+    for each in answer.responses:
+        if each.error_code:
+            raise ConnectionError(f"error {each.error_code}: {each.error_message}")
 
 
 def _message(name: str) -> Any:

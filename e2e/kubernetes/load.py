@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from e2e.clients import QUIET, SequencedProducer
 from e2e.ledger import Ledger, read_token
 
 PER_SECOND = 200
 VALUE_BYTES = 200
+START_SECONDS = 60.0
 FINISH_SECONDS = 90.0
 
 
@@ -64,14 +65,14 @@ class Load:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
-        found = AdminClient({**QUIET, "bootstrap.servers": bootstrap}).list_topics(topic, timeout=20).topics[topic]
-        self._ledger = Ledger(len(found.partitions), producers=1)
-        self._starts = self._ends(len(found.partitions))
+        partitions = self._partitions()
+        self._ledger = Ledger(partitions, producers=1)
+        self._starts = self._ends(partitions)
         self._producer = TimedProducer(bootstrap, topic, self._ledger)
 
     def start(self) -> None:
         self._producer.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_SECONDS
         while self._ledger.acknowledged_count < 10:
             if time.monotonic() > deadline:
                 raise AssertionError(f"nothing is acknowledged: {self._ledger.problems}")
@@ -92,15 +93,35 @@ class Load:
         silence = max((told.longest_silence_s for told in self._ledger.acknowledged), default=0.0)
         return Account(self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, silence, problems)
 
+    def _partitions(self) -> int:
+        """As soon as the broker that is asked has heard of the topic."""
+        admin = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap})
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            found = admin.list_topics(self._topic, timeout=20).topics[self._topic]
+            if found.error is None and found.partitions:
+                return len(found.partitions)
+            time.sleep(0.1)
+        raise AssertionError(f"no broker knows topic {self._topic}")
+
     def _ends(self, partitions: int) -> list[int]:
         consumer = self._consumer()
         try:
-            marks = [
-                consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=20) for p in range(partitions)
-            ]
-            return [high for _, high in marks]
+            return [self._end(consumer, partition) for partition in range(partitions)]
         finally:
             consumer.close()
+
+    def _end(self, consumer: Consumer, partition: int) -> int:
+        """Asked again where a broker that is leaving was asked first."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=20)
+                return high
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _consumer(self) -> Consumer:
         return Consumer({**QUIET, "bootstrap.servers": self._bootstrap, "group.id": "load", "check.crcs": True})

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -18,15 +20,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from e2e.kubernetes.binaries import binaries, missing_for_build
+from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
 from ballast_cli.image import build_archive
+from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
 from ballast_cli.image_contents import Flavour, content_key
 
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"
 START_SECONDS = 120.0
+NODE_PORTS = range(30000, 32768)
+MOST_BROKERS = 8
 
 
 class ProviderError(Exception):
@@ -37,6 +43,8 @@ class Provider(ABC):
     name: str
     # The name or address at which node ports answer.
     outside: str
+    # The node port of the first broker; the next ones follow.
+    first_node_port = 32000
     # Real containers with files and processes of their own; else pods are processes of this machine.
     containers = True
 
@@ -61,6 +69,14 @@ class Provider(ABC):
 
     def evidence(self) -> str:
         """What the provider itself can tell about a failure."""
+        return ""
+
+    def spark_image(self) -> str:
+        """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
+        return ""
+
+    def next_image(self) -> str:
+        """The same of an image that stands for the next release (next_release.py)."""
         return ""
 
     @property
@@ -107,6 +123,25 @@ class Host(Provider):
     def evidence(self) -> str:
         return self._node.last_words() if self._node is not None else ""
 
+    def spark_image(self) -> str:
+        name = image_name(Flavour.SPARK)
+        archive = self.node.state / "spark.tar"  # too large to keep one for every change of the sources
+        build_archive(Flavour.SPARK, name, archive, say=self.say)
+        self.node.load(archive)
+        archive.unlink()
+        return name
+
+    def next_image(self) -> str:
+        name = f"{self.image}-next"
+        layer, archive = self.node.state / "next-layer.tar", self.node.state / "next.tar"
+        write_next_layer(layer)
+        built = build_archive(Flavour.BROKER, self.image, say=self.say)
+        layers = [built.base.with_suffix(".tar"), *built.layers, layer]
+        write_archive(archive, name, layers, Flavour.BROKER.settings(platform.machine()))
+        self.node.load(archive)
+        archive.unlink()
+        return name
+
     @property
     def node(self) -> Node:
         assert self._node is not None
@@ -135,6 +170,7 @@ class Embedded(Provider):
         from ballast_local.cluster import LocalCluster
 
         self._data = tempfile.TemporaryDirectory(prefix="ballast-e2e-embedded-")
+        self.first_node_port = _free_ports(NODE_PORTS, MOST_BROKERS)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -166,6 +202,9 @@ class Current(Provider):
         super().__init__(say)
         self.image = os.environ.get("BALLAST_E2E_IMAGE", "")
         self.outside = os.environ.get("BALLAST_E2E_NODE", "")
+
+    def spark_image(self) -> str:
+        return os.environ.get("BALLAST_E2E_SPARK_IMAGE", "")
 
     def missing(self) -> list[str]:
         missing = [] if shutil.which("kubectl") else ["kubectl"]
@@ -211,10 +250,19 @@ class Kind(Provider):
         folder = Path(tempfile.mkdtemp(prefix="ballast-e2e-kind-"))
         self.kubeconfig = folder / "kubeconfig"
         self._must(["kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig)], 600)
-        self._must(["kind", "load", "docker-image", self.image, "--name", KIND_CLUSTER], 300)
+        self._load(self.image)
         form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         node = f"{KIND_CLUSTER}-control-plane"
         self.outside = self._must(["docker", "inspect", "--format", form, node], 30).strip()
+
+    def spark_image(self) -> str:
+        name = image_name(Flavour.SPARK)
+        self._must(["docker", "build", "--file", str(Flavour.SPARK.dockerfile), "--tag", name, "."], 1800)
+        self._load(name)
+        return name
+
+    def _load(self, image: str) -> None:
+        self._must(["kind", "load", "docker-image", image, "--name", KIND_CLUSTER], 600)
 
     def stop(self) -> None:
         if self.kubeconfig != Path():
@@ -228,6 +276,16 @@ class Kind(Provider):
         if code != 0:
             raise ProviderError(f"{' '.join(command[:3])} failed:\n{out[-2000:]}")
         return out
+
+
+def _free_ports(ports: range, count: int) -> int:
+    """The first of so many ports in a row that nobody on this machine listens on."""
+    for first in range(ports.start, ports.stop - count, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise ProviderError(f"no {count} ports in a row are free between {ports.start} and {ports.stop}")
 
 
 def _run(command: list[str], seconds: float) -> tuple[int, str]:

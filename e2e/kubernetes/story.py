@@ -39,18 +39,19 @@ else:
 """
 
 
-def installation(world: World) -> Obj:
+def installation(world: World, image: str = "") -> Obj:
     """A kustomization as a person would write it: the base, their namespace, their image."""
-    repository, _, tag = world.provider.image.rpartition(":")
+    repository, _, tag = (image or world.provider.image).rpartition(":")
     image = {"name": "ballast-operator", "newName": repository or tag, **({"newTag": tag} if repository else {})}
     return {"namespace": NAMESPACE, "resources": ["manifests/base"], "images": [image]}
 
 
-def ensure_operator(world: World) -> None:
+def ensure_operator(world: World, image: str = "") -> None:
+    """The operator of this image, else of the provider's, is there and works."""
     if world.get("namespace", NAMESPACE) is None:
         labels = {POD_SECURITY: "restricted"}
         world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    world.kustomize(installation(world))
+    world.kustomize(installation(world, image))
     world.kubectl("rollout", "status", "deployment/ballast-operator", f"--timeout={INSTALL_SECONDS:.0f}s",
                   seconds=INSTALL_SECONDS + 20)  # fmt: skip
 

@@ -28,13 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "kafka"
 CLUSTER = "demo"
 OUTSIDE_LISTENER = {"name": "OUTSIDE", "port": 9094}
-FIRST_NODE_PORT = 32000
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.2
-
-
-# Scenarios that nobody has seen pass on a real Kubernetes yet run when this is set; they count for nothing until then.
-TRY = "BALLAST_E2E_TRY"
 
 
 class Disappointed(AssertionError):
@@ -172,7 +167,9 @@ class World:
     def bootstrap(self) -> str:
         """The brokers that there are, by their node ports."""
         brokers = int((self.get("statefulset", CLUSTER) or {"spec": {"replicas": 3}})["spec"]["replicas"])
-        return ",".join(f"{self.provider.outside}:{FIRST_NODE_PORT + broker}" for broker in range(brokers))
+        return ",".join(
+            f"{self.provider.outside}:{self.provider.first_node_port + broker}" for broker in range(brokers)
+        )
 
     def view(self) -> KafkaView:
         """All of the Kafka cluster, as its brokers tell it."""
@@ -199,28 +196,34 @@ class World:
 
     def run_in_pod(self, name: str, script: str, *arguments: str, seconds: float = WAIT_SECONDS) -> str:
         """Runs a Python script in a pod of its own, with our image; what it printed."""
-        self.apply(_pod(name, self.provider.image, ["python3", "-c", script, *arguments]))
+        return self.run_pod(restricted_pod(name, self.provider.image, ["python3", "-c", script, *arguments]), seconds)
+
+    def run_pod(self, body: Obj, seconds: float = WAIT_SECONDS) -> str:
+        """Runs a pod to its end; what it printed."""
+        name = body["metadata"]["name"]
+        self.apply(body)
         try:
-
-            def ended() -> str:
-                phase = (self.get("pod", name) or {}).get("status", {}).get("phase", "")
-                return phase if phase in ("Succeeded", "Failed") else ""
-
-            phase = self.until(f"pod {name} ends", ended, seconds)
+            phase = self.until(f"pod {name} ends", lambda: self.ended(name), seconds)
             said = self.kubectl("logs", name)
             if phase != "Succeeded":
-                raise Disappointed(f"pod {name} failed: {said[-2000:]}")
+                raise Disappointed(f"pod {name} failed: {said[-4000:]}")
             return said
         finally:
             self.try_kubectl("delete", "pod", name, "--grace-period=0", "--wait=true", "--ignore-not-found")
 
+    def ended(self, pod: str) -> str:
+        """The phase of a pod that has ended, else nothing."""
+        phase: str = (self.get("pod", pod) or {}).get("status", {}).get("phase", "")
+        return phase if phase in ("Succeeded", "Failed") else ""
 
-def _pod(name: str, image: str, command: list[str]) -> Obj:
-    """A pod that passes the restricted standard."""
+
+def restricted_pod(name: str, image: str, command: list[str], account: str = "") -> Obj:
+    """A pod that passes the restricted standard; with an account it may talk to Kubernetes as that."""
     container = {
         "name": "main",
         "image": image,
         "command": command,
+        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -229,9 +232,11 @@ def _pod(name: str, image: str, command: list[str]) -> Obj:
     }
     spec = {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
+        "automountServiceAccountToken": bool(account),
+        "serviceAccountName": account or "default",
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
@@ -239,7 +244,10 @@ def _pod(name: str, image: str, command: list[str]) -> Obj:
 def cluster(world: World, **spec: Any) -> Obj:
     """The cluster of the story: three brokers, three volumes each, and a way in from outside."""
     volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(3)]
-    outside = {**OUTSIDE_LISTENER, "nodePorts": {"host": world.provider.outside, "first": FIRST_NODE_PORT}}
+    outside = {
+        **OUTSIDE_LISTENER,
+        "nodePorts": {"host": world.provider.outside, "first": world.provider.first_node_port},
+    }
     whole = {
         "brokers": 3,
         "volumes": volumes,

@@ -21,6 +21,7 @@ from ballast_cli.up import CLUSTER, NAMESPACE, Stack, wait_ready
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import KafkaConnection
+    from ballast_operator.model.kafka import LogView, ReplicaId
 
 API = "ballast.dev/v1alpha1"
 TOPIC = "events"
@@ -103,29 +104,50 @@ async def create_topic(stack: Stack) -> None:
 async def skew(stack: Stack, kafka: KafkaConnection, bootstrap: str) -> None:
     """Much data into the partitions of one volume of each broker, as life does it."""
     _say("3. But partitions differ in size. What lies on one volume grows faster than the rest:")
-    from ballast_cli.status import observe_cluster
-
-    view = await observe_cluster(kafka)
     favoured: dict[int, str] = {}
     sizes = {}
-    for replica, log in sorted(view.logs.items()):
+    for replica, log in sorted((await _described(kafka, dict.fromkeys(range(PARTITIONS), 0))).items()):
         if log.path is not None:
             favoured.setdefault(replica.broker, log.path)
             sizes[replica.partition] = LARGE_BYTES if favoured[replica.broker] == log.path else SMALL_BYTES
-    await asyncio.to_thread(_produce, bootstrap, sizes)
+    held = await asyncio.to_thread(_produce, bootstrap, sizes)
+    await _described(kafka, held)
     await _show(stack, kafka)
 
 
-def _produce(bootstrap: str, sizes: dict[int, int]) -> None:
+async def _described(kafka: KafkaConnection, held: dict[int, int]) -> dict[ReplicaId, LogView]:
+    """The topic's logs, once the brokers describe all of them with as many bytes as each has to have.
+
+    A topic is ready before its last log is made, and who plans goes by what the brokers say.
+    """
+    from ballast_cli.status import observe_cluster
+
+    deadline = time.monotonic() + MOVE_SECONDS
+    while True:
+        logs = {where: log for where, log in (await observe_cluster(kafka)).logs.items() if where.topic == TOPIC}
+        found = {where.partition: log.size_bytes for where, log in logs.items()}
+        lacking = sorted(number for number, size in held.items() if found.get(number, -1) < size)
+        if not lacking:
+            return logs
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the brokers do not describe what partitions {lacking} of {TOPIC} hold")
+        await asyncio.sleep(0.2)
+
+
+def _produce(bootstrap: str, sizes: dict[int, int]) -> dict[int, int]:
+    """How many bytes of values each partition has taken."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all", batch_size=1 << 20, linger_ms=20)
     value = bytes(range(256)) * 400
+    sent = []
     for partition, size in sizes.items():
-        for _ in range(size // len(value)):
-            producer.send(TOPIC, value, partition=partition)
+        sent += [producer.send(TOPIC, value, partition=partition) for _ in range(size // len(value))]
     producer.flush()
     producer.close()
+    for future in sent:
+        future.get(timeout=0)  # raises what became of a record that was not taken
+    return {partition: size // len(value) * len(value) for partition, size in sizes.items()}
 
 
 async def propose_by_operator(stack: Stack) -> str:

@@ -28,9 +28,14 @@ PLACE = "/opt/ballast"
 USER = 10_001
 PYTHON = (3, 11)  # of the base; wheels are chosen for it
 PIP_SECONDS = 900.0
-COMMAND = """#!/bin/sh
-exec python3 -P -m ballast_cli "$@"
-"""
+# Spark is published as a source archive alone: a wheel of pure Python is made from the one whose hash is in the lock.
+WITHOUT_WHEEL = ("pyspark",)
+COMMAND = 'exec python3 -P -m ballast_cli "$@"'
+# Spark starts its drivers and executors by the image's entry point.
+SPARK_COMMAND = f"""case ${{1-}} in driver | executor | spark-submit)
+  exec python3 -P -m ballast_rebalance.container "$@" ;;
+esac
+{COMMAND}"""
 
 
 class Flavour(enum.Enum):
@@ -58,7 +63,13 @@ class Flavour(enum.Enum):
         """Folders of the project that are in the image."""
         job = ("spark/ballast_rebalance",) if self is Flavour.SPARK else ()
         broker = ("broker-image/ballast_broker", "broker-image/ballast_wire") if self is Flavour.BROKER else ()
-        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples")
+        executors = ("manifests/spark-executors",) if self is Flavour.SPARK else ()
+        return (*broker, "operator", "spark/ballast_planner", *job, "crds", "manifests/examples", *executors)
+
+    @property
+    def command(self) -> str:
+        """The file that is the image's entry point."""
+        return f"#!/bin/sh\n{SPARK_COMMAND if self is Flavour.SPARK else COMMAND}\n"
 
     def version(self) -> str:
         found: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -114,7 +125,7 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 def content_key(flavour: Flavour) -> str:
     """Changes with everything that is in the image."""
-    digest = hashlib.sha256(_packages_key(flavour).encode())
+    digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command}".encode())
     for path in source_files(flavour):
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -129,7 +140,7 @@ def source_files(flavour: Flavour) -> Iterator[Path]:
 
 
 def _packages_key(flavour: Flavour) -> str:
-    digest = hashlib.sha256(f"{PYTHON} {platform.machine()} {COMMAND}".encode())
+    digest = hashlib.sha256(f"{PYTHON} {platform.machine()}".encode())
     digest.update(Path(__file__).read_bytes())
     for lock in flavour.locks:
         digest.update((ROOT / "requirements" / f"{lock}.lock").read_bytes())
@@ -137,26 +148,49 @@ def _packages_key(flavour: Flavour) -> str:
 
 
 def _install(flavour: Flavour, target: Path) -> None:
-    """Wheels for the Python of the image, whichever Python runs this."""
+    """Packages for the Python of the image, whichever Python runs this."""
+    locks = "".join((ROOT / "requirements" / f"{lock}.lock").read_text() for lock in flavour.locks)
+    from_sdist, from_wheel = split_lock(locks)
     machine = platform.machine()
     platforms = [f"manylinux{version}_{machine}" for version in ("2014", "_2_17", "_2_24", "_2_26", "_2_28", "_2_34")]
     version = ".".join(map(str, PYTHON))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps", "--require-hashes"]
-    command += ["--only-binary=:all:", "--no-compile", "--target", str(target)]
-    command += ["--implementation", "cp", "--python-version", version]
-    command += [f"--abi=cp{version.replace('.', '')}", "--abi=abi3", "--abi=none"]
-    command += [f"--platform={name}" for name in platforms]
-    command += [f"--requirement={ROOT / 'requirements' / lock}.lock" for lock in flavour.locks]
+    install = ["install", "--no-deps", "--no-compile", "--target", str(target)]
+    image = ["--only-binary=:all:", "--implementation", "cp", "--python-version", version]
+    image += [f"--abi=cp{version.replace('.', '')}", "--abi=abi3", "--abi=none"]
+    image += [f"--platform={name}" for name in platforms]
+    with tempfile.TemporaryDirectory(dir=target.parent.parent, prefix=".wheels-") as place:
+        lock = Path(place) / "packages.lock"
+        lock.write_text(from_wheel)
+        _pip(*install, *image, "--require-hashes", f"--requirement={lock}")
+        if from_sdist:
+            lock.write_text(from_sdist)
+            _pip("wheel", "--no-deps", "--require-hashes", f"--wheel-dir={place}", f"--requirement={lock}")
+            _pip(*install, "--no-index", *map(str, sorted(Path(place).glob("*.whl"))))
+    shutil.rmtree(target / "bin", ignore_errors=True)
+    for tests in sorted(target.rglob("tests"), reverse=True):
+        if tests.is_dir():
+            shutil.rmtree(tests)
+
+
+def split_lock(text: str) -> tuple[str, str]:
+    """The entries of a lock that are published without a wheel, and the others."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    found = parts[1]
+    for line in text.splitlines(keepends=True):
+        if not line.startswith((" ", "#")):
+            found = parts[0] if line.partition("==")[0] in WITHOUT_WHEEL else parts[1]
+        found.append(line)
+    return "".join(parts[0]), "".join(parts[1])
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", arguments[0], "--quiet", "--no-input", *arguments[1:]]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise CommandError(f"pip took longer than {PIP_SECONDS:.0f} s") from None
     if done.returncode != 0:
         raise CommandError("pip failed:\n" + "\n".join(done.stderr.splitlines()[-10:]))
-    shutil.rmtree(target / "bin", ignore_errors=True)
-    for tests in sorted(target.rglob("tests"), reverse=True):
-        if tests.is_dir():
-            shutil.rmtree(tests)
 
 
 def _copy_sources(flavour: Flavour, place: Path) -> None:
@@ -168,7 +202,7 @@ def _copy_sources(flavour: Flavour, place: Path) -> None:
     _compile(inside, PLACE)
     program = place / "usr" / "local" / "bin" / "ballast"
     program.parent.mkdir(parents=True)
-    program.write_text(COMMAND)
+    program.write_text(flavour.command)
     program.chmod(0o755)
 
 

@@ -19,6 +19,8 @@ import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin import DescribeQuorumRequest
 
+from ballast_operator.reachability import why_unreachable
+
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_MS = 15_000
@@ -160,11 +162,23 @@ class KafkaConnection:
         """In the cluster's thread."""
         try:
             if self._client is None:
-                self._client = KafkaAdminClient(**client_options(self.settings))
+                self._client = self._connect()
             return function(self._client)
         except (kafka_errors.KafkaError, OSError) as error:
             self._drop()
             raise KafkaUnavailableError(describe_error(error)) from error
+
+    def _connect(self) -> KafkaAdminClient:
+        try:
+            options = client_options(self.settings)
+        except ssl.SSLError as error:
+            raise KafkaUnavailableError(f"The Secret for TLS cannot be used: {error}") from error
+        try:
+            return KafkaAdminClient(**options)
+        except kafka_errors.KafkaTimeoutError as error:
+            settings = self.settings
+            why = why_unreachable(settings.bootstrap_servers, options.get("ssl_context"), settings.username)
+            raise KafkaUnavailableError(why) from error
 
     def _drop(self) -> None:
         client, self._client = self._client, None

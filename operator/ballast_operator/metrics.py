@@ -62,10 +62,11 @@ class Metrics:
     def reconcile(self, kind: str, objects: int = 1) -> Iterator[None]:
         """Measures one look at some objects of a kind."""
         start = monotonic()
+        errors = self._errors.labels(kind)  # named from the first look on: a rate does not see a series' first value
         try:
             yield
         except Exception:
-            self._errors.labels(kind).inc()
+            errors.inc()
             raise
         finally:
             self._objects.labels(kind).inc(objects)

@@ -186,8 +186,17 @@ CLUSTER = _table(
         "Check its address and its brokers.",
     ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
-    Reason("Rolling", FALSE, "Broker {broker} is being restarted to apply a change; {left} more follow."),
-    Reason("RollWaits", FALSE, "A change waits to restart broker {broker}: {error}.", "It goes on by itself."),
+    Reason("Rolling", FALSE, "To apply a change {node} is being restarted; {left} more follow."),
+    Reason("RollWaits", FALSE, "A change waits to restart {node}: {error}.", "It goes on by itself."),
+    Reason(
+        "NodeLost", FALSE, "Pod {pod} should have ended at {since}, but node {node} does not say that it has.",
+        "If that node is off, and only then: "
+        "kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+    ),
+    Reason(
+        "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
+        "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
+    ),
     Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} replicas are left."),
     Reason(
         "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
@@ -211,6 +220,18 @@ CLUSTER = _table(
     Reason(
         "VolumeTooSmall", FALSE, "Kubernetes refused to grow a volume: {error}",
         "Use a storage class that allows it, or add a larger volume and remove this one.", stalled=True,
+    ),
+)  # fmt: skip
+
+# Told once, in an Event; no condition has them.
+EVENTS = _table(
+    Reason(
+        "Unprotected", "", "Partitions without enough replicas are offline while {node} restarts: {partitions}.",
+        "Give them more replicas than min.insync.replicas.",
+    ),
+    Reason(
+        "TtlIgnored", "", "spec.ttlSecondsAfterFinished is ignored, since {mark} says that GitOps tracks the object.",
+        "It would be created again and undo newer moves; remove the field.",
     ),
 )  # fmt: skip
 
@@ -260,4 +281,12 @@ def reasons_page() -> str:
             for reason in table.values()
         ]
         lines.append("")
+    lines += ["## Told in Events only", "", "| reason | message | what to do |", "| --- | --- | --- |"]
+    lines += [f"| {reason.name} | {reason.text} | {reason.advice} |" for reason in EVENTS.values()]
+    lines += [
+        "",
+        "A KafkaCluster's Event has the reason of its Ready condition, a Reassignment's the name of its phase. The",
+        "reasons of the condition Balanced are those of [the rebalance job](../rebalance.md#what-it-says).",
+        "",
+    ]
     return "\n".join(lines)

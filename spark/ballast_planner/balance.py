@@ -58,7 +58,7 @@ def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_ta
     other = Workbench(load, levels, movable)
     if _large_first(other, chosen) and _outdoes(other, bench):
         bench = other
-    exact = None if repaired else _exact(bench, movable, chosen)
+    exact = None if repaired else _exact(bench, levels, movable, chosen)
     if exact is not None:
         plan, complete = _finish_balance(exact, movable, chosen)
         if complete:
@@ -82,7 +82,7 @@ def _outdoes(one: Workbench, other: Workbench) -> bool:
     peaks = [float(bench.fill()[bench.levels.counts].max(initial=0.0)) for bench in (one, other)]
     if abs(peaks[0] - peaks[1]) > NOTABLE_FILL:
         return peaks[0] < peaks[1]
-    scores = [score_of(bench) for bench in (one, other)]
+    scores = [score_of(bench, bench.levels) for bench in (one, other)]
     if abs(scores[0].out_of_band - scores[1].out_of_band) > NOTABLE_FILL:
         return scores[0].out_of_band < scores[1].out_of_band
     return (scores[0].network, scores[0].disk) < (scores[1].network, scores[1].disk)
@@ -202,14 +202,14 @@ def _pursue_apart(bench: Workbench, options: PlanOptions, solve_tasks: SolveTask
             bench.move(replica, target)
 
 
-def _exact(bench: Workbench, movable: Bools, options: PlanOptions) -> Workbench | None:
-    """The exact solution where it is better than what the goals found."""
-    found = score_of(bench)
-    start = Workbench(bench.load, bench.levels, movable)
+def _exact(bench: Workbench, levels: Levels, movable: Bools, options: PlanOptions) -> Workbench | None:
+    """The exact solution where it is better than what the goals found, by the levels that were asked for at first."""
+    found = score_of(bench, levels)
+    start = Workbench(bench.load, levels, movable)
     moves = solve_exactly(start, found, options)
     for replica, target in moves or ():
         start.move(replica, target)
-    return start if moves and score_of(start).better_than(found) else None
+    return start if moves and score_of(start, levels).better_than(found) else None
 
 
 def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:

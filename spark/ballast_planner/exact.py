@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from ballast_planner.levels import Levels
 from ballast_planner.model import Bools, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.workbench import Workbench
 
 RELATIVE_GAP = 1e-4
+# So little more over the network may save much more between disks.
+NETWORK_TOLERANCE = 1e-3
 MOVE_COST = 1e-7
 
 
@@ -36,8 +39,8 @@ class Score:
         return (self.network, self.disk, self.moves) < (other.network, other.disk, other.moves)
 
 
-def score_of(bench: Workbench) -> Score:
-    levels, moved = bench.levels, np.array(bench.moved, dtype=np.int64)
+def score_of(bench: Workbench, levels: Levels) -> Score:
+    moved = np.array(bench.moved, dtype=np.int64)
     over = np.where(levels.counts, np.maximum(bench.used - levels.upper, 0), 0) / bench.total
     under = np.where(levels.open, np.maximum(levels.lower - bench.used, 0), 0) / bench.total
     crossed = bench.load.replicas.broker[moved] != bench.broker[moved]
@@ -90,23 +93,28 @@ class _Program:
 
     def solve(self, found: Score) -> list[tuple[int, int]] | None:
         reach = found.out_of_band
+        reached: Floats | None = None  # each stage sets out from where the one before arrived
         if reach > 1e-9:
             first = self._run(np.zeros(self.count), slack=True)
             if first is None:
                 return None
-            reach = min(reach, first[1])
+            if first[1] <= reach:
+                reached, reach = first
         slack = reach + 1e-9 if reach > 1e-9 else None
         network_limit: float | None = None
         if self.crossing.any():
-            answer = self._run(np.where(self.crossing, self.size, 0.0), slack=slack is not None, slack_limit=slack)
+            cost = np.where(self.crossing, self.size, 0.0)
+            answer = self._run(cost, slack=slack is not None, slack_limit=slack, start=reached)
             if answer is None:
                 return None
-            network_limit = float(answer[0][self.crossing] @ self.size[self.crossing]) + 1e-9
+            reached = answer[0]
+            network = float(reached[: self.count][self.crossing] @ self.size[self.crossing])
+            network_limit = network * (1 + NETWORK_TOLERANCE) + 1e-9
         cost = np.where(self.crossing, 0.0, self.size)
-        answer = self._run(cost, slack=slack is not None, slack_limit=slack, network_limit=network_limit)
+        answer = self._run(cost, slack is not None, slack_limit=slack, network_limit=network_limit, start=reached)
         if answer is None:
             return None
-        chosen = np.flatnonzero(answer[0] > 0.5)
+        chosen = np.flatnonzero(answer[0][: self.count] > 0.5)
         return [(int(self.replica[index]), int(self.target[index])) for index in chosen]
 
     def _run(
@@ -115,8 +123,9 @@ class _Program:
         slack: bool,
         slack_limit: float | None = None,
         network_limit: float | None = None,
+        start: Floats | None = None,
     ) -> tuple[Floats, float] | None:
-        """(x, distance from the band) of the best solution, or None."""
+        """(x and then the slacks, distance from the band) of the best solution, or None."""
         solver = self._solver()
         minimise_slack = slack and slack_limit is None
         for index in range(self.count):
@@ -133,15 +142,19 @@ class _Program:
         if network_limit is not None:
             columns = np.flatnonzero(self.crossing).astype(np.int32)
             solver.addRow(-np.inf, network_limit, columns.size, columns, self.size[columns])
+        if start is not None:
+            known = self.highspy.HighsSolution()
+            known.col_value = list(start[: self.count + len(slacks)])
+            solver.setSolution(known)
         solver.run()
         info = solver.getInfo()
         if info.primal_solution_status != int(self.highspy.SolutionStatus.kSolutionStatusFeasible):
             return None
         values = np.array(solver.getSolution().col_value, dtype=np.float64)
         if not slacks:
-            return values[: self.count], 0.0
+            return values, 0.0
         columns = np.array(sorted(slacks.values()), dtype=np.int64)
-        return values[: self.count], float(values[columns] @ self._slack_weights(slacks))
+        return values, float(values[columns] @ self._slack_weights(slacks))
 
     def _solver(self) -> Any:
         solver = self.highspy.Highs()
@@ -149,7 +162,7 @@ class _Program:
             ("output_flag", False),
             ("threads", 1),
             ("random_seed", 0),
-            ("mip_max_nodes", self.options.exact_nodes),
+            ("mip_max_nodes", self.options.exact_nodes * self.options.exact_binaries // self.count),
             ("mip_rel_gap", RELATIVE_GAP),
         ):
             solver.setOptionValue(name, value)

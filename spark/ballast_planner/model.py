@@ -44,6 +44,10 @@ class Directory(NamedTuple):
     cordoned: bool = False
     online: bool = True
 
+    def weighted(self, percent: int) -> Directory:
+        """As if the volume had only so many percent of its size; what is used stays."""
+        return self._replace(total_bytes=self.total_bytes * percent // 100)
+
 
 class Replica(NamedTuple):
     """`position` is the index in the partition's assignment; `log_dir` is None where no broker could say it.

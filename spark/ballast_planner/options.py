@@ -12,7 +12,8 @@ class PlanOptions:
     band: how far, relative to the cluster's level, a directory's (or broker's) fill may lie from it.
     high_water: the fraction of a directory that must never be passed, copies in flight included.
     max_moves: at most so many partitions; those with the most gain per byte are kept.
-    exact_binaries: up to so many 0/1 unknowns the exact solver is asked (0: never), exact_nodes: its budget in nodes.
+    exact_binaries: up to so many 0/1 unknowns the exact solver is asked (0: never).
+    exact_nodes: its budget for so many unknowns; with fewer of them it may look at as many more nodes.
     """
 
     band: float = 0.10

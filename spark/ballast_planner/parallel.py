@@ -84,12 +84,12 @@ def solve_task(task: BrokerTask, options: PlanOptions) -> Moves:
     bench = _bench(task)
     directories.level_directories(bench, np.arange(task.directory.size))
     directories.swap_directories(bench, np.arange(task.directory.size))
-    exact = solve_exactly(_bench(task), score_of(bench), options)
+    exact = solve_exactly(_bench(task), score_of(bench, bench.levels), options)
     if exact is not None:
         other = _bench(task)
         for replica, target in exact:
             other.move(replica, target)
-        bench = other if score_of(other).better_than(score_of(bench)) else bench
+        bench = other if score_of(other, other.levels).better_than(score_of(bench, bench.levels)) else bench
     return [(int(task.replica[moved]), int(task.directory[bench.directory[moved]])) for moved in bench.moved]
 
 

@@ -42,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
     )
     source.add_argument("--capacity", type=quantity, help="take every directory for a disk of this size")
+    source.add_argument(
+        "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
+        help="take a volume (a part of the directory's path) for so many percent of its size",
+    )  # fmt: skip
     source.add_argument("--max-age", type=duration, default=180.0, help="older samples are refused (default 3m)")
     target = parser.add_argument_group("where the proposal goes (nowhere: it is printed)")
     target.add_argument("--apply", action="store_true", help="create the Reassignment in Kubernetes")
@@ -135,6 +139,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         metrics=metrics,
         bootstrap=args.bootstrap,
         capacity_bytes=args.capacity,
+        weights=dict(args.weight),
         horizon_s=args.horizon,
         out=args.out,
         report=args.report,
@@ -198,6 +203,14 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or '"' in value or "\\" in value:
         raise argparse.ArgumentTypeError(f"{text!r} is not a label such as namespace=kafka")
     return name, value
+
+
+def weight(text: str) -> tuple[str, int]:
+    """VOLUME=PERCENT."""
+    found = re.fullmatch(r"([a-z0-9](?:[-a-z0-9]*[a-z0-9])?)=(\d{1,3})", text)
+    if not found or not 1 <= int(found[2]) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a weight such as disk-2=50")
+    return found[1], int(found[2])
 
 
 def duration(text: str) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_planner import ClusterLoad, Plan, PlanOptions, plan_balance
 from ballast_rebalance import admin, metrics_source, proposal, report, worth
-from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity
+from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity, with_weights
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions, ProposalStore
@@ -39,6 +39,7 @@ class JobOptions:
     bootstrap: str | None = None
     client_options: Mapping[str, Any] = field(default_factory=dict)
     capacity_bytes: int | None = None
+    weights: Mapping[str, int] = field(default_factory=dict)
     horizon_s: float = 24 * 3_600.0
     out: Path | None = None
     report: Path | None = None
@@ -70,8 +71,10 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
         if options.capacity_bytes is not None:
             measured = with_capacity(measured, options.capacity_bytes)
         measured = replace(measured, lacks=(*measured.lacks, *shared_volumes(measured)))
+        if options.weights:
+            measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
-        plan = plan_balance(load, options.planning, spark_solver(spark))
+        plan = plan_balance(load, options.planning, spark_solver(spark, load))
         worth.require_worth(plan, options.threshold)
         return _propose(options, measured, load, plan, store)
     except Refusal as refusal:

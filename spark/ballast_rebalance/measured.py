@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -86,6 +86,24 @@ def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:
         row._replace(total_bytes=capacity_bytes, used_bytes=int(sums.get((row.broker, row.path), 0)))
         for row in measured.directories
     ]
+    return replace(measured, directories=directories)
+
+
+def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -> Measured:
+    """As if the directories of these volumes had only so many percent of their size.
+
+    A directory lies on a volume that is a part of its path, by itself or (where pods have no mounts of their own) with
+    the name of the broker's pod after it. A volume that no directory lies on is a Refusal: it is a slip of the pen.
+    """
+    directories, met = [], set()
+    for row in measured.directories:
+        parts = row.path.split("/")
+        volume = next((v for v in weights if v in parts or f"{v}-{cluster}-{row.broker}" in parts), None)
+        met.add(volume)
+        directories.append(row if volume is None else row.weighted(weights[volume]))
+    unknown = sorted(weights.keys() - met)
+    if unknown:
+        raise Refusal("CapacityUnknown", f"no directory lies on volume {unknown[0]}, which has a weight")
     return replace(measured, directories=directories)
 
 

@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ballast_planner import PlanOptions
-from ballast_planner.parallel import BrokerTask, Moves, SolveTasks, solve_in_turn, solve_task
+from ballast_planner import ClusterLoad, PlanOptions
+from ballast_planner.parallel import BrokerTask, Moves, SolveTasks, solve_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "replica long, directory long"
-# Below this, starting the tasks costs more than solving them here.
+# Below this, starting the tasks costs more than solving them here, and what is solved apart is not solved together.
 WORTH_SENDING_REPLICAS = 20_000
 
 
-def spark_solver(spark: SparkSession, worth_sending: int = WORTH_SENDING_REPLICAS) -> SolveTasks:
-    """A solver for `plan_balance`; small clusters are solved in the driver, with the same result."""
-
-    def solve(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
-        if not tasks or sum(task.replica.size for task in tasks) < worth_sending:
-            return solve_in_turn(tasks, options)
-        return _send(spark, tasks, options)
-
-    return solve
+def spark_solver(
+    spark: SparkSession, load: ClusterLoad, worth_sending: int = WORTH_SENDING_REPLICAS
+) -> SolveTasks | None:
+    """A solver for `plan_balance`; None where the planner rather solves the cluster as a whole, a small one exactly."""
+    if load.replicas.size.size < worth_sending:
+        return None
+    return lambda tasks, options: _send(spark, tasks, options) if tasks else []
 
 
 def _send(spark: SparkSession, tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:

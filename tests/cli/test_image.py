@@ -9,7 +9,7 @@ import pytest
 
 from ballast_cli import CommandError, image
 from ballast_cli.image_archive import write_archive, write_layer
-from ballast_cli.image_contents import ROOT, Flavour, content_key, source_files
+from ballast_cli.image_contents import ROOT, Flavour, content_key, source_files, split_lock
 
 
 @pytest.fixture
@@ -71,7 +71,19 @@ def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) 
         value = next(pair for pair in config["Env"] if pair.startswith(f"{setting}="))
         assert value in text
     assert f"USER {config['User']}" in text
+    assert all(line in text for line in flavour.command.splitlines() if line.startswith("exec") or "case" in line)
     assert "ARG BASE=" in text
+
+
+def test_what_is_published_without_a_wheel_is_told_apart_with_its_hashes() -> None:
+    lock = (
+        "# about\npyspark==4.3.0 \\\n    --hash=sha256:aa\npytz==1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+    )
+    from_sdist, from_wheel = split_lock(lock)
+    assert from_sdist == "pyspark==4.3.0 \\\n    --hash=sha256:aa\n"
+    assert from_wheel == "# about\npytz==1 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+    locked = "".join((ROOT / "requirements" / f"{name}.lock").read_text() for name in Flavour.SPARK.locks)
+    assert split_lock(locked)[0].startswith("pyspark==")
 
 
 def test_another_source_is_another_image() -> None:

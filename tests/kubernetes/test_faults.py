@@ -5,7 +5,6 @@ Nothing that was acknowledged with acks=all may be lost, no produce call may fai
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,13 @@ from contextlib import contextmanager
 import pytest
 from e2e.kubernetes.load import Account, load
 from e2e.kubernetes.story import until_in_sync
-from e2e.kubernetes.world import CLUSTER, TRY, World, topic
+from e2e.kubernetes.world import CLUSTER, World, topic
 
 pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(TRY not in os.environ, reason=f"not shown on a real Kubernetes yet; {TRY}=1 tries"),
+    # Clients whose connections are cut leave them to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 TOPIC = "faults"
 
@@ -61,6 +61,24 @@ def test_pods_killed(installed: World) -> None:
             installed.until_ready("kafkacluster", CLUSTER, 240)
             until_in_sync(installed)
     installed.say(f"two pods were killed without grace, one after the other; meanwhile {account}")
+
+
+@pytest.mark.spec("OPR-04")
+@pytest.mark.spec("OPR-45")
+def test_operator_away(installed: World) -> None:
+    """What it has made goes on without it; what was asked for meanwhile is done when it is back."""
+    with under_load(installed) as account:
+        installed.kubectl("scale", "deployment/ballast-operator", "--replicas=0")
+        name = "app.kubernetes.io/name=ballast-operator"
+        installed.until("the operator is gone", lambda: not installed.all("pods", name))
+        before = installed.pods()["demo-1"]["metadata"]["uid"]
+        installed.kubectl("delete", "pod", "demo-1", "--wait=false")
+        installed.until("another demo-1", lambda: _other_pod(installed, "demo-1", before))
+        until_in_sync(installed)
+        installed.apply(topic("asked-meanwhile", partitions=1, replicas=3))
+        installed.kubectl("scale", "deployment/ballast-operator", "--replicas=2")
+        installed.until_ready("kafkatopic", "asked-meanwhile")
+    installed.say(f"a pod came back and a topic was asked for while there was no operator; meanwhile {account}")
 
 
 @pytest.mark.spec("OPR-04")

@@ -239,6 +239,25 @@ def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api, namespace, pod
     eventually(lambda: api.get(pods)["items"] == [])
 
 
+@pytest.mark.spec("OPR-43")
+def test_no_pod_is_made_behind_one_that_lacks_a_claim_of_the_templates(api, namespace, pods):
+    """As the real controller does it."""
+    sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    how = {"updateStrategy": {"type": "OnDelete"}, "podManagementPolicy": "Parallel"}
+    api.post(sets, stateful_set(1, **how))
+    eventually(lambda: ready_names(api, pods) == ["s-0"])
+    api.delete(f"{sets}/s", {"propagationPolicy": "Orphan"})
+    body = stateful_set(2, **how)
+    (claim,) = body["spec"]["volumeClaimTemplates"]
+    body["spec"]["volumeClaimTemplates"] = [claim, claim | {"metadata": {"name": "more"}}]
+    api.post(sets, body)
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    eventually(lambda: "more-s-0" in [one["metadata"]["name"] for one in api.get(claims)["items"]])
+    assert [one["metadata"]["name"] for one in api.get(pods)["items"]] == ["s-0"]
+    api.delete(f"{pods}/s-0")
+    eventually(lambda: ready_names(api, pods) == ["s-0", "s-1"])
+
+
 def test_ordered_pods_start_one_after_another(api, namespace, pods):
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     api.post(sets, stateful_set(3))

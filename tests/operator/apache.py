@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class ApacheKafka:
-    """Brokers 0..n-1, each with several log directories; the first one is the controller."""
+    """Brokers 0..n-1, each with several log directories; the first one is the controller.
+
+    `protocols` names further listeners and their security protocols, `settings` what these need; `format_options` are
+    given to Kafka's tool that formats the directories.
+    """
 
     directory: Path
     brokers: int = 3
@@ -38,6 +43,10 @@ class ApacheKafka:
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     controller_port: int = 0
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    format_options: tuple[str, ...] = ()
+    listeners: dict[int, dict[str, int]] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
@@ -49,8 +58,10 @@ class ApacheKafka:
     def start(self) -> None:
         *self.ports, self.controller_port = free_ports(self.brokers + 1)
         for broker in range(self.brokers):
+            self.listeners[broker] = dict(zip(self.protocols, free_ports(len(self.protocols)), strict=True))
             self._write_properties(broker)
-            self._run("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties(broker)))
+            where = ("-t", CLUSTER_ID, "-c", str(self._properties(broker)))
+            self._run("kafka.tools.StorageTool", "format", *where, *self.format_options)
         for broker in range(self.brokers):
             self.start_broker(broker)
         deadline = time.monotonic() + START_SECONDS
@@ -78,14 +89,20 @@ class ApacheKafka:
 
     def _write_properties(self, broker: int) -> None:
         roles = "broker,controller" if broker == 0 else "broker"
-        listeners = f"PLAINTEXT://127.0.0.1:{self.ports[broker]}"
+        advertised = f"PLAINTEXT://127.0.0.1:{self.ports[broker]}" + "".join(
+            f",{name}://127.0.0.1:{port}" for name, port in self.listeners[broker].items()
+        )
+        listeners = advertised
         if broker == 0:
             listeners += f",CONTROLLER://127.0.0.1:{self.controller_port}"
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.protocols}
         settings = {
             "node.id": broker,
             "process.roles": roles,
             "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": ",".join(f"{name}:{one}" for name, one in protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"0@127.0.0.1:{self.controller_port}",
             "log.dirs": ",".join(self.log_dir(broker, index) for index in range(self.log_dirs)),
@@ -95,6 +112,7 @@ class ApacheKafka:
             "replica.lag.time.max.ms": 3000,
             "broker.session.timeout.ms": 6000,
             "log.index.size.max.bytes": 65536,
+            **self.settings,
         }
         self._properties(broker).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 

@@ -20,18 +20,18 @@ from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import health
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
-from ballast_operator.status import CLUSTER, REASSIGNMENT, SHARED, TOPIC, Reason
+from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
 from ballast_planner import Plan
 
 pytestmark = pytest.mark.spec("OPR-02")
 ROOT = Path(__file__).parents[2]
-TABLES = {"SHARED": SHARED, "TOPIC": TOPIC, "REASSIGNMENT": REASSIGNMENT, "CLUSTER": CLUSTER}
+TABLES = {"SHARED": SHARED, "TOPIC": TOPIC, "REASSIGNMENT": REASSIGNMENT, "CLUSTER": CLUSTER, "EVENTS": EVENTS}
 SOURCES = [path for path in (ROOT / "operator" / "ballast_operator").rglob("*.py") if path.name != "status.py"]
 TESTS = list((ROOT / "tests" / "operator").rglob("test_*.py"))
 
@@ -56,6 +56,21 @@ def test_the_code_gives_no_reason_that_the_table_does_not_have() -> None:
     for name, table in TABLES.items():
         named = {one for path in SOURCES for one in re.findall(rf'\b{name}\["(\w+)"\]', path.read_text())}
         assert named <= table.keys()
+
+
+def test_no_event_has_words_of_its_own() -> None:
+    """A reason written beside the table would be in no page that a person can look it up in."""
+    calls = [one for path in SOURCES for one in re.findall(r"events\.send\((.*?)\)\n", path.read_text(), re.DOTALL)]
+    assert len(calls) >= 5
+    assert [call for call in calls if not re.search(r"\.reason\b|\.phase\b", call)] == []
+
+
+def test_every_reason_has_a_row_in_the_page_and_every_stalled_one_says_what_to_do() -> None:
+    page = reasons_page()
+    every = [reason for table in TABLES.values() for reason in table.values()]
+    assert [reason.name for reason in every if not re.search(rf"^\| {reason.name}[ |]", page, re.MULTILINE)] == []
+    ended = {"Cancelled"}  # somebody wanted that; nothing is left to do
+    assert [reason.name for reason in every if reason.stalled and not reason.advice and reason.name not in ended] == []
 
 
 # Topics.
@@ -138,6 +153,33 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     verdict = await managed._claims(scene)
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+
+
+def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedScene]:
+    subject = cluster(**spec)
+    managed = ManagedCluster(subject.key, SimpleNamespace(api=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
+    managed._kube = kube
+    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_pod_on_a_node_that_does_not_answer_is_left_alone_and_the_taint_is_named() -> None:
+    ending = PodFacts("demo-1", "uid", 1, node="worker-3", deleting_since=NOW)
+    managed, scene = managed_with(KubeFacts(exists=True, replicas=3, pods={1: ending}))
+    verdict = managed.explain(scene.cluster)
+    assert verdict is not None
+    assert verdict.reason == "NodeLost"
+    assert "kubectl taint nodes worker-3 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in verdict.message
+
+
+@pytest.mark.spec("OPR-40")
+def test_brokers_without_a_rack_are_named_and_why() -> None:
+    pod = PodFacts("demo-0", "uid", 0, ready=True, node="worker-1")
+    managed, scene = managed_with(KubeFacts(exists=True, pods={0: pod}), rack={"topologyKey": "zone"})
+    managed._objects.nodes = {"worker-1": NodeFacts("worker-1", error="nodes is forbidden")}
+    verdict = managed._racks(scene)
+    assert verdict is not None
+    assert (verdict.reason, "nodes is forbidden" in verdict.message) == ("RackUnknown", True)
 
 
 @pytest.mark.timeout(120)

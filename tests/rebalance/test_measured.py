@@ -12,7 +12,15 @@ from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measured_of
 from ballast_rebalance.forecast import predict_sizes
-from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal, check, shared_volumes, with_capacity
+from ballast_rebalance.measured import (
+    REPLICA_COLUMNS,
+    Measured,
+    Refusal,
+    check,
+    shared_volumes,
+    with_capacity,
+    with_weights,
+)
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -154,3 +162,18 @@ def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -
     with pytest.raises(Refusal) as caught:
         measured_of(topics, brokers, log_dirs, 0.0, 70)
     assert caught.value.reason == "ReassignmentInProgress"
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_volume_with_half_the_weight_is_kept_half_as_full() -> None:
+    full = measured()
+    names = sorted({row.path for row in full.directories})
+    light = names[-1].rsplit("/", 1)[-1]
+    assert light in names[-1].split("/")
+    half = with_weights(full, {light: 50}, "demo")
+    assert {r.total_bytes / f.total_bytes for r, f in zip(half.directories, full.directories, strict=True)} == {0.5, 1}
+    assert [row.used_bytes for row in half.directories] == [row.used_bytes for row in full.directories]
+    with pytest.raises(Refusal, match="no directory lies on volume elsewhere"):
+        with_weights(full, {"elsewhere": 50}, "demo")
+    embedded = replace(full, directories=[Directory(2, "/data/claims/slow-demo-2/data", 1_000, 0)])
+    assert with_weights(embedded, {"slow": 20}, "demo").directories[0].total_bytes == 200

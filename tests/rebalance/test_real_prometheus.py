@@ -106,7 +106,7 @@ def test_executors_find_what_the_driver_finds(spark: SparkSession, options: JobO
     from ballast_rebalance.solve import spark_solver
 
     load = measure(spark, options).load()
-    sent = plan_balance(load, PlanOptions(), spark_solver(spark, worth_sending=0))
+    sent = plan_balance(load, PlanOptions(), spark_solver(spark, load, worth_sending=0))
     assert sent.moves
     assert plan_hash(sent) == plan_hash(plan_balance(load, PlanOptions(), solve_in_turn))
 

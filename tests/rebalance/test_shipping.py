@@ -65,6 +65,15 @@ def test_a_cron_job_runs_the_job_in_one_pod() -> None:
     assert (args.throttle_network, args.throttle_disk, args.horizon) == ("50Mi", None, 43_200.0)
 
 
+@pytest.mark.spec("OPR-40")
+def test_the_job_is_told_the_weights_of_volumes() -> None:
+    volumes = [{"name": "a", "size": "10Gi"}, {"name": "slow-1", "size": "10Gi", "weight": 40}]
+    found = rebalance_object(cluster(JOB, volumes=volumes))
+    assert found is not None
+    args = parsed(found["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert command.job_options(args).weights == {"slow-1": 40}
+
+
 @pytest.mark.spec("REB-01")
 def test_watch_is_one_deployment_that_serves_its_metrics() -> None:
     found = rebalance_object(cluster(JOB | {"run": "Watch"}))

@@ -161,14 +161,17 @@ def produce(watched: Watched, sizes: dict[int, int]) -> None:
 
 
 def skew(watched: Watched, heavy: int) -> None:
-    """Much data into the partitions of the first volume of each broker, most of all on broker 0."""
+    """Much data into the partitions of the first volume of each broker, most of all on broker 0.
+
+    No two partitions are alike: the search of the optimum would try all ways to exchange them.
+    """
     favoured: dict[int, str | None] = {}
     sizes = {}
     for replica, log in sorted(watched.world.view().logs.items()):
         if replica.topic == TOPIC:
             place = favoured.setdefault(replica.broker, log.path)
             large = 2 * heavy if replica.broker == 0 else heavy
-            sizes[replica.partition] = large + replica.partition * 100_000 if log.path == place else MIB // 2
+            sizes[replica.partition] = (large if log.path == place else MIB // 5) + replica.partition * 70_000
     produce(watched, sizes)
 
 

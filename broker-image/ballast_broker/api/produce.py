@@ -308,9 +308,12 @@ class Produce:
             left -= 1
             if reply.done():
                 return
+            if future.cancelled():  # the broker ends
+                reply.cancel()
+                return
             try:
                 outcome = future.result()
-            except (Exception, asyncio.CancelledError) as error:
+            except Exception as error:
                 reply.set_exception(ConnectionAbortedError(f"a produce was not finished: {error!r}"))
                 return
             if isinstance(outcome, ErrorCode):

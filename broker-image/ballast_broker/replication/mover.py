@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 TAIL_READ_BYTES = 1_048_576
 SEGMENT_PIECE_BYTES = 16 * 1_048_576
+# Of the segment that is written to, less than this is read and appended: that takes fewer steps.
+SMALLEST_COPY_BYTES = 65_536
 LONGEST_WAIT_S = 1.0
 # How many ended moves are remembered for those who ask how it went.
 REMEMBERED = 1_000
@@ -135,9 +137,13 @@ class Movers:
         source = replica.online_log()
         if topic_partition not in self._logs.future_logs:
             self._logs.create_future(topic_partition, destination)
+        future = self._logs.future_logs[topic_partition]
         move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, self._clock.monotonic())
+        agreed = adoption.common_end(source, future)
+        if agreed < future.end_offset:  # the current log lost more in a crash, or was cut before that
+            move.note_truncation(agreed)
         source.cleaning_paused += 1
-        self._logs.future_logs[topic_partition].cleaning_paused += 1
+        future.cleaning_paused += 1
         replica.truncated.append(move.note_truncation)
         self.moves[topic_partition] = move
         self._replicas[topic_partition] = replica
@@ -211,9 +217,10 @@ class Movers:
     async def step(self, mover: Mover, move: Move) -> None:
         replica = self._replicas[move.topic_partition]
         source, future = replica.online_log(), self._logs.future_logs[move.topic_partition]
-        step = next_step(move, position(source, future))
+        at = position(source, future)
+        step = next_step(move, at)
         if step in (Step.COPY_SEGMENT, Step.COPY_TAIL):
-            await self._copy(mover, move, source, future, step)
+            await self._copy(mover, move, source, future, step, at.left_bytes)
         elif step is Step.ASK:
             self._ask(mover, move)
         elif step is Step.FLUSH:
@@ -229,12 +236,12 @@ class Movers:
         else:
             await mover.wait(LONGEST_WAIT_S)
 
-    async def _copy(self, mover: Mover, move: Move, source: Log, future: Log, step: Step) -> None:
+    async def _copy(self, mover: Mover, move: Move, source: Log, future: Log, step: Step, left_bytes: int) -> None:
         if self.rate.exceeded():
             await mover.wait(self.rate.wait_s())
             return
-        self._check_convergence(mover, move, source, future)
-        wanted = self.rate.largest_read(SEGMENT_PIECE_BYTES if step is Step.COPY_SEGMENT else TAIL_READ_BYTES)
+        self._check_convergence(mover, move, left_bytes)
+        wanted = self._piece_bytes() if step is Step.COPY_SEGMENT else self.rate.largest_read(TAIL_READ_BYTES)
         if not self.has_room(move, wanted):
             move.paused = f"{move.destination} would have less than its reserve left"
             move.convergence.interrupted()
@@ -245,19 +252,22 @@ class Movers:
         else:
             await self._copy_tail(move, source, future, wanted)
 
-    def _check_convergence(self, mover: Mover, move: Move, source: Log, future: Log) -> None:
-        left = position(source, future).left_bytes
-        gained = move.convergence.observe(self._clock.monotonic(), left)
+    def _piece_bytes(self) -> int:
+        """Large only where nobody counts."""
+        return self.rate.largest_read(TAIL_READ_BYTES if self.rate.limited else SEGMENT_PIECE_BYTES)
+
+    def _check_convergence(self, mover: Mover, move: Move, left_bytes: int) -> None:
+        gained = move.convergence.observe(self._clock.monotonic(), left_bytes)
         if gained is None:
             return
         if not gained and not move.not_converging:
-            log.warning("the move of %s does not converge: %d bytes are left", move.topic_partition, left)
+            log.warning("the move of %s does not converge: %d bytes are left", move.topic_partition, left_bytes)
         move.not_converging = not gained
         if not gained:
             mover.queue.defer(move)
 
     async def _copy_segment(self, mover: Mover, move: Move, source: Log, future: Log) -> None:
-        """A whole sealed segment, in pieces; the future log has it when all of it is there."""
+        """What is left of a segment, in pieces; the future log has it when all of it is there."""
         copy = adoption.SegmentCopy(source, future)
         adopted = False
         try:
@@ -267,16 +277,11 @@ class Movers:
                 elif not self.has_room(move, SEGMENT_PIECE_BYTES):
                     await mover.wait(LONGEST_WAIT_S)
                 else:
-                    size = await self._threads.run(copy.piece(self.rate.largest_read(SEGMENT_PIECE_BYTES)))
-                    self.rate.record(size)
-                    move.copied_bytes += size
-                if move.ended:
-                    return
-                if move.cut_at is not None:
-                    future.truncate_to(future.end_offset)
+                    await self._copy_piece(move, copy)
+                if await self._is_void(move, copy):
                     return
             await self._threads.run(copy.finish_files)
-            if move.ended or move.cut_at is not None:
+            if await self._is_void(move, copy):
                 return
             copy.adopt()
             adopted = True
@@ -285,16 +290,37 @@ class Movers:
                 copy.close()
         await mover.sync_in_background(self._threads, copy)
 
+    async def _copy_piece(self, move: Move, copy: SegmentCopy) -> None:
+        wanted = min(self._piece_bytes(), copy.left_bytes)
+        self.rate.record(wanted)  # before it is written, so that other movers wait meanwhile
+        size = await self._threads.run(copy.piece(wanted))
+        move.copied_bytes += size
+        if size < wanted and not move.ended and move.cut_at is None:
+            raise OSError(f"{move.source}: a segment of {move.topic_partition} is shorter than it was")
+
+    async def _is_void(self, move: Move, copy: SegmentCopy) -> bool:
+        """Whether the move ended meanwhile, or the source was cut before the end of what is copied."""
+        if move.ended:
+            return True
+        if move.cut_at is None or move.cut_at >= copy.end_offset:
+            return False
+        await self._threads.run(copy.give_up)
+        return True
+
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
         start = future.log_end_offset
         piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
+        self.rate.record(piece.size)  # before it is written, so that other movers wait meanwhile
         try:
             data = await self._threads.run(piece.read)
+        except OSError:
+            if move.cut_at is None:
+                raise
+            return
         finally:
             piece.release()
         if move.ended or move.cut_at is not None or future.log_end_offset != start:
             return
-        self.rate.record(len(data))
         move.copied_bytes += len(data)
         future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)
@@ -359,16 +385,14 @@ class Movers:
 
 def position(source: Log, future: Log) -> Position:
     end = future.log_end_offset
-    at_sealed, left = False, 0
+    by_file, left = False, source.size_bytes
     if end >= source.bases[0]:
         number = source.segment_number(end)
         segment = source.segments[number]
         partial = future.active.size if future.active.base_offset == segment.base_offset else 0
         left = sum(later.size for later in source.segments[number:]) - partial
-        at_sealed = segment.base_offset == end == future.active.base_offset and segment is not source.active
-        at_sealed = at_sealed and not future.active.size
-    else:
-        left = source.size_bytes
+        sealed = segment is not source.active
+        by_file = (sealed or left >= SMALLEST_COPY_BYTES) and adoption.continues_by_file(source, future)
     return Position(
-        adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), at_sealed
+        adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), by_file
     )

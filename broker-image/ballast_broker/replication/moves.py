@@ -103,7 +103,7 @@ class Convergence:
 class Step(Enum):
     CUT = "cut the future log as the current one was"
     BEGIN = "the future log must begin where the current one does"
-    COPY_SEGMENT = "copy a sealed segment"
+    COPY_SEGMENT = "copy what is left of a segment, as bytes"
     COPY_TAIL = "copy some batches"
     ASK = "tell the controller, which may take its time"
     WAIT = "nothing to copy; the controller has not answered"
@@ -120,8 +120,8 @@ class Position:
     future_start: int
     future_end: int
     left_bytes: int
-    # The future log ends where a sealed segment of the source begins, with an empty last segment of its own.
-    at_sealed_segment: bool
+    # The future log's last file is the beginning of one of the source's, and it is worth while to copy what is left.
+    continues_file: bool
 
 
 def next_step(move: Move, at: Position) -> Step:
@@ -132,7 +132,7 @@ def next_step(move: Move, at: Position) -> Step:
     if move.stage is Stage.AGREED and move.flushed and at.left_bytes <= FINAL_PIECE_BYTES:
         return Step.SWAP
     if at.future_end < at.source_end:
-        return Step.COPY_SEGMENT if at.at_sealed_segment else Step.COPY_TAIL
+        return Step.COPY_SEGMENT if at.continues_file else Step.COPY_TAIL
     if not move.told_controller:
         return Step.ASK
     if move.stage is Stage.AGREED:

@@ -1,8 +1,9 @@
 """How a future log comes to have what the current one has, faster than by appending batch after batch.
 
-A sealed segment is copied as files (log, indexes, the producers' state at its end) and then adopted as a whole; what
-follows goes through `append_as_follower`, rolled where the current log rolled. Part of `Log`: the loop thread only,
-except `SegmentCopy.piece` and `finish_files`, which run in a thread while nobody else writes to the future log.
+What is left of a segment is copied as bytes, its indexes and the producers' state with it, and then adopted as a whole:
+a sealed segment to its end, the active one up to where it ends when the copy begins. The little that follows goes
+through `append_as_follower`, rolled where the current log rolled. Part of `Log`: the loop thread only, except
+`SegmentCopy.piece`, `finish_files` and `sync`, which run in a thread while nobody else writes to the future log.
 A crash in between leaves a future log that loads like any other after an unclean stop.
 """
 
@@ -12,8 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk, File
+from ballast_broker.storage import lookup
 from ballast_broker.storage.epochs import LeaderEpochs
-from ballast_broker.storage.producer_snapshots import snapshot_path
+from ballast_broker.storage.index import SparseIndex
+from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -32,32 +35,73 @@ def beginning(source: Log) -> int:
     return source.bases[0]
 
 
+def common_end(source: Log, future: Log) -> int:
+    """Up to where a future log that was there before has what the current one has, by their leader epochs."""
+    end = future.end_offset
+    for epoch, start_offset in reversed(future.epochs.entries):
+        known, known_end = source.epoch_end_offset(epoch)
+        if known == epoch:
+            return min(end, known_end)
+        end = start_offset  # the current log knows nothing of that leader
+    return min(end, source.end_offset)
+
+
+def continues_by_file(source: Log, future: Log) -> bool:
+    """Whether the future log's last segment is the beginning of the same file in the source, byte for byte."""
+    end, written = future.end_offset, future.active
+    segment = source.segments[source.segment_number(end)]
+    if segment.base_offset != written.base_offset or segment.size <= written.size:
+        return False
+    if not written.size:
+        return end == segment.base_offset
+    return lookup.locate(source, end) == (segment, written.size)
+
+
 class SegmentCopy:
-    """One sealed segment on its way: the one that begins where the future log ends, whose last segment is empty."""
+    """What is left of one segment on its way to a future log that continues it; the log ends at `end_offset` then."""
 
     def __init__(self, source: Log, future: Log) -> None:
         number = source.segment_number(future.end_offset)
         self._segment: Segment = source.segments[number]
-        self._next_offset = source.bases[number + 1]
+        self._sealed = self._segment is not source.active
+        self.end_offset = source.bases[number + 1] if self._sealed else source.end_offset
         self._source = source
         self._future = future
         self._disk = source.context.disk
-        self._position = 0
+        self._start = self._position = future.active.size
+        self._end = self._segment.size
+        self._whole = self._sealed and not self._start
+        # What the source knows at this end, which it will have passed when the copy is done.
+        self._producers = None if self._sealed else source.producers.render()
+        self._index_tails: list[_IndexTail] = []
+        if not self._whole:
+            self._max_timestamp = lookup.trusting_index(source, self._segment, self._segment.largest_timestamp)
+            self._offset_of_max_timestamp = self._segment.offset_of_max_timestamp
+            self._bytes_since_index_entry = self._segment.bytes_since_index_entry
+            self._index_tails = self._look_at_indexes()
+        future.invalidate_write_state()
         self._from: File = self._disk.open(self._segment.path(), writable=False)
         self._to: File = self._disk.open(future.active.path(), create=True)
 
+    def _look_at_indexes(self) -> list[_IndexTail]:
+        segment, target = self._segment, self._future.active
+        offsets, times = segment.offset_index, segment.time_index
+        latest = target.time_index.last()
+        return [
+            _IndexTail(offsets, offsets.floor(self._start - 1, column=1) + 1, target.offset_index),
+            _IndexTail(times, times.floor(latest[0] if latest else -1) + 1, target.time_index),
+        ]
+
     @property
     def left_bytes(self) -> int:
-        return self._segment.size - self._position
+        return self._end - self._position
 
     def piece(self, size: int) -> Callable[[], int]:
-        """What copies the next `size` bytes at most; answers how many it were."""
+        """What copies the next `size` bytes at most; answers how many it were: fewer where the source was cut."""
 
         def copy() -> int:
             wanted = min(size, self.left_bytes)
             copied = self._disk.copy_range(self._from, self._position, self._to, self._position, wanted)
-            if copied != wanted:
-                raise OSError(f"{self._segment.path()} is shorter than it was")
             self._position += copied
             return copied
 
@@ -65,46 +109,101 @@ class SegmentCopy:
 
     def finish_files(self) -> None:
         """The small files beside the log. All of them are flushed with the future log before it serves."""
-        self._to.truncate(self._segment.size)
+        if self._to.size() != self._end:  # it would wait for what is being written
+            self._to.truncate(self._end)
         target = self._future.active
-        for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-            _copy_small(self._disk, self._segment.path(kind), target.path(kind))
-        _copy_small(
-            self._disk,
-            snapshot_path(self._source.folder, self._next_offset),
-            snapshot_path(self._future.folder, self._next_offset),
-        )
+        for tail in self._index_tails:
+            tail.copy()
+        if self._whole:
+            for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                _copy_small(self._disk, self._segment.path(kind), target.path(kind))
+        if self._sealed:
+            _copy_small(self._disk, self._segment.path(TRANSACTION_INDEX_SUFFIX), target.path(TRANSACTION_INDEX_SUFFIX))
+            _copy_small(
+                self._disk,
+                snapshot_path(self._source.folder, self.end_offset),
+                snapshot_path(self._future.folder, self.end_offset),
+            )
 
     def sync(self) -> None:
         self._to.sync()
 
+    def give_up(self) -> None:
+        """What the source was cut behind must not be found by a start: it would look like more of the log."""
+        self._to.truncate(self._start)
+
     def adopt(self) -> None:
-        """From now on the segment belongs to the future log."""
-        future, segment, end = self._future, self._segment, self._next_offset
-        old = future.active
-        old.close()
+        """From now on the bytes belong to the future log."""
+        future, end = self._future, self.end_offset
+        if self._whole:
+            self._adopt_segment()
+        else:
+            self._extend_segment()
+        future.size_bytes += self._end - self._start
+        future.end_offset = end
+        future.known_positions.clear()
+        _take_over_epochs(future, [entry for entry in self._source.epochs.entries if entry[1] < end])
+        self._adopt_producers()
+        if self._whole:
+            future.new_segment(end)
+        future.invalidate_write_state()
+        roll_with(self._source, future)
+
+    def _adopt_segment(self) -> None:
+        future, segment = self._future, self._segment
+        future.active.close()
         adopted = Segment(
-            self._disk, future.context.open_files, future.folder, segment.base_offset, segment.size,
+            self._disk, future.context.open_files, future.folder, segment.base_offset, self._end,
             segment.index_size_limit,
         )  # fmt: skip
         adopted.created_ms = segment.created_ms
         adopted.first_timestamp = segment.first_timestamp
         future.segments = [*future.segments[:-1], adopted]
-        future.size_bytes += segment.size
-        future.end_offset = end
-        future.epochs = LeaderEpochs([entry for entry in self._source.epochs.entries if entry[1] < end])
-        future.epochs.changed = True
-        future.write_epochs()
-        if self._disk.exists(snapshot_path(future.folder, end)):
+
+    def _extend_segment(self) -> None:
+        target = self._future.active
+        for tail in self._index_tails:
+            tail.adopt()
+        if not self._start:
+            target.first_timestamp = self._segment.first_timestamp
+        target.max_timestamp = self._max_timestamp
+        target.offset_of_max_timestamp = self._offset_of_max_timestamp
+        target.bytes_since_index_entry = self._bytes_since_index_entry
+        target.size = self._end
+
+    def _adopt_producers(self) -> None:
+        future, end = self._future, self.end_offset
+        if self._producers is not None:
+            future.producers.load(self._producers, end)
+        elif self._disk.exists(snapshot_path(future.folder, end)):
             future.snapshots.offsets = sorted({*future.snapshots.offsets, end})
             future.snapshots.load(future.producers, end)
+        if future.producers.map_end_offset < end:
+            replay(future.producers, future.segments, end)
         future.producers.map_end_offset = end
-        future.new_segment(end)
-        future.invalidate_write_state()
 
     def close(self) -> None:
         self._from.close()
         self._to.close()
+
+
+class _IndexTail:
+    """The entries of the source's index for what is copied: written behind those that the future log has."""
+
+    def __init__(self, source: SparseIndex, first: int, target: SparseIndex) -> None:
+        source.spill()
+        target.spill()
+        self._source = source
+        self._first = first
+        self._count = source.count - first
+        self._target = target
+        self._at = target.count
+
+    def copy(self) -> None:
+        self._target.write_encoded(self._at, self._source.read_encoded(self._first, self._count))
+
+    def adopt(self) -> None:
+        self._target.stored(self._at + self._count)
 
 
 def _copy_small(disk: Disk, source: str, target: str) -> None:
@@ -132,9 +231,7 @@ def roll_with(source: Log, future: Log) -> None:
 
 def take_over_state(source: Log, future: Log) -> None:
     """What does not follow from the records alone; both logs end at the same offset."""
-    future.epochs = LeaderEpochs(source.epochs.entries)
-    future.epochs.changed = True
-    future.write_epochs()
+    _take_over_epochs(future, source.epochs.entries)
     if len(source.producers) or len(future.producers):
         future.producers.load(source.producers.render(), source.end_offset)
     future.producers.map_end_offset = future.end_offset
@@ -142,6 +239,14 @@ def take_over_state(source: Log, future: Log) -> None:
     future.update_high_watermark(source.high_watermark)
     if source.start_offset > future.start_offset:
         future.advance_log_start_offset(source.start_offset)
+
+
+def _take_over_epochs(future: Log, entries: list[tuple[int, int]]) -> None:
+    """Written only where they differ: replacing a file may wait for the disk, and appends wait with it."""
+    if future.epochs.entries != entries:
+        future.epochs = LeaderEpochs(entries)
+        future.epochs.changed = True
+    future.write_epochs()
 
 
 def cannot_write(disk: Disk, directory: str) -> bool:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ballast_broker.seams import Bytes, DiskUsage, File
-from ballast_broker.storage.page_cache import Range, absent_ranges, give_back, within, write_back
+from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within, write_back
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
+OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
 
 
 class RealMappedFile:
@@ -163,7 +164,7 @@ class RealDisk:
             os.close(descriptor)
 
     def waits(self) -> int:
-        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return resource.getrusage(OF_THREAD).ru_nvcsw
 
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -197,6 +198,7 @@ class RealDisk:
         if isinstance(source, RealFile) and isinstance(target, RealFile):
             source.look_at_cache()
             copied = self._copy(source, source_position, target, target_position, size)
+            begin_writing(target._descriptor, target_position, copied)
             source.copied_to(target, source_position, target_position, copied)
             return copied
         return self._copy(source, source_position, target, target_position, size)

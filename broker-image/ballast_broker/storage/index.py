@@ -119,6 +119,32 @@ class SparseIndex:
         self.drop_cache()
         self.trim()
 
+    # As bytes, for a log that takes over entries of another one. Both indexes are spilled; any thread.
+
+    def read_encoded(self, first: int, count: int) -> bytes:
+        size = self._entry.size
+        file = self._disk.open(self._path(), writable=False)
+        try:
+            data = file.pread(count * size, first * size)
+        finally:
+            file.close()
+        if len(data) != count * size:
+            raise CorruptFile(f"{self._path()} is shorter than it was")
+        return data
+
+    def write_encoded(self, first: int, data: bytes) -> None:
+        """They do not count before `stored` is called."""
+        file = self._disk.open(self._path(), create=True)
+        try:
+            file.pwrite(data, first * self._entry.size)
+        finally:
+            file.close()
+
+    def stored(self, count: int) -> None:
+        """So many entries are on file now. Loop thread."""
+        self._stored = count
+        self.drop_cache()
+
     def drop_cache(self) -> None:
         self._page = []
 

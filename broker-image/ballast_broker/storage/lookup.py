@@ -22,7 +22,7 @@ _KNOWN_POSITIONS = 16
 _T = TypeVar("_T")
 
 
-def _trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
+def trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
     """Ask; if the index turns out to be wrong or missing, build it again and ask once more."""
     try:
         return ask()
@@ -48,7 +48,7 @@ def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
             continue
         if offset <= segment.base_offset:
             return segment, 0
-        found = _trusting_index(log, segment, lambda segment=segment: segment.find(offset))  # type: ignore[misc]
+        found = trusting_index(log, segment, lambda segment=segment: segment.find(offset))  # type: ignore[misc]
         if found is not None:
             return segment, found[0]
     return None
@@ -78,7 +78,7 @@ def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, i
     known = log.known_positions.get(upper_offset)
     if known is not None and known[0] is segment:
         return known[1], upper_offset
-    found = _trusting_index(log, segment, lambda: segment.find(upper_offset))
+    found = trusting_index(log, segment, lambda: segment.find(upper_offset))
     if found is None:
         return segment.size, segment_end
     if found[1].base_offset < upper_offset:  # the batch lies across the limit: it is not readable yet
@@ -91,7 +91,7 @@ def _cut(
     log: Log, segment: Segment, position: int, max_bytes: int, min_one: bool, end: int, next_offset: int
 ) -> tuple[int, int]:
     """The last boundary within `max_bytes`; at least one batch if `min_one`."""
-    boundary = _trusting_index(log, segment, lambda: segment.boundary_before(position + max_bytes))
+    boundary = trusting_index(log, segment, lambda: segment.boundary_before(position + max_bytes))
     if boundary is not None and boundary[0] > position:
         return boundary
     if not min_one:
@@ -104,9 +104,9 @@ def _cut(
 
 def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | None:
     for segment in log.segments:
-        if not segment.size or _trusting_index(log, segment, segment.largest_timestamp) < timestamp:
+        if not segment.size or trusting_index(log, segment, segment.largest_timestamp) < timestamp:
             continue
-        found = _trusting_index(log, segment, lambda segment=segment: _in_segment(log, segment, timestamp))  # type: ignore[misc]
+        found = trusting_index(log, segment, lambda segment=segment: _in_segment(log, segment, timestamp))  # type: ignore[misc]
         if found is not None:
             return found
     return None
@@ -146,7 +146,7 @@ def offset_of_max_timestamp(log: Log) -> tuple[int, int, int] | None:
     for segment in log.segments:
         if not segment.size:
             continue
-        largest = _trusting_index(log, segment, segment.largest_timestamp)
+        largest = trusting_index(log, segment, segment.largest_timestamp)
         if largest >= 0 and (best is None or largest > best.max_timestamp):
             best = segment
     if best is None:

@@ -1,4 +1,4 @@
-"""Which pages of a file the kernel holds in memory, and giving back those that only a copy has brought there.
+"""Which pages of a file the kernel holds in memory, giving back those that only a copy has brought there, and writing.
 
 A move reads and writes much that nobody else wants; without this it would push out what readers need. Any thread;
 nothing here touches a page, so a failing disk cannot answer with a signal. Where the kernel does not tell, nothing is
@@ -16,6 +16,8 @@ Range = tuple[int, int]  # first byte, end; both at page boundaries except for t
 PAGE = mmap.PAGESIZE
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_begin_writing = getattr(_libc, "sync_file_range", None)  # Linux alone has it
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 def absent_ranges(descriptor: int, size: int) -> list[Range]:
@@ -51,6 +53,12 @@ def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
     """The parts of the ranges that lie between the two."""
     cut = [(max(first, start), min(end, stop)) for start, stop in ranges if start < end and stop > first]
     return [(start, stop) for start, stop in cut if start < stop]
+
+
+def begin_writing(descriptor: int, first: int, size: int) -> None:
+    """The disk starts on these bytes now, so that a later sync has less to wait for. Only a hint."""
+    if _begin_writing is not None:
+        _begin_writing(descriptor, ctypes.c_int64(first), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def give_back(descriptor: int, ranges: Iterable[Range]) -> None:

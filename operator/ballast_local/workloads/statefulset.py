@@ -46,6 +46,9 @@ class StatefulSetController(Controller):
                 self._create(owner, pod_name, revision)
             if not parallel and (pod is None or not is_ready(pod)):
                 return
+            if pod is not None and not _has_claims(owner, pod):
+                # It wants to give the pod the claim, which nobody can, and gets no further: so does the real one.
+                return
         surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
         for pod_name in surplus:
             if not meta.is_deleting(pods[pod_name]):
@@ -131,6 +134,11 @@ class StatefulSetController(Controller):
             "collisionCount": 0,
         }
         self.client.set_status("statefulsets.apps", namespace, name, status)
+
+
+def _has_claims(owner: Obj, pod: Obj) -> bool:
+    volumes = {volume["name"] for volume in pod["spec"].get("volumes") or [] if "persistentVolumeClaim" in volume}
+    return all(claim["metadata"]["name"] in volumes for claim in owner["spec"].get("volumeClaimTemplates") or [])
 
 
 def _ordinal(pod_name: str) -> int:

@@ -14,7 +14,7 @@ from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, pat
 from ballast_operator.apply.writer import owner_reference
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP
-from ballast_operator.plan.kube import KubeFacts, PodFacts, kube_facts
+from ballast_operator.plan.kube import KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
 from ballast_operator.plan.managed import same_templates
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import Identity, Layout, new_identity, read_identity, write_identity
@@ -48,6 +48,7 @@ class KubeObjects:
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
         self._identity: Identity | None = None
+        self.nodes: dict[str, NodeFacts] = {}
 
     async def identity(self, cluster: KafkaCluster) -> Identity:
         """What the cluster was born with, made at its birth. It outlives the KafkaCluster as the claims do."""
@@ -76,7 +77,20 @@ class KubeObjects:
         label = f"{CLUSTER_LABEL}={cluster.meta.name}"
         found_pods = [pod async for pod in self._api.items(path_of("v1", "pods", namespace), label)]
         claims = [c async for c in self._api.items(path_of("v1", "persistentvolumeclaims", namespace), label)]
-        return kube_facts(cluster, stateful_set, found_pods, claims)
+        facts = kube_facts(cluster, stateful_set, found_pods, claims)
+        names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
+        self.nodes = {name: await self._node(name) for name in sorted(names_)}
+        return with_racks(cluster, facts, self.nodes)
+
+    async def _node(self, name: str) -> NodeFacts:
+        """Nodes belong to the whole cluster; reading them is a right that is given apart from the others."""
+        try:
+            found = await self._api.find(path_of("v1", "nodes", None, name))
+        except ApiError as error:
+            return NodeFacts(name, error=error.message)
+        if found is None:
+            return NodeFacts(name, error=f"node {name} does not exist")
+        return NodeFacts(name, found["metadata"].get("labels") or {})
 
     async def apply_layout(self, layout: Layout, kube: KubeFacts) -> None:
         """Bring all objects to the layout. The configuration comes before the pods that read it."""

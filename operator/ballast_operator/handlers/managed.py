@@ -21,14 +21,15 @@ from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
+from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import observe_broker_configs, observe_effective_config, observe_ongoing
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import failed_directories, health
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources import names, pods
-from ballast_operator.resources.layout import Identity
-from ballast_operator.resources.names import BROKER_ROLE
-from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
+from ballast_operator.resources.layout import Identity, Layout
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
+from ballast_operator.status import CLUSTER, EVENTS, SHARED, Verdict, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -84,8 +85,21 @@ class ManagedCluster:
         self._bootstrap = ",".join(f"{pod.address}:{port}" for pod in running) or None
         return self._bootstrap
 
+    def _lost(self) -> Verdict | None:
+        """A pod is never deleted by force: only a person can know that its node is off."""
+        for pod in plan.lost_pods(self._kube, seconds_of(self._shared.now())):
+            return CLUSTER["NodeLost"].says(pod=pod.name, since=pod.deleting_since, node=pod.node)
+        return None
+
+    def _racks(self, scene: Scene) -> Verdict | None:
+        lacking, error = plan.racks_unknown(scene.cluster, scene.kube, self._objects.nodes)
+        return CLUSTER["RackUnknown"].says(brokers=_ids(lacking), error=error) if lacking else None
+
     def explain(self, cluster: KafkaCluster) -> Verdict | None:
         """What Kubernetes knows about brokers that do not come up."""
+        lost = self._lost()
+        if lost is not None:
+            return lost
         troubled = [pod for pod in self._kube.pods.values() if pod.trouble is not None]
         if not troubled:
             return None
@@ -116,7 +130,7 @@ class ManagedCluster:
         grown = await self._claims(scene)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=self._retained(scene))
-        verdict = next((one for one in (*said, grown) if one is not None), None)
+        verdict = next((one for one in (self._lost(), *said, grown, self._racks(scene)) if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
         return verdict or self._health(scene), status
@@ -327,19 +341,32 @@ class ManagedCluster:
             return None
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         wanted = pods.revision(layout, BROKER_ROLE)
-        if all(pod.revision == wanted for pod in scene.kube.pods.values()):
-            return None
+        if not plan.outdated_brokers(scene.kube, wanted, scene.view):
+            return await self._roll_controllers(scene, layout)
         least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
         min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
-        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout.brokers)
+        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:
-                message = f"partitions without enough replicas are offline meanwhile: {_some(restart.unprotected)}"
-                self._shared.events.send(scene.cluster, "Warning", "Unprotected", message)
+                said = EVENTS["Unprotected"].says(
+                    node=f"broker {restart.broker}", partitions=_some(restart.unprotected)
+                )
+                self._shared.events.send(scene.cluster, "Warning", said.reason, said.message)
             await self._objects.restart(scene.cluster, scene.kube.pods[restart.broker])
-            return CLUSTER["Rolling"].says(broker=restart.broker, left=restart.left)
+            return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
         if restart.waits is not None:
-            return CLUSTER["RollWaits"].says(broker=restart.next, error=restart.waits)
+            return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
+        return None
+
+    async def _roll_controllers(self, scene: Scene, layout: Layout) -> Verdict | None:
+        """After the brokers, those of the controllers that have pods of their own."""
+        wanted = pods.revision(layout, CONTROLLER_ROLE)
+        restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.view.controller)
+        if restart.broker is not None:
+            await self._objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
+            return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)
+        if restart.waits is not None:
+            return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
         return None
 
     async def _tidy(self, scene: Scene) -> None:

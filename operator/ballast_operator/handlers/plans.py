@@ -21,9 +21,10 @@ from ballast_operator.model.reassignment import Phase, PlanStatus, Reassignment,
 from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, goal_of
+from ballast_operator.plan.load import undescribed_partitions
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
-from ballast_operator.plan.volumes import mounted_paths
+from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_operator.status import REASSIGNMENT, SHARED
 from ballast_planner import Move
 
@@ -106,9 +107,8 @@ class Plans:
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:
         reassignment = case.reassignment
-        undescribed = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
-        if undescribed:
-            error = f"brokers {undescribed} do not describe their directories"
+        error = _not_known(whole)
+        if error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
             return
         names = [source.config_map_ref.name for source in reassignment.spec.plan_from]
@@ -116,7 +116,8 @@ class Plans:
         try:
             cluster = self._shared.cache.clusters.get(self._cluster)
             paths = mounted_paths(cluster, whole) if cluster is not None else {}
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths))
+            weights = directory_weights(cluster, whole) if cluster is not None else {}
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
             return
@@ -146,6 +147,18 @@ class Plans:
     def _as_claimed(self, view: KafkaView) -> KafkaView:
         cluster = self._shared.cache.clusters.get(self._cluster)
         return as_claimed(cluster, view) if cluster is not None else view
+
+
+def _not_known(whole: KafkaView) -> str | None:
+    """What would have to be guessed for a plan."""
+    silent = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
+    if silent:
+        return f"brokers {silent} do not describe their directories"
+    sizeless = undescribed_partitions(whole)
+    if sizeless:
+        few = ", ".join(f"{each.topic}-{each.partition}" for each in sizeless[:5])
+        return f"no broker says how large {len(sizeless)} partitions are: {few}"
+    return None
 
 
 async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:

@@ -43,7 +43,7 @@ from ballast_operator.plan.moves import MoveState, State, between_brokers, direc
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
 from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_throttles
-from ballast_operator.status import Verdict, conditions, ready_condition
+from ballast_operator.status import EVENTS, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 from ballast_planner import Move
 
@@ -142,8 +142,8 @@ class ReassignmentHandler:
         marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
         tracked = next((mark for mark in GITOPS_MARKS if mark in marks), None)
         if tracked is not None:
-            message = f"ttlSecondsAfterFinished is ignored, since {tracked} says that GitOps would create it again"
-            self._shared.events.send(reassignment, WARNING, "TtlIgnored", message)
+            said = EVENTS["TtlIgnored"].says(mark=tracked)
+            self._shared.events.send(reassignment, WARNING, said.reason, said.message)
             return
         left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
         if left > 0:

@@ -82,9 +82,12 @@ class MetadataVolume:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
+    """Plans take a volume for `weight` percent of its size."""
+
     name: str
     size: str
     storage_class_name: str | None = None
+    weight: int = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.resources import names
-from ballast_operator.resources.names import ADDED, BROKER_ROLE, METADATA_VOLUME, REVISION, ROLE_LABEL
+from ballast_operator.resources.names import ADDED, BROKER_ROLE, METADATA_VOLUME, RACKS, REVISION, ROLE_LABEL
 from ballast_operator.resources.pods import template_volumes
 
 Object = Mapping[str, Any]
@@ -51,6 +52,16 @@ class KubeFacts:
     pods: Mapping[int, PodFacts] = field(default_factory=dict)
     controllers: Mapping[int, PodFacts] = field(default_factory=dict)
     claims: tuple[ClaimFacts, ...] = ()
+    racks: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node; `error` says why nothing is."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
 
 
 def kube_facts(
@@ -83,7 +94,27 @@ def kube_facts(
         pods=brokers,
         controllers=controllers,
         claims=claim_rows,
+        racks=_read_racks(annotations.get(RACKS, "")) if cluster.spec.rack is not None else {},
     )
+
+
+def _read_racks(text: str) -> dict[int, str]:
+    return {int(ordinal): rack for ordinal, rack in json.loads(text or "{}").items()}
+
+
+def with_racks(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, NodeFacts]) -> KubeFacts:
+    """Brokers are in the racks of the nodes that they run on; those without a node stay where they were last."""
+    if cluster.spec.rack is None:
+        return kube
+    racks = dict(kube.racks)
+    for ordinal, pod in kube.pods.items():
+        node = nodes.get(pod.node or "")
+        if node is None or node.error is not None:
+            continue
+        racks.pop(ordinal, None)
+        if cluster.spec.rack.topology_key in node.labels:
+            racks[ordinal] = node.labels[cluster.spec.rack.topology_key]
+    return replace(kube, racks=racks)
 
 
 def pod_facts(pod: Object) -> PodFacts:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from ballast_operator.model.kafka import KafkaView, LogView, ReplicaId, TopicPartition
+from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, ReplicaId, TopicPartition
 from ballast_planner import Broker, ClusterLoad, Directory, Replica
 
 # Brokers before Kafka 3.3 do not tell how large a volume is; there no capacity limits a plan.
 UNKNOWN_CAPACITY = 1 << 60
 
 
-def cluster_load(view: KafkaView) -> ClusterLoad:
+def cluster_load(view: KafkaView, weights: Mapping[DirectoryId, int] | None = None) -> ClusterLoad:
     """All brokers, directories and replicas of the view. Replicas whose directory is not known stay without one.
+
+    `weights` holds the percentage of directories that do not count in full.
 
     A broker that describes its directories leaves out the replicas of those that failed: what it is said to have and
     does not describe is in a directory that failed, if one did.
     """
-    return ClusterLoad.from_rows(list(_brokers(view)), list(_directories(view)), list(_replicas(view)))
+    directories = [
+        row.weighted((weights or {}).get(DirectoryId(row.broker, row.path), 100)) for row in _directories(view)
+    ]
+    return ClusterLoad.from_rows(list(_brokers(view)), directories, list(_replicas(view)))
 
 
 def _brokers(view: KafkaView) -> Iterator[Broker]:
@@ -54,3 +59,20 @@ def partition_size(view: KafkaView, partition: TopicPartition, replicas: tuple[i
     """Bytes of the largest replica that is known."""
     sizes = (view.logs.get(ReplicaId(*partition, broker)) for broker in replicas)
     return max((log.size_bytes for log in sizes if log is not None), default=0)
+
+
+def undescribed_partitions(view: KafkaView) -> list[TopicPartition]:
+    """Partitions of which no broker describes a log, though all that have them answered and have no failed directory.
+
+    Their logs are just being made or given up: as long as nobody says how large they are, a plan would take them for
+    empty and leave them where they are, however large they turn out to be.
+    """
+    failed = {where.broker for where, found in view.directories.items() if not found.online}
+    healthy = view.described - failed
+    return [
+        TopicPartition(name, index)
+        for name, topic in sorted(view.topics.items())
+        for index, part in sorted(topic.partitions.items())
+        if healthy.issuperset(part.replicas)
+        and not any(ReplicaId(name, index, broker) in view.logs for broker in part.replicas)
+    ]

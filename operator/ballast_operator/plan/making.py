@@ -44,13 +44,18 @@ class StalePlanError(ValueError):
 
 
 def make_plan(
-    spec: ReassignmentSpec, config_maps: Mapping[str, Mapping[str, Any]], view: KafkaView, paths: Paths | None = None
+    spec: ReassignmentSpec,
+    config_maps: Mapping[str, Mapping[str, Any]],
+    view: KafkaView,
+    paths: Paths | None = None,
+    weights: Mapping[DirectoryId, int] | None = None,
 ) -> Plan:
     """The plan; `config_maps` holds by name those that planFrom refers to, `paths` what mounted paths really are."""
     known = paths or {}
     try:
         targets = real_targets(explicit_rows(spec, config_maps), known) if spec.explicit else ()
-        load = cluster_load(view)
+        # Rows that somebody wrote are bound by real sizes only.
+        load = cluster_load(view, None if spec.explicit else weights)
         if spec.explicit:
             return plan_explicit(load, targets)
         if spec.drain_brokers:

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView
 from ballast_operator.model.quantity import parse_quantity
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.model.times import seconds_of
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Identity, Layout
+from ballast_operator.resources.names import FIRST_CONTROLLER_ID
 
 SHOWN = 10
+# deletionTimestamp has the time of grace in it already.
+LOST_SECONDS = 60.0
 
 
 def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> Layout:
@@ -25,9 +29,22 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
     new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
+    volumes = tuple(volume for volume in (*there, *new_volumes) if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(cluster, identity, brokers, (*there, *new_volumes), added)
+    return Layout(cluster, identity, brokers, volumes, added, kube.racks)
+
+
+def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
+    """Whether a volume has to wait until pods that are gone are back without it.
+
+    A StatefulSet looks at its pods in the order of their numbers and gets no further than the first one that lacks a
+    claim of its templates. A pod of a higher number that is gone never had the volume, since `next_restart` keeps to
+    that order.
+    """
+    lacking = [ordinal for ordinal, pod in kube.pods.items() if volume not in pod.claims]
+    gone = [ordinal for ordinal in range(brokers) if ordinal not in kube.pods]
+    return bool(lacking and gone) and min(gone) > min(lacking)
 
 
 def wanted_layout(
@@ -37,7 +54,7 @@ def wanted_layout(
     held = held_layout(cluster, identity, kube)
     wanted = {volume.name for volume in cluster.spec.volumes}
     kept = tuple(volume for volume in held.volumes if volume.name in wanted or volume.name in volumes)
-    return Layout(cluster, identity, brokers, kept, held.added)
+    return Layout(cluster, identity, brokers, kept, held.added, held.racks)
 
 
 def excess_brokers(cluster: KafkaCluster, kube: KubeFacts) -> tuple[int, ...]:
@@ -112,19 +129,75 @@ class Restart:
     unprotected: tuple[str, ...] = ()
 
 
-def next_restart(
-    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], brokers: int
-) -> Restart:
-    """One broker at a time: those that do not work first, the active controller last."""
-    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < brokers]
-    outdated = [pod for pod in pods if pod.revision != revision and pod.deleting_since is None]
+def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView) -> list[PodFacts]:
+    """Pods of another revision, and those whose broker has told another rack than that of its node."""
+    return [
+        pod
+        for pod in kube.pods.values()
+        if pod.deleting_since is None and (pod.revision != revision or _in_other_rack(pod, kube, view))
+    ]
+
+
+def _in_other_rack(pod: PodFacts, kube: KubeFacts, view: KafkaView) -> bool:
+    broker = view.brokers.get(pod.ordinal)
+    return pod.ready and broker is not None and broker.online and broker.rack != kube.racks.get(pod.ordinal)
+
+
+def next_controller_restart(kube: KubeFacts, revision: str, voters: Collection[int], active: int) -> Restart:
+    """Of controllers with pods of their own: one at a time while all are there, the active one last."""
+    outdated = [pod for pod in kube.controllers.values() if pod.revision != revision and pod.deleting_since is None]
     if not outdated:
         return Restart()
-    outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
+    ids = {FIRST_CONTROLLER_ID + ordinal: pod for ordinal, pod in kube.controllers.items()}
+    chosen = min(outdated, key=lambda pod: (pod.ready, FIRST_CONTROLLER_ID + pod.ordinal == active, pod.ordinal))
+    node, left = FIRST_CONTROLLER_ID + chosen.ordinal, len(outdated) - 1
+    absent = sorted(voter for voter in voters if voter != node and (voter not in ids or not ids[voter].ready))
+    if absent and chosen.ready:
+        return Restart(waits=f"controller {absent[0]} is not ready", next=node, left=left)
+    return Restart(node, left=left)
+
+
+def racks_unknown(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, NodeFacts]) -> tuple[list[int], str]:
+    """(brokers that run and have no rack, why)."""
+    if cluster.spec.rack is None:
+        return [], ""
+    lacking = [ordinal for ordinal, pod in sorted(kube.pods.items()) if pod.node and ordinal not in kube.racks]
+    for ordinal in lacking:
+        node = nodes.get(kube.pods[ordinal].node or "")
+        if node is not None:
+            return lacking, node.error or f"node {node.name} has no label {cluster.spec.rack.topology_key}"
+    return [], ""
+
+
+def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
+    """Pods whose end is long due: their node does not answer, so nobody can know whether they still run."""
+    pods = [*kube.pods.values(), *kube.controllers.values()]
+    return [
+        pod
+        for pod in pods
+        if pod.node and pod.deleting_since is not None and now_seconds - seconds_of(pod.deleting_since) > LOST_SECONDS
+    ]
+
+
+def next_restart(
+    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], layout: Layout
+) -> Restart:
+    """One broker at a time: those that do not work first, the active controller last.
+
+    While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it.
+    """
+    pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
+    outdated = [pod for pod in outdated_brokers(kube, revision, view) if pod.ordinal < layout.brokers]
+    if not outdated:
+        return Restart()
+    if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
+        outdated.sort(key=lambda pod: pod.ordinal)
+    else:
+        outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)
-    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, brokers)
+    absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)

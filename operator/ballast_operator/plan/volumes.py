@@ -14,6 +14,7 @@ from ballast_operator.resources import names
 from ballast_planner import Placement, Target
 
 Paths = Mapping[DirectoryId, str]
+FULL_WEIGHT = 100
 
 
 def mounted_paths(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, str]:
@@ -26,6 +27,17 @@ def mounted_paths(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, s
         volume = names.volume_of(where.path, names.pod_name(cluster, where.broker), volumes)
         if volume is not None:
             found[DirectoryId(where.broker, names.log_dir(volume))] = where.path
+    return found
+
+
+def directory_weights(cluster: KafkaCluster, view: KafkaView) -> dict[DirectoryId, int]:
+    """The percentage of each directory that plans may count on, where it is not all of it."""
+    weights = {volume.name: volume.weight for volume in cluster.spec.volumes if volume.weight != FULL_WEIGHT}
+    found = {}
+    for where in view.directories if weights else ():
+        volume = names.volume_of(where.path, names.pod_name(cluster, where.broker), tuple(weights))
+        if volume is not None:
+            found[where] = weights[volume]
     return found
 
 

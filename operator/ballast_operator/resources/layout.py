@@ -6,7 +6,7 @@ It is not always what the spec says: brokers and volumes that are still being dr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaCluster, Volume
@@ -24,13 +24,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end."""
+    """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end.
+
+    `racks` holds those of the brokers whose rack is known.
+    """
 
     cluster: KafkaCluster
     identity: Identity
     brokers: int
     volumes: tuple[Volume, ...]
     added: tuple[int, ...] = ()
+    racks: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def volume_names(self) -> tuple[str, ...]:

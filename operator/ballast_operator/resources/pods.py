@@ -17,6 +17,7 @@ from ballast_operator.resources.names import (
     CONTROLLER_PORT,
     CONTROLLER_ROLE,
     METADATA_VOLUME,
+    RACKS,
     REVISION,
 )
 from ballast_operator.resources.properties import config_map_name
@@ -29,7 +30,7 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
     """The StatefulSet of brokers, or of controllers with pods of their own."""
     cluster = layout.cluster
     replicas = layout.brokers if role == BROKER_ROLE else len(layout.identity.voters)
-    annotations = {ADDED: ",".join(map(str, layout.added))} if layout.added and role == BROKER_ROLE else {}
+    annotations = _annotations(layout) if role == BROKER_ROLE else {}
     retain = cluster.spec.storage is None or not cluster.spec.storage.delete_claim
     return {
         "apiVersion": "apps/v1",
@@ -54,6 +55,14 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
             "volumeClaimTemplates": [_claim(cluster, volume, role) for volume in _volumes(layout, role)],
         },
     }
+
+
+def _annotations(layout: Layout) -> dict[str, str]:
+    """What a later look has to know."""
+    found = {ADDED: ",".join(map(str, layout.added))} if layout.added else {}
+    if layout.racks:
+        found[RACKS] = json.dumps({str(ordinal): rack for ordinal, rack in sorted(layout.racks.items())})
+    return found
 
 
 def _volumes(layout: Layout, role: str) -> list[Volume]:
@@ -117,6 +126,7 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
     }
     if cluster.spec.rack is not None:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", []), _rack_spread(cluster, role)]
+        spec["affinity"] = {"nodeAffinity": _in_a_rack(cluster), **spec["affinity"]}
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
@@ -138,6 +148,13 @@ def _rack_spread(cluster: KafkaCluster, role: str) -> dict[str, Any]:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": names.selector(cluster, role)},
     }
+
+
+def _in_a_rack(cluster: KafkaCluster) -> dict[str, Any]:
+    """Only nodes that have a rack; which one, the spread decides. An affinity of podTemplate's own takes its place."""
+    assert cluster.spec.rack is not None
+    term = {"matchExpressions": [{"key": cluster.spec.rack.topology_key, "operator": "Exists"}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 
 
 def _container(layout: Layout, role: str) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
             _advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners
         ),
     }
+    if ordinal in layout.racks:
+        own["broker.rack"] = layout.racks[ordinal]
     return {**shared_properties(layout), **directory_properties(layout), **own}
 
 
@@ -95,7 +97,10 @@ def _advertised(cluster: KafkaCluster, listener: Listener, ordinal: int) -> str:
 
 
 def config_map_name(layout: Layout) -> str:
-    """Another configuration has another name: a container that restarts alone finds the one it had."""
+    """Another configuration has another name: a container that restarts alone finds the one it had.
+
+    Racks are no part of the name: they concern single brokers, which are restarted when theirs has changed.
+    """
     content = [shared_properties(layout), directory_properties(layout)]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
     return f"{layout.cluster.meta.name}-config-{digest}"

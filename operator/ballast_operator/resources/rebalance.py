@@ -10,6 +10,7 @@ from typing import Any
 
 from ballast_operator.model.cluster import JobRun, KafkaCluster, RebalanceJob
 from ballast_operator.model.meta import GROUP, MANAGED_BY
+from ballast_operator.plan.volumes import FULL_WEIGHT
 from ballast_operator.resources import names
 from ballast_operator.resources.pods import USER
 
@@ -68,6 +69,9 @@ def arguments(cluster: KafkaCluster, job: RebalanceJob) -> list[str]:
         found += ["--bootstrap", bootstrap]
     if job.directory_capacity is not None:
         found += ["--capacity", job.directory_capacity]
+    for volume in cluster.spec.volumes:
+        if volume.weight != FULL_WEIGHT:
+            found += ["--weight", f"{volume.name}={volume.weight}"]
     found += ["--band", f"{job.band_percent / 100:g}", "--min-improvement", f"{job.min_improvement_percent / 100:g}"]
     found += ["--max-moves", str(job.max_moves)]
     throttle = cluster.spec.rebalance.throttle if cluster.spec.rebalance else None

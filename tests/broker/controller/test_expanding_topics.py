@@ -7,7 +7,7 @@ from tests.broker.controller.scene import Scene, expand_request
 
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.metadata.image import PartitionRegistration
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 
 
 def refusal(scene: Scene, name: str, count: int, assignment: list[list[int]] | None = None) -> tuple[ErrorCode, str]:
@@ -160,3 +160,13 @@ def test_validate_only_checks_everything_and_changes_nothing() -> None:
     results = {each.name: each.error_code for each in scene.run(create_partitions, request).results}
     assert results == {"orders": 0, "nothing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert scene.image.topics is before.topics
+
+
+def test_too_many_partitions_at_once_are_refused_before_they_are_placed() -> None:
+    """Two thousand million: to place them would stop the broker for hours (a mutated request asked for them)."""
+    scene = Scene()
+    scene.add_topic("orders", [1, 2])
+    scene.add_topic("bills", [1, 2])
+    for wanted in ([("orders", 2**31 - 1, None)], [("orders", 6_001, None), ("bills", 6_001, None)]):
+        with pytest.raises(ApiError, match="Excessively large number of partitions per request"):
+            scene.run(create_partitions, expand_request(*wanted))

@@ -9,7 +9,7 @@ from making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
-from ballast_operator.plan.volumes import mounted_paths
+from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_planner import Plan
 
 SKEWED = {("orders", n, n % 3): LogView("/a", 10 * GIB) for n in range(6)}
@@ -118,3 +118,25 @@ def test_a_volume_may_be_named_by_the_path_that_pods_mount_it_at() -> None:
     assert paths[DirectoryId(0, "/var/lib/ballast/b/data")] == real[0]
     rows = [{"topic": "orders", "partition": 0, "replicas": [0], "logDirs": ["/var/lib/ballast/b/data"]}]
     assert targets(plan(seen, paths=paths, partitions=rows)) == {0: ((0,), (real[0],))}
+
+
+def weighted(light: int) -> KafkaView:
+    """One broker with all bytes in one of its directories, as the pods of a cluster mount them."""
+    paths = ("/var/lib/ballast/a/data", "/var/lib/ballast/b/data")
+    logs = {("orders", n, 0): LogView(paths[light], 2 * GIB) for n in range(30)}
+    return filled(view({"orders": topic_view(*[(0,)] * 30)}, logs, brokers=(0,), directories=paths))
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("light", [0, 1])
+def test_a_volume_of_half_the_weight_is_kept_half_as_full(light: int) -> None:
+    volumes = [{"name": "a", "size": "100Gi"}, {"name": "b", "size": "100Gi"}]
+    volumes[light]["weight"] = 50  # type: ignore[assignment]
+    seen = weighted(light)
+    weights = directory_weights(cluster(volumes=volumes), seen)
+    assert list(weights.values()) == [50]
+    found = make_plan(reassignment(generate={}).spec, {}, seen, weights=weights)
+    # 60 GiB: 20 on the light one, 40 on the other, within the band; it began with all of it, beyond its half.
+    assert 18 <= len(found.moves) <= 22
+    rows = [{"topic": "orders", "partition": n, "replicas": [0], "logDirs": [next(iter(weights)).path]} for n in (0,)]
+    assert make_plan(reassignment(partitions=rows).spec, {}, seen, weights=weights).moves == ()

@@ -1,13 +1,15 @@
 """What a cluster that the operator runs needs next: nothing that holds a replica is removed."""
 
+from dataclasses import replace
+
 import pytest
 from making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
-from ballast_operator.resources.layout import Identity
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, with_racks
+from ballast_operator.resources.layout import Identity, Layout
 
 IDENTITY = Identity("id", (0, 1, 2), replication=3)
 A, B, C = (Volume(name, "10Gi") for name in "abc")
@@ -15,7 +17,10 @@ A, B, C = (Volume(name, "10Gi") for name in "abc")
 
 def kube(replicas: int = 3, revision: str = "new", volumes: tuple[Volume, ...] = (A, B), **more: object) -> KubeFacts:
     pods = {n: PodFacts(f"demo-{n}", f"uid-{n}", n, True, f"10.0.0.{n}", revision) for n in range(replicas)}
-    return KubeFacts(True, False, replicas, {v.name: v for v in volumes}, pods={**pods, **more.pop("pods", {})}, **more)  # type: ignore[arg-type, dict-item]
+    pods |= more.pop("pods", {})  # type: ignore[arg-type]
+    for n, pod in pods.items():
+        pods[n] = replace(pod, claims=pod.claims or {v.name: f"{v.name}-demo-{n}" for v in volumes})
+    return KubeFacts(True, False, replicas, {v.name: v for v in volumes}, pods=pods, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("OPR-42")
@@ -85,8 +90,9 @@ def test_directories_are_known_by_mount_path_and_by_claim() -> None:
     assert {where.path for where in found} == {"/var/lib/ballast/b/data", "/x/volumes/default/b-demo-0/data"}
 
 
-def restart(facts: KubeFacts, seen: KafkaView, least: int = 2) -> managed.Restart:
-    return managed.next_restart(facts, "new", seen, dict.fromkeys(seen.topics, least), 3)
+def restart(facts: KubeFacts, seen: KafkaView, least: int = 2, volumes: tuple[Volume, ...] = (A, B)) -> managed.Restart:
+    layout = Layout(cluster(), IDENTITY, 3, volumes)
+    return managed.next_restart(facts, "new", seen, dict.fromkeys(seen.topics, least), layout)
 
 
 WHOLE = view({"orders": topic_view((0, 1, 2), (1, 2, 0))})
@@ -105,6 +111,30 @@ def test_the_active_controller_is_restarted_last_and_nobody_needlessly() -> None
 def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> None:
     broken = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "old")})
     assert restart(broken, view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})).broker == 2
+
+
+@pytest.mark.spec("OPR-43")
+def test_while_a_volume_is_added_pods_are_restarted_by_their_numbers() -> None:
+    """A StatefulSet makes no pod behind one that lacks a claim of its templates."""
+    with_claims, without = {"a": "x", "b": "x", "c": "x"}, {"a": "x", "b": "x"}
+    old = {n: PodFacts(f"demo-{n}", "u", n, True, f"10.0.0.{n}", "old", claims=without) for n in range(3)}
+    new = PodFacts("demo-0", "u", 0, True, "10.0.0.0", "new", claims=with_claims)
+    controller = replace(WHOLE, controller=0)
+    assert restart(kube(pods=old), controller, volumes=(A, B, C)).broker == 0
+    assert restart(kube(volumes=(A, B, C), pods=old | {0: new}), controller, volumes=(A, B, C)).broker == 1
+
+
+@pytest.mark.spec("OPR-43")
+@pytest.mark.spec("OPR-45")
+def test_a_pod_that_is_lost_while_a_volume_is_added_comes_back_without_it() -> None:
+    subject = cluster(volumes=[{"name": name, "size": "10Gi"} for name in "abc"])
+    facts = kube(volumes=(A, B, C))
+    without = replace(facts.pods[1], claims={"a": "x", "b": "x"})
+    restarting = {n: pod for n, pod in (facts.pods | {1: without}).items() if n != 0}
+    lost = {n: pod for n, pod in (facts.pods | {1: without}).items() if n != 2}
+    assert managed.held_layout(subject, IDENTITY, replace(facts, pods=restarting)).volume_names == ("a", "b", "c")
+    assert managed.held_layout(subject, IDENTITY, replace(facts, pods=lost)).volume_names == ("a", "b")
+    assert managed.held_layout(subject, IDENTITY, replace(facts, pods=lost | {2: without})).volume_names[2:] == ("c",)
 
 
 @pytest.mark.spec("OPR-44")
@@ -140,7 +170,7 @@ def test_partitions_that_cannot_be_protected_are_listed_and_not_waited_for() -> 
 @pytest.mark.spec("OPR-08")
 def test_it_waits_when_something_could_not_be_read() -> None:
     assert restart(kube(revision="old"), view(topic_errors={"x": "UNKNOWN"})).broker is None
-    unknown = managed.next_restart(kube(revision="old"), "new", WHOLE, {}, 3)
+    unknown = managed.next_restart(kube(revision="old"), "new", WHOLE, {}, Layout(cluster(), IDENTITY, 3, (A, B)))
     assert unknown.broker is None
 
 
@@ -159,3 +189,73 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-4", "c-demo-0"]
     in_use = kube(claims=rows, pods={0: PodFacts("demo-0", "u", 0, claims={"c": "c-demo-0"})})
     assert [claim.name for claim in managed.unused_claims(layout, in_use)] == ["a-demo-4"]
+
+
+# Racks.
+
+ZONE = {"rack": {"topologyKey": "zone"}}
+TOLD = ("east", "", None)
+NODES = {"n-0": NodeFacts("n-0", {"zone": "east"}), "n-1": NodeFacts("n-1", {"zone": "west"}), "n-2": NodeFacts("n-2")}
+
+
+def on_nodes(racks: dict[int, str] | None = None) -> KubeFacts:
+    """Broker N on node N."""
+    found = kube(racks=racks or {})
+    return replace(found, pods={n: replace(pod, node=f"n-{n}") for n, pod in found.pods.items()})
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_broker_is_in_the_rack_of_its_node_and_stays_there_while_it_has_none() -> None:
+    assert with_racks(cluster(**ZONE), on_nodes(), NODES).racks == {0: "east", 1: "west"}
+    assert with_racks(cluster(), on_nodes(), NODES).racks == {}
+    unscheduled = kube(racks={0: "south"})
+    assert with_racks(cluster(**ZONE), unscheduled, {}).racks == {0: "south"}
+    denied = {"n-0": NodeFacts("n-0", error="nodes is forbidden")}
+    assert with_racks(cluster(**ZONE), on_nodes({0: "south"}), denied).racks == {0: "south"}
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_broker_that_tells_another_rack_is_restarted_and_one_without_is_named() -> None:
+    subject = cluster(**ZONE)
+    facts = with_racks(subject, on_nodes(), NODES)
+    seen = view({})
+    told = {n: broker._replace(rack=rack) for (n, broker), rack in zip(seen.brokers.items(), TOLD, strict=True)}
+    seen = replace(seen, brokers=told)
+    assert [pod.ordinal for pod in managed.outdated_brokers(facts, "new", seen)] == [1]
+    assert managed.next_restart(facts, "new", seen, {}, managed.held_layout(subject, IDENTITY, facts)).broker == 1
+    lacking, error = managed.racks_unknown(subject, facts, NODES)
+    assert (lacking, error) == ([2], "node n-2 has no label zone")
+    assert managed.racks_unknown(cluster(), facts, NODES) == ([], "")
+    denied = dict.fromkeys(NODES, NodeFacts("n", error="nodes is forbidden"))
+    assert managed.racks_unknown(subject, on_nodes(), denied) == ([0, 1, 2], "nodes is forbidden")
+
+
+# Controllers with pods of their own.
+
+
+@pytest.mark.spec("OPR-44")
+def test_controllers_restart_one_at_a_time_while_all_are_there_the_active_one_last() -> None:
+    def controllers(*states: tuple[bool, str]) -> KubeFacts:
+        rows = {n: PodFacts(f"c-{n}", f"uid-{n}", n, ready, revision=r) for n, (ready, r) in enumerate(states)}
+        return kube(controllers=rows)
+
+    voters, old, new = (100_000, 100_001, 100_002), (True, "old"), (True, "new")
+    assert managed.next_controller_restart(controllers(new, new, new), "new", voters, 100_000).broker is None
+    found = managed.next_controller_restart(controllers(old, old, new), "new", voters, 100_000)
+    assert (found.broker, found.left) == (100_001, 1)
+    assert managed.next_controller_restart(controllers(old, new, new), "new", voters, 100_000).broker == 100_000
+    waits = managed.next_controller_restart(controllers(old, (False, "new"), new), "new", voters, 100_002)
+    assert (waits.broker, waits.next, waits.waits) == (None, 100_000, "controller 100001 is not ready")
+    # One that does not work with its old configuration may be just what the change mends.
+    broken = managed.next_controller_restart(controllers((False, "old"), old, new), "new", voters, 100_001)
+    assert broken.broker == 100_000
+
+
+@pytest.mark.spec("OPR-45")
+def test_a_pod_whose_end_is_overdue_is_lost_with_its_node() -> None:
+    ending = PodFacts("demo-1", "uid-1", 1, node="n-1", deleting_since="2026-01-02T03:04:05Z")
+    facts = kube(pods={1: ending})
+    due = 1_767_323_045.0
+    assert managed.lost_pods(facts, due + 59) == []
+    assert [pod.name for pod in managed.lost_pods(facts, due + 61)] == ["demo-1"]
+    assert managed.lost_pods(kube(pods={1: replace(ending, node=None)}), due + 3_600) == []

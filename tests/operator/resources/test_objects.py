@@ -1,11 +1,14 @@
 """The Kubernetes objects of a cluster."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from making import cluster
 
 from ballast_operator.model.cluster import Controllers
+from ballast_operator.plan.kube import kube_facts
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import Layout, new_identity, read_identity, voters_for, write_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
@@ -147,3 +150,21 @@ def test_services_and_disruption_budget() -> None:
 def test_racks_spread_the_pods() -> None:
     spec = pods.pod_template(layout(rack={"topologyKey": "topology.kubernetes.io/zone"}), BROKER_ROLE)["spec"]
     assert spec["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "topology.kubernetes.io/zone", "operator": "Exists"}]
+    assert "podAntiAffinity" in spec["affinity"]
+    own = {"spec": {"affinity": {"nodeAffinity": {}}}}
+    spec = pods.pod_template(layout(rack={"topologyKey": "zone"}, podTemplate=own), BROKER_ROLE)["spec"]
+    assert spec["affinity"] == {"nodeAffinity": {}}
+
+
+@pytest.mark.spec("OPR-40")
+def test_each_broker_is_told_its_rack_and_the_next_look_knows_them() -> None:
+    subject = cluster(rack={"topologyKey": "zone"})
+    found = replace(layout(), cluster=subject, racks={0: "east", 2: "west"})
+    files = [config_map_data(found, 0)[f"demo-{n}.properties"] for n in range(3)]
+    assert [re.findall("^broker.rack=(.*)$", text, re.MULTILINE) for text in files] == [["east"], [], ["west"]]
+    assert config_map_name(found) == config_map_name(replace(found, racks={}))
+    stored = pods.stateful_set(found, BROKER_ROLE)
+    assert kube_facts(subject, stored, (), ()).racks == {0: "east", 2: "west"}
+    assert kube_facts(cluster(), stored, (), ()).racks == {}

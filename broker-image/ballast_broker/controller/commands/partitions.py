@@ -24,22 +24,27 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
     response = message("CreatePartitionsResponse")(results=[], throttle_time_ms=0)
     counts = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
+    too_many = False
     for name in counts:
-        topic = next(each for each in request.topics if each.name == name)
+        wanted = next(each for each in request.topics if each.name == name)
         result = type(response).CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
         try:
             if counts[name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records.extend(_expand(context, topic))
+            topic = _expandable(context, wanted)
+            additional = _additional(topic, wanted)
+            too_many |= len(records) + additional > MAX_RECORDS_PER_BATCH
+            if not too_many:  # to place them alone would take long
+                records.extend(_expand(context, topic, wanted, additional))
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
         response.results.append(result)
-    if len(records) > MAX_RECORDS_PER_BATCH:
+    if too_many:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
     return Outcome([] if request.validate_only else records, response)
 
 
-def _expand(context: CommandContext, wanted: Any) -> list[Any]:
+def _expandable(context: CommandContext, wanted: Any) -> TopicImage:
     topic = context.image.topics.by_name(wanted.name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -48,7 +53,10 @@ def _expand(context: CommandContext, wanted: Any) -> list[Any]:
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
             f"A partition reassignment is in progress for the topic '{topic.name}'.",
         )
-    additional = _additional(topic, wanted)
+    return topic
+
+
+def _expand(context: CommandContext, topic: TopicImage, wanted: Any, additional: int) -> list[Any]:
     present, factor = len(topic.partitions), replication_factor_of(topic)
     if wanted.assignments is None:
         registrations = place(context, present, additional, factor)

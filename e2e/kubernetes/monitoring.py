@@ -1,0 +1,78 @@
+"""A real Prometheus in the cluster: this machine's program in an image of its own, with the shipped scrape rules."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from e2e.kubernetes.world import NAMESPACE, World, restricted_pod
+
+from ballast_cli.image_archive import write_archive, write_layer
+from ballast_cli.image_base import debian_base
+from ballast_cli.image_contents import Flavour
+from ballast_cli.kube_api import Obj
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRAPE = ROOT / "manifests" / "monitoring" / "scrape-config-kubernetes.yaml"
+NAME = "prometheus"
+IMAGE = "localhost/prometheus:e2e"
+PORT = 9090
+URL = f"http://{NAME}.{NAMESPACE}.svc:{PORT}"
+
+
+def find_prometheus() -> str | None:
+    return shutil.which("prometheus")
+
+
+def load_prometheus(world: World) -> None:
+    """Makes the image and brings it to the node."""
+    program = find_prometheus()
+    assert program is not None
+    base = debian_base(Flavour.BROKER.debian_packages, world.provider.say)
+    with tempfile.TemporaryDirectory(dir=world.provider.node.state) as place:
+        files = Path(place) / "files"
+        files.mkdir()
+        shutil.copy(program, files / "prometheus")
+        layer, archive = Path(place) / "layer.tar", Path(place) / "image.tar"
+        write_layer(layer, files, "/usr/local/bin")
+        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+        write_archive(archive, IMAGE, [base.layer, layer], {"architecture": machine, "config": {"User": "10001:10001"}})
+        world.provider.node.load(archive)
+
+
+def prometheus() -> list[Obj]:
+    """Everything that it needs; it may only look at pods."""
+    config = yaml.safe_load(SCRAPE.read_text())
+    config["global"]["scrape_interval"] = config["global"]["scrape_timeout"] = "2s"
+    config.pop("rule_files")
+    for job in config["scrape_configs"]:
+        for discovery in job["kubernetes_sd_configs"]:
+            discovery["namespaces"] = {"names": [NAMESPACE]}
+    command = ["/usr/local/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml"]
+    command += ["--storage.tsdb.path=/tmp/data", f"--web.listen-address=:{PORT}"]
+    pod = restricted_pod(NAME, IMAGE, command, account=NAME)
+    pod["metadata"]["labels"] = {"app": NAME}
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "config", "mountPath": "/etc/prometheus"})
+    pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 1}
+    pod["spec"]["volumes"].append({"name": "config", "configMap": {"name": NAME}})
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    subject = {"kind": "ServiceAccount", "name": NAME}
+    group = "rbac.authorization.k8s.io"
+    return [
+        _object("v1", "ServiceAccount"),
+        _object(f"{group}/v1", "Role", rules=[rule]),
+        _object(
+            f"{group}/v1", "RoleBinding", roleRef={"apiGroup": group, "kind": "Role", "name": NAME}, subjects=[subject]
+        ),
+        _object("v1", "ConfigMap", data={"prometheus.yml": yaml.safe_dump(config)}),
+        _object("v1", "Service", spec={"selector": {"app": NAME}, "ports": [{"port": PORT}]}),
+        pod,
+    ]
+
+
+def _object(version: str, kind: str, **parts: Any) -> Obj:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": NAME}, **parts}

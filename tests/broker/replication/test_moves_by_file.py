@@ -1,0 +1,200 @@
+"""What a move copies as bytes: the segment that is written to as well, also when something happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
+
+from ballast_broker.replication import mover
+from ballast_broker.replication.moves import Stage
+from ballast_broker.storage.disk import RealDisk
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+T = TypeVar("T")
+ORDERS = TopicPartition("orders", 0)
+PRODUCER = 77
+SIZE = 3000
+
+
+class CountingDisk(RealDisk):
+    def __init__(self) -> None:
+        self.copied = 0
+
+    def copy_range(self, *arguments: Any) -> int:
+        size = super().copy_range(*arguments)
+        self.copied += size
+        return size
+
+
+class Interrupted:
+    """Threads that do their work at once, and something else before it, once."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] | None = None
+        self.calls_left = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        self.calls_left -= 1
+        if self.before is not None and self.calls_left < 0:
+            before, self.before = self.before, None
+            before()
+        return work()
+
+    def close(self) -> None:
+        return
+
+
+async def holding(cluster: Cluster, records: int, **configs: str) -> Node:
+    [node] = await cluster.add(1, directories=2)
+    cluster.controller.create_topic("orders", [[1]], configs)
+    for number in range(records):
+        node.produce(ORDERS, value_of(number))
+    return node
+
+
+def value_of(number: int, what: str = "record") -> str:
+    return f"{what} {number} ".ljust(SIZE, ".")
+
+
+def ask(node: Node) -> Path:
+    """To the directory where it is not."""
+    here = node.logs.get(ORDERS).directory.path
+    target = next(path for path in node.directories if str(path) != here)
+    assert node.replicas.alter_replica_log_dirs({ORDERS: str(target)}) == {ORDERS: ErrorCode.NONE}
+    return target
+
+
+async def moved(node: Node, target: Path) -> None:
+    await eventually(lambda: not node.replicas.movers.moves)
+    assert node.logs.get(ORDERS).directory.path == str(target), node.replicas.movers.ended
+
+
+def entries(folder: str, kind: str) -> bytes:
+    """Of all indexes, without the room that the last one is given."""
+    return b"".join(path.read_bytes().rstrip(b"\0") for path in sorted(Path(folder).glob(f"*.{kind}")))
+
+
+@pytest.mark.spec("DIR-20", "DIR-28", "DIR-29")
+@pytest.mark.parametrize("segment_bytes", ["1000000000", "100000"])
+async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, segment_bytes: str) -> None:
+    async with Cluster(tmp_path) as cluster:
+        disk = cluster.disk = CountingDisk()
+        node = await holding(cluster, 0, **{"segment.bytes": segment_bytes})
+        for number in range(100):
+            batch = encode_batch(
+                [Record(None, value_of(number).encode(), 1_000_000 + number)],
+                producer_id=PRODUCER, producer_epoch=0, base_sequence=number,
+            )  # fmt: skip
+            node.replicas.append(ORDERS, None, batch, 1)
+        source = node.logs.get(ORDERS)
+        source.active.trim_indexes()
+        folder = source.folder.path
+        before = {kind: entries(folder, kind) for kind in ("log", "index", "timeindex")}
+        assert len(before["index"]) > 300
+        expected = records_of(source)
+        await moved(node, ask(node))
+        log = node.logs.get(ORDERS)
+        log.active.trim_indexes()
+        assert disk.copied >= source.size_bytes - mover.SMALLEST_COPY_BYTES
+        assert {kind: entries(log.folder.path, kind) for kind in before} == before
+        assert records_of(log) == expected
+        assert log.offset_for_timestamp(1_000_060) == (1_000_060, 60, 0)
+        assert log.epochs.entries == source.epochs.entries
+        repeated = encode_batch(
+            [Record(None, value_of(99).encode(), 1_000_099)], producer_id=PRODUCER, producer_epoch=0, base_sequence=99
+        )
+        assert node.replicas.append(ORDERS, None, repeated, 1).duplicate, "the producer's state came along"
+        node.produce(ORDERS, "afterwards")
+        await node.stop()
+        await node.start()
+        assert records_of(node.logs.get(ORDERS)) == [*expected, "afterwards"]
+
+
+@pytest.mark.spec("DIR-31", "DIR-28")
+@pytest.mark.parametrize("segment_bytes", ["1000000000", "100000"])
+async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_bytes: str) -> None:
+    async with Cluster(tmp_path) as cluster:
+        disk = cluster.disk = CountingDisk()
+        node = await holding(cluster, 50, **{"segment.bytes": segment_bytes})
+        cluster.controller.away = True
+        target = ask(node)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        first = disk.copied
+        assert first >= 50 * SIZE - mover.SMALLEST_COPY_BYTES
+        await node.crash()
+        cluster.controller.away = False
+        await node.start()
+        cluster.controller.away = True
+        for number in range(50, 110):
+            node.produce(ORDERS, value_of(number))
+        cluster.controller.away = False
+        await moved(node, target)
+        log = node.logs.get(ORDERS)
+        assert disk.copied - first >= 60 * SIZE - mover.SMALLEST_COPY_BYTES, "what came later went as bytes, too"
+        assert disk.copied < log.size_bytes + SIZE, "and nothing twice"
+        assert records_of(log) == [value_of(number) for number in range(110)]
+        source = next(Path(path) for path in node.directories if path != target)
+        [old] = source.glob("orders-0.*-delete")
+        log.active.trim_indexes()
+        for kind in ("log", "index", "timeindex"):
+            assert entries(log.folder.path, kind).startswith(entries(str(old), kind)[:-12]), kind
+
+
+@pytest.mark.spec("DIR-28")
+@pytest.mark.parametrize("step", range(4))
+async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Cut far back and written to again, at each step of the copying: none of what was cut arrives."""
+    monkeypatch.setattr(mover, "SEGMENT_PIECE_BYTES", 60_000)
+    async with Cluster(tmp_path) as cluster:
+        threads = cluster.threads = Interrupted()
+        node = await holding(cluster, 50)
+        expected = [value_of(number) for number in range(10)]
+
+        def cut() -> None:
+            node.replicas._replicas[ORDERS].truncate_to(10)
+            for number in range(30):
+                expected.append(value_of(number, "another"))
+                node.produce(ORDERS, expected[-1])
+
+        threads.calls_left, threads.before = step, cut
+        await moved(node, ask(node))
+        assert threads.before is None
+        assert records_of(node.logs.get(ORDERS)) == expected
+        await node.crash()
+        await node.start()
+        assert records_of(node.logs.get(ORDERS)) == expected
+
+
+@pytest.mark.spec("DIR-28", "DIR-31")
+async def test_a_copy_that_knows_more_than_its_source_after_a_crash_is_cut(tmp_path: Path) -> None:
+    """A loss of power takes the end of the current log, but not of the copy that was flushed already."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 60)
+        cluster.controller.away = True
+        target = ask(node)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        folder = Path(node.logs.get(ORDERS).folder.path)
+        await node.crash()
+        lose_half(folder)
+        cluster.controller.away = False
+        await node.start()
+        node.produce(ORDERS, "another history")
+        await moved(node, target)
+        assert node.stored(ORDERS) == [*map(value_of, range(30)), "another history"]
+
+
+def lose_half(folder: Path) -> None:
+    """Of 60 batches in one segment."""
+    [file] = folder.glob("*.log")
+    with file.open("r+b") as opened:
+        opened.truncate(30 * (file.stat().st_size // 60) + 5)
+    for snapshot in folder.glob("*.snapshot"):
+        snapshot.unlink()

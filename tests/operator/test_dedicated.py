@@ -1,0 +1,88 @@
+"""A controller with a pod of its own and a broker with a rack: what is built, and how a change reaches every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from world import World
+
+from ballast_operator.apply.kubernetes import path_of
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+ZONE = "topology.kubernetes.io/zone"
+SPEC = {
+    "brokers": 1,
+    "controllers": {"mode": "Dedicated", "count": 1},
+    "volumes": [{"name": "a", "size": "4Gi"}],
+    "rack": {"topologyKey": ZONE},
+    "resyncSeconds": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("world"))
+    try:
+        found.start()
+        found.apply("KafkaCluster", "demo", SPEC)
+        found.until_reason("KafkaCluster", "demo", "RackUnknown", 90)
+        yield found
+    finally:
+        found.stop()
+
+
+def label(world: World, zone: str) -> None:
+    world.api("merge", path_of("v1", "nodes", None, "local"), {"metadata": {"labels": {ZONE: zone}}})
+
+
+def revisions(world: World) -> dict[str, Any]:
+    found = world.objects("v1", "pods", "ballast.dev/cluster=demo")
+    return {pod["metadata"]["name"]: pod["metadata"]["annotations"]["ballast.dev/revision"] for pod in found}
+
+
+def racks(world: World) -> set[str | None]:
+    status = (world.get("KafkaCluster", "demo") or {})["status"]
+    return {broker.get("rack") for broker in status["brokers"]}
+
+
+@pytest.mark.spec("OPR-40", "OPR-41")
+def test_controllers_run_in_pods_of_their_own_and_the_broker_does_not_vote(world: World) -> None:
+    status = (world.get("KafkaCluster", "demo") or {})["status"]
+    assert (status["voters"], status["brokersText"]) == ([100_000], "1/1")
+    assert set(revisions(world)) == {"demo-0", "demo-controller-0"}
+    claims = world.objects("v1", "persistentvolumeclaims", "ballast.dev/cluster=demo")
+    assert {claim["metadata"]["name"] for claim in claims} == {"a-demo-0", "metadata-demo-controller-0"}
+    assert ZONE in world.condition("KafkaCluster", "demo")[2]
+
+
+@pytest.mark.spec("OPR-40", "OPR-44")
+def test_a_broker_tells_the_rack_of_its_node(world: World) -> None:
+    label(world, "east")
+    # What the status tells is what Kafka says.
+    world.until("the broker is in the rack", lambda: racks(world) == {"east"}, 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-44")
+def test_a_changed_configuration_reaches_the_controllers_too(world: World) -> None:
+    world.topic("orders", partitions=2, replicas=1)
+    world.until_ready("KafkaTopic", "orders")
+    before = revisions(world)
+    world.apply("KafkaCluster", "demo", {**SPEC, "config": {"num.partitions": 3}})
+
+    def rolled() -> bool:
+        after = revisions(world)
+        return after.keys() == before.keys() and all(after[name] != before[name] for name in before)
+
+    world.until("every node has been restarted", rolled, 90)
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert racks(world) == {"east"}
+    world.until_ready("KafkaTopic", "orders", 60)
+    # The only replica is on the only broker: its restart cannot be hidden from anybody, so it is told.
+    told = [event for event in world.objects("v1", "events") if event["reason"] == "Unprotected"]
+    assert "orders-0" in told[0]["message"]

@@ -1,0 +1,83 @@
+"""A cluster that cannot be reached is told with the cause, not with how long it was tried."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kafka.protocol.admin import DescribeQuorumRequest
+
+from ballast_local.certificates import make_certificate
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+from ballast_operator.reachability import why_unreachable
+
+pytestmark = pytest.mark.spec("OPR-25")
+
+
+@contextmanager
+def listening(context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server that takes connections, with TLS if it is given, and answers nothing."""
+    server = socket.create_server(("127.0.0.1", 0))
+    taken: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                plain, _ = server.accept()
+            except OSError:
+                return
+            taken.append(plain)
+            if context is not None:
+                try:
+                    taken[-1] = context.wrap_socket(plain, server_side=True)
+                except (OSError, ssl.SSLError):
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join(10)
+        for one in taken:
+            one.close()
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_an_address_where_nobody_listens_and_one_where_somebody_else_does() -> None:
+    assert "refused" in why_unreachable(nobody(), None, None)
+    with listening() as address:
+        assert why_unreachable(f"{nobody()},{address}", None, None).endswith("it may want TLS or SASL")
+        assert "did not authenticate user operator" in why_unreachable(address, None, "operator")
+
+
+def test_a_certificate_that_is_not_believed(tmp_path: Path) -> None:
+    certificate, key = make_certificate()
+    (tmp_path / "pair.pem").write_text(certificate + key)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "pair.pem")
+    with listening(server) as address:
+        strange = ssl.create_default_context(cadata=make_certificate()[0])
+        assert "the certificate is not believed" in why_unreachable(address, strange, None)
+        known = ssl.create_default_context(cadata=certificate)
+        assert why_unreachable(address, known, None).endswith("it may want SASL")
+
+
+async def test_a_secret_that_holds_no_certificate_is_said() -> None:
+    connection = KafkaConnection(ConnectionSettings(nobody(), tls=True, ca_pem="no certificate"))
+    try:
+        with pytest.raises(KafkaUnavailableError, match="Secret for TLS cannot be used"):
+            await connection.supports(DescribeQuorumRequest)
+    finally:
+        await connection.close()

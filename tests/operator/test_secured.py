@@ -1,0 +1,137 @@
+"""Clusters that want TLS or SASL, by Secrets, and what is said when a Secret is missing or wrong: with Apache Kafka."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache import ApacheKafka
+from world import World
+
+from ballast_local import certificates
+from ballast_local.certificates import make_certificate
+from ballast_operator.apply.kubernetes import path_of
+
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif("BALLAST_KAFKA_JARS" not in os.environ, reason="BALLAST_KAFKA_JARS is not set"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+PROTOCOLS = {"MUTUAL": "SSL", "SCRAM": "SASL_SSL", "PLAIN": "SASL_PLAINTEXT"}
+MODULES = "org.apache.kafka.common.security"
+USER = {"username": "operator", "password": "a secret"}
+
+
+def pkcs8(key: str) -> str:
+    """Java reads no other form of a private key."""
+    sec1 = base64.b64decode("".join(key.splitlines()[1:-1]))
+    content = certificates._sequence(
+        certificates._integer(0), certificates._CURVE, certificates._tlv(0x04, sec1)
+    )  # fmt: skip
+    return certificates._pem("PRIVATE KEY", content)
+
+
+class Secured:
+    """One broker of Apache Kafka with a listener of each protocol, and the operator beside it."""
+
+    def __init__(self, data: Path) -> None:
+        (data / "kafka").mkdir()
+        self.certificate, key = make_certificate()
+        self.client_certificate, self.client_key = make_certificate()
+        (data / "server.pem").write_text(pkcs8(key) + self.certificate)
+        (data / "trusted.pem").write_text(self.client_certificate)
+        settings = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(data / "server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(data / "trusted.pem"),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
+            "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.plain.plain.sasl.jaas.config": (
+                f'{MODULES}.plain.PlainLoginModule required user_operator="{USER["password"]}";'
+            ),
+        }
+        scram = f"SCRAM-SHA-512=[name={USER['username']},password={USER['password']}]"
+        self.kafka = ApacheKafka(
+            data / "kafka", brokers=1, log_dirs=2, protocols=PROTOCOLS, settings=settings,
+            format_options=("--add-scram", scram),
+        )  # fmt: skip
+        self.world = World(data / "world")
+
+    def secret(self, name: str, data: Mapping[str, str]) -> None:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
+        self.world.api("apply", path_of("v1", "secrets", "default", name), body)
+
+    def declare(self, name: str, **how: Any) -> None:
+        bootstrap = f"127.0.0.1:{self.kafka.listeners[0][name.upper()]}"
+        spec = {"external": {"bootstrapServers": bootstrap, **how}, "resyncSeconds": 2}
+        self.world.apply("KafkaCluster", name, spec)
+
+    def use(self, name: str) -> None:
+        """A topic is made and described through this cluster."""
+        self.world.until_ready("KafkaCluster", name, 60)
+        spec = {"clusterRef": {"name": name}, "partitions": 2, "config": {"retention.ms": 600_000}}
+        self.world.apply("KafkaTopic", f"by-{name}", spec)
+        self.world.until_ready("KafkaTopic", f"by-{name}", 60)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    found = Secured(tmp_path_factory.mktemp("secured"))
+    try:
+        found.kafka.start()
+        found.world.start()
+        yield found
+    finally:
+        found.world.stop()
+        found.kafka.stop()
+
+
+@pytest.mark.spec("OPR-40")
+def test_tls_with_a_certificate_of_our_own(secured: Secured) -> None:
+    secured.declare("mutual", tls={"secretName": "mutual-tls"})
+    assert "Secret mutual-tls" in secured.world.until_reason("KafkaCluster", "mutual", "SecretNotFound")
+    own = {"tls.crt": secured.client_certificate, "tls.key": secured.client_key}
+    secured.secret("mutual-tls", {"ca.crt": secured.certificate, **own})
+    secured.use("mutual")
+
+
+@pytest.mark.spec("OPR-40")
+def test_scram_over_tls(secured: Secured) -> None:
+    secured.secret("scram-tls", {"ca.crt": secured.certificate})
+    secured.secret("scram-user", USER)
+    sasl = {"mechanism": "SCRAM-SHA-512", "secretName": "scram-user"}
+    secured.declare("scram", tls={"secretName": "scram-tls"}, sasl=sasl)
+    secured.use("scram")
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_certificate_of_somebody_else_is_not_believed(secured: Secured) -> None:
+    secured.secret("strange-tls", {"ca.crt": make_certificate()[0]})
+    secured.world.delete("KafkaCluster", "scram")
+    secured.world.until_gone("KafkaCluster", "scram")
+    sasl = {"mechanism": "SCRAM-SHA-512", "secretName": "scram-user"}
+    secured.declare("scram", tls={"secretName": "strange-tls"}, sasl=sasl)
+    said = secured.world.until_reason("KafkaCluster", "scram", "Unreachable", 90)
+    assert "the certificate is not believed" in said
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_wrong_password_is_told_and_the_right_one_is_taken_when_it_comes(secured: Secured) -> None:
+    secured.secret("plain-user", {"username": USER["username"]})
+    secured.declare("plain", sasl={"mechanism": "PLAIN", "secretName": "plain-user"})
+    assert "no key password" in secured.world.until_reason("KafkaCluster", "plain", "SecretNotFound")
+    secured.secret("plain-user", {**USER, "password": "wrong"})
+    said = secured.world.until_reason("KafkaCluster", "plain", "Unreachable", 90)
+    assert "did not authenticate user operator" in said
+    assert "wrong" not in said
+    secured.secret("plain-user", USER)
+    secured.use("plain")
