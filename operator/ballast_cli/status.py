@@ -37,12 +37,21 @@ def run(args: argparse.Namespace) -> int:
 
     while True:
         began = time.monotonic()
-        targets = _targets(args.bootstrap)
-        pages = [asyncio.run(_look(bootstrap, body)) for bootstrap, body in targets]
+        trouble = ""
+        pages: list[KafkaView] = []
+        try:
+            pages = [asyncio.run(_look(bootstrap, body)) for bootstrap, body in _targets(args.bootstrap)]
+        except CommandError as error:
+            # Who watches wants to see it come back.
+            if not args.watch:
+                raise
+            trouble = str(error)
         if args.watch and not args.json:
             sys.stdout.write("\x1b[2J\x1b[H")
         for view in pages:
             print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)
+        if trouble:
+            print(trouble, file=sys.stderr if args.json else sys.stdout, flush=True)
         if not args.watch:
             return 0
         time.sleep(max(0.1, WATCH_SECONDS - (time.monotonic() - began)))

@@ -2,7 +2,8 @@
 
 The level is where water would stand if replicas were water: directories whose unmovable content lies higher stand
 out of it and the rest shares what is left. A directory's band is level * (1 ± band), cut at its high-water mark; one
-that takes nothing new has no lower end. PURE.
+that takes nothing new has no lower end. A rack that has to hold so much that it cannot come into that band (one replica
+of everything, where there are as many racks as replicas) has a level and a band of its own. PURE.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ballast_planner.model import Bools, ClusterLoad, Floats, Ints
+from ballast_planner.model import NO_RACK, Bools, ClusterLoad, Floats, Ints
 
 MAX_ROUNDS = 16
 
@@ -67,9 +68,11 @@ def find_levels(
     ceiling = np.where(receiving, np.inf, used.astype(np.float64))
     amount = float(used[counts].sum()) + moving_in
     level, floor = _level_and_floor(total, fixed, largest, ceiling, amount, counts, band)
-    upper = np.minimum((1 + band) * level, high_water) * total
+    needed = _needed_per_rack(load, movable)
+    level_of = _levels_of_racks(load, needed, fixed, floor, ceiling, counts, level, band)
+    upper = np.minimum((1 + band) * level_of, high_water) * total
     upper = np.where(counts, np.maximum(upper, floor), 0.0)
-    lower = np.where(receiving, np.minimum((1 - band) * level, high_water) * total, 0.0)
+    lower = np.where(receiving, np.minimum((1 - band) * level_of, high_water) * total, 0.0)
     return Levels(
         level=level,
         band=band,
@@ -78,6 +81,37 @@ def find_levels(
         upper=np.floor(upper).astype(np.int64),
         lower=np.ceil(np.minimum(lower, upper)).astype(np.int64),
     )
+
+
+def _needed_per_rack(load: ClusterLoad, movable: Bools) -> float:
+    """Bytes that every rack has to hold: what the others cannot take when each partition is spread over all of them."""
+    racks = int(load.brokers.rack_numbers().max(initial=NO_RACK)) + 1
+    if racks < 1 or not movable.any():
+        return 0.0
+    number = np.diff(load.partitions.first)
+    must = np.maximum(number - (racks - 1) * -(-number // racks), 0)
+    size = np.zeros(number.size)
+    np.maximum.at(size, load.replicas.partition[movable], load.replicas.size[movable].astype(np.float64))
+    return float((must * size).sum())
+
+
+def _levels_of_racks(
+    load: ClusterLoad, needed: float, fixed: Floats, floor: Floats, ceiling: Floats, counts: Bools, level: float,
+    band: float,
+) -> Floats:  # fmt: skip
+    """The level of each directory: that of all, or its rack's own where the rack cannot come into the band."""
+    found = np.full(counts.size, level)
+    if not needed:
+        return found
+    rack_of = load.brokers.rack_numbers()[load.directories.broker]
+    total = load.directories.total.astype(np.float64)
+    for rack in range(int(rack_of.max()) + 1):
+        inside = counts & (rack_of == rack)
+        # Giants stand out of the water of their rack, too, and leave the rest of it lower.
+        own = _water_level(total, floor, ceiling, needed + float(fixed[inside].sum()), inside)
+        if own > (1 + band) * level:
+            found[inside] = own
+    return found
 
 
 def _level_and_floor(

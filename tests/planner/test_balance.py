@@ -218,3 +218,25 @@ def test_excluded_and_small_topics_stay() -> None:
     load = skewed_disks()
     assert not plan_balance(load, PlanOptions(excluded_topics=frozenset({"t"}))).moves
     assert not plan_balance(load, PlanOptions(min_size_bytes=100)).moves
+
+
+@pytest.mark.spec("REB-05")
+def test_a_rack_that_has_to_hold_too_much_is_level_within_itself() -> None:
+    """As many racks as replicas: each holds one of everything, and the small rack's disks cannot come into the band."""
+    brokers = [Broker(0, "large"), Broker(1, "other"), Broker(2, "small")]
+    sizes = {0: 3_000, 1: 3_000, 2: 800}
+    replicas = [
+        Replica("t", number, broker, f"/disk-{0 if number % 8 else 1}", 20, broker == 0, broker)
+        for number in range(40)
+        for broker in sizes
+    ]
+    held = {(broker, path): 0 for broker in sizes for path in ("/disk-0", "/disk-1")}
+    for replica in replicas:
+        held[replica.broker, replica.log_dir or ""] += replica.size_bytes
+    directories = [Directory(broker, path, sizes[broker], used) for (broker, path), used in held.items()]
+    load = ClusterLoad.from_rows(brokers, directories, replicas)
+    plan = plan_balance(load, PlanOptions(exact_binaries=0, level_leaders=False, level_traffic=False))
+    assert plan.quality is not None
+    # 800 bytes on 1,600 of the small rack: half full at best, while the level of all is below a fifth.
+    assert plan.quality.before.highest == 700 / 800
+    assert plan.quality.after.highest <= 0.55

@@ -1,0 +1,78 @@
+"""`./ballast status --watch` as a person leaves it open: it looks again and again, also while nobody answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from world import World
+
+from ballast_cli import CommandError, status
+from ballast_cli.__main__ import main
+from ballast_cli.up import ROOT
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@contextmanager
+def watching(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    paths = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ballast_cli", "status", "--watch", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes, times: int) -> bytes:
+    assert process.stdout is not None
+    found, deadline = b"", time.monotonic() + 60
+    while found.count(text) < times:
+        assert time.monotonic() < deadline, found
+        if select.select([process.stdout], [], [], 1)[0]:
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            assert chunk, found
+            found += chunk
+    return found
+
+
+@pytest.mark.spec("OPR-41")
+def test_it_shows_a_cluster_again_and_again(ballast_world: World) -> None:
+    with watching("--json", "--bootstrap", ballast_world.bootstrap) as process:
+        first, second = read_until(process, b"\n", 2).splitlines()[:2]
+    for line in (first, second):
+        brokers = json.loads(line)["brokers"]
+        assert [len(broker["directories"]) for broker in brokers] == [3, 3, 3]
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = []
+
+    async def look(bootstrap: str, body: object) -> None:
+        looks.append(bootstrap)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        raise CommandError(f"{bootstrap} does not answer: refused")
+
+    monkeypatch.setattr(status, "_look", look)
+    monkeypatch.setattr(status, "WATCH_SECONDS", 0.0)
+    assert main(["status", "--watch", "--bootstrap", "127.0.0.1:1"]) == 130
+    assert capsys.readouterr().out.count("127.0.0.1:1 does not answer: refused") == 2
+    looks.clear()
+    assert main(["status", "--bootstrap", "127.0.0.1:1"]) not in (0, 130)
