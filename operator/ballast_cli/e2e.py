@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", choices=PROVIDERS, default="host", help="where (host)")
     parser.add_argument("--prepare", action="store_true", help="only build what the provider needs")
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
+    parser.add_argument("--all", action="store_true", help="also those that CI does not run yet")
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="a part of a scenario's name (all)")
 
 
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.scenario:
         command += ["-k", " or ".join(args.scenario)]
     variables = source_variables() | {"BALLAST_E2E_PROVIDER": args.provider}
+    if args.all:
+        variables["BALLAST_E2E_ALL"] = "1"
     sys.stdout.flush()
     os.chdir(ROOT)
     os.execve(command[0], command, variables)

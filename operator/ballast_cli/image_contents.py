@@ -31,6 +31,11 @@ PIP_SECONDS = 900.0
 # Spark is published as a source archive alone: a wheel of pure Python is made from the one whose hash is in the lock.
 WITHOUT_WHEEL = ("pyspark",)
 COMMAND = 'exec python3 -P -m ballast_cli "$@"'
+# Java does not start for a user without a name.
+PASSWD = f"""root:x:0:0:root:/root:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+ballast:x:{USER}:{USER}::/tmp:/usr/sbin/nologin
+"""
 # Spark starts its drivers and executors by the image's entry point.
 SPARK_COMMAND = f"""case ${{1-}} in driver | executor | spark-submit)
   exec python3 -P -m ballast_rebalance.container "$@" ;;
@@ -125,7 +130,7 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 def content_key(flavour: Flavour) -> str:
     """Changes with everything that is in the image."""
-    digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command}".encode())
+    digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command} {PASSWD}".encode())
     for path in source_files(flavour):
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -204,6 +209,9 @@ def _copy_sources(flavour: Flavour, place: Path) -> None:
     program.parent.mkdir(parents=True)
     program.write_text(flavour.command)
     program.chmod(0o755)
+    if flavour is Flavour.SPARK:
+        (place / "etc").mkdir()
+        (place / "etc" / "passwd").write_text(PASSWD)
 
 
 def _compile(tree: Path, inside: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ballast_cli import CommandError, image
 from ballast_cli.image_archive import write_archive, write_layer
-from ballast_cli.image_contents import ROOT, Flavour, content_key, source_files, split_lock
+from ballast_cli.image_contents import PASSWD, ROOT, Flavour, content_key, source_files, split_lock
 
 
 @pytest.fixture
@@ -73,6 +73,7 @@ def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) 
     assert f"USER {config['User']}" in text
     assert all(line in text for line in flavour.command.splitlines() if line.startswith("exec") or "case" in line)
     assert "ARG BASE=" in text
+    assert (PASSWD.splitlines()[-1] in text) is (flavour is Flavour.SPARK)
 
 
 def test_what_is_published_without_a_wheel_is_told_apart_with_its_hashes() -> None:

@@ -5,6 +5,7 @@ Nothing that was acknowledged with acks=all may be lost, no produce call may fai
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from e2e.kubernetes.load import Account, load
 from e2e.kubernetes.story import until_in_sync
-from e2e.kubernetes.world import CLUSTER, World, topic
+from e2e.kubernetes.world import ALL, CLUSTER, World, topic
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -20,6 +21,7 @@ pytestmark = [
     # Clients whose connections are cut leave them to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+only_with_all = pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it")
 TOPIC = "faults"
 
 
@@ -63,6 +65,7 @@ def test_pods_killed(installed: World) -> None:
     installed.say(f"two pods were killed without grace, one after the other; meanwhile {account}")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-04")
 @pytest.mark.spec("OPR-45")
 def test_operator_away(installed: World) -> None:
@@ -90,6 +93,7 @@ def test_daemons_killed(host: World) -> None:
     host.say(f"kubelet, API server, etcd and three more were killed; meanwhile {account}")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-04")
 def test_api_server_away(host: World) -> None:
     with under_load(host) as account:
@@ -101,6 +105,7 @@ def test_api_server_away(host: World) -> None:
     host.say(f"20 s without an API server, and the operator goes on; meanwhile {account}")
 
 
+@only_with_all
 def test_partitioned_broker(host: World) -> None:
     with under_load(host) as account, _cut_off(host, "demo-1"):
         host.until("broker 1 is out of sync", lambda: _out_of_sync(host, 1))

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from e2e.kubernetes.story import produce
-from e2e.kubernetes.world import World, reassignment, topic
+from e2e.kubernetes.world import ALL, World, reassignment, topic
 
 pytestmark = [
     pytest.mark.kubernetes,
+    pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it"),
     pytest.mark.timeout(900),
     pytest.mark.spec("OPR-33"),
     # Clients whose connections are cut leave them to the garbage collector.

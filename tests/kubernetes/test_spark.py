@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from e2e.kubernetes.monitoring import URL, find_prometheus, load_prometheus, prometheus
 from e2e.kubernetes.story import produce
-from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, cluster, restricted_pod, topic
+from e2e.kubernetes.world import ALL, CLUSTER, NAMESPACE, World, cluster, restricted_pod, topic
 
 from ballast_operator.resources.rebalance import MAIN_FILE
 
 pytestmark = [
     pytest.mark.kubernetes,
+    pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it"),
     pytest.mark.timeout(1200),
     # Clients whose connections are cut leave them to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from e2e.kubernetes.story import (
     produce,
     until_in_sync,
 )
-from e2e.kubernetes.world import CLUSTER, World, cluster, reassignment
+from e2e.kubernetes.world import ALL, CLUSTER, World, cluster, reassignment
 
 from ballast_operator.model.kafka import ReplicaId
 
@@ -25,6 +26,7 @@ pytestmark = [
     # Clients whose connections are cut leave them to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+only_with_all = pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it")
 READY_GOAL_SECONDS = 30.0
 
 
@@ -111,6 +113,7 @@ def test_drain_a_volume(installed: World) -> None:
     installed.kubectl("delete", "reassignment", "drain-disk-2", "move-orders-0", "--ignore-not-found")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-32")
 @pytest.mark.spec("OPR-42")
 def test_scale_up_drain_a_broker_and_scale_down(installed: World) -> None:
@@ -135,6 +138,7 @@ def test_scale_up_drain_a_broker_and_scale_down(installed: World) -> None:
     installed.say(f"three brokers again; meanwhile {account}")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-43")
 def test_a_volume_more_and_one_less(installed: World) -> None:
     volumes = [{"name": f"disk-{index}", "size": "1Gi"} for index in range(4)]
@@ -170,6 +174,7 @@ def test_rolling_restart_under_load(installed: World) -> None:
     installed.say(f"all brokers were restarted one after the other; meanwhile {account}")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-45")
 def test_a_deleted_pod_comes_back(installed: World) -> None:
     until_in_sync(installed)
@@ -183,6 +188,7 @@ def test_a_deleted_pod_comes_back(installed: World) -> None:
     installed.say(f"demo-1 was deleted and came back by itself; meanwhile {account}")
 
 
+@only_with_all
 @pytest.mark.spec("OPR-45")
 @pytest.mark.spec("OPR-08")
 def test_uninstalled_by_mistake(installed: World) -> None:

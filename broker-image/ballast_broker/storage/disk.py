@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ballast_broker.seams import Bytes, DiskUsage, File
-from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within
+from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writing, give_back, within, write_back
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
@@ -153,6 +153,13 @@ class RealDisk:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def write_back(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            write_back(descriptor)
         finally:
             os.close(descriptor)
 

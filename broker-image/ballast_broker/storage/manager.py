@@ -20,6 +20,7 @@ from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Clock, Disk, Random, Threads
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.cleaner_process import CleanerProcess, CleanerRunner
+from ballast_broker.storage.closing import close_logs
 from ballast_broker.storage.compaction import Compactor
 from ballast_broker.storage.context import LogContext, StorageConfig
 from ballast_broker.storage.directories import (
@@ -470,19 +471,6 @@ class LogManager:
             directory.unlock()
 
     async def _close_directory(self, directory: LogDirectory) -> None:
-        logs = [
-            log
-            for log in itertools.chain(self.all_current_logs(), self._future_logs.values())
-            if log.directory is directory
-        ]
-        for share in range(0, len(logs), 64):
-            await self.threads.run(lambda part=logs[share : share + 64]: _close_all(part))  # type: ignore[misc]
-
-
-def _close_all(logs: list[Log]) -> None:
-    for log in logs:
-        try:
-            log.close()
-            log.flush()
-        except LogDirectoryFailure:
-            return
+        every = itertools.chain(self.all_current_logs(), self._future_logs.values())
+        logs = [log for log in every if log.directory is directory]
+        await close_logs(directory, logs, self.context.disk, self.threads)

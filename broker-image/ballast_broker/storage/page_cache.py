@@ -65,3 +65,9 @@ def give_back(descriptor: int, ranges: Iterable[Range]) -> None:
     """Only a hint, and only for whole pages that are written already."""
     for start, end in ranges:
         os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+def write_back(descriptor: int) -> None:
+    """The whole file system of this file: one commit of its journal instead of one for each file."""
+    if hasattr(_libc, "syncfs"):
+        _libc.syncfs(descriptor)  # what failed is told again by the sync of the file that it concerns

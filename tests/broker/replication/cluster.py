@@ -246,7 +246,7 @@ class Node:
         self.logs = LogManager(cluster.disk, clock, cluster.threads, config, SeededRandom(next(_lives)))
         await self.logs.start()
         for directory in self.logs.directories:
-            directory.note_slow_write = lambda now_s: None  # type: ignore[method-assign]  # a busy machine is no case
+            directory.note_slow_write = lambda *_, **__: None  # type: ignore[method-assign]  # a busy machine is no case
         self.replicas = Replicas(
             ReplicationSettings(broker_id=self.broker_id, **{**cluster.settings, **self._settings}),
             logs=self.logs,

@@ -241,3 +241,21 @@ def test_truncation_and_a_restart_give_the_same_log(bench, read_all):
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (500, 500, 0)
     bench.append(again)
     assert [record.offset for record in read_all(again)] == [500]
+
+
+@pytest.mark.parametrize("sizes", [[5000] * 12, [100] * 90, [5000, 100, 100, 9000, 100, 5000, 5000, 100]])
+def test_an_answer_ends_where_a_batch_does(bench, sizes):
+    """Wherever the limit lies: before, at or behind a batch that the index points to."""
+    log = bench.create(index_interval_bytes=4096)
+    ends = [0]
+    for size in sizes:
+        bench.append(log, 2, size=size // 2)
+        ends.append(log.size_bytes)
+    for start in range(0, len(sizes), 3):
+        for limit in range(1, log.size_bytes + 2000, 613):
+            found = log.read(start * 2, limit, upper_offset=log.end_offset, min_one=False)
+            fitting = max(n for n, end in enumerate(ends) if n == start or end - ends[start] <= limit)
+            assert found.size == ends[fitting] - ends[start]
+            if found.size:
+                assert (found.position, found.next_offset) == (ends[start], fitting * 2)
+            found.release()
