@@ -26,6 +26,7 @@ REPLICAS = 2
 THROTTLE = 16_000_000  # slow enough that kills meet moves
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 ASK_AGAIN_S = 1.0
+MOVED_WITHIN_S = 600.0  # partitions grow all the time; what hangs hangs longer
 LOOK_EVERY_S = 0.1
 REDIRECTED = 0.15
 SAME_PARTITION = 0.2
@@ -44,6 +45,7 @@ class MoveSoak(Chaos):
     """`verdict.faults` counts the kills."""
 
     settings: MoveSettings
+    _places: dict[int, list[int]] | None = None  # replicas of each partition, as the cluster had them in the end
     topic_config: ClassVar[Mapping[str, str]] = {
         "min.insync.replicas": "1",
         "segment.bytes": "1048576",
@@ -115,8 +117,8 @@ class MoveSoak(Chaos):
                 return there()
             return False
 
-        if not until(looked, self.settings.patience_seconds):
-            self._find(f"not there after {self.settings.patience_seconds:.0f} s: {what}")
+        if not until(looked, MOVED_WITHIN_S):
+            self._find(f"not there after {MOVED_WITHIN_S:.0f} s: {what}")
 
     # -- asking
 
@@ -172,11 +174,11 @@ class MoveSoak(Chaos):
 
         A broker that was down when its replica was taken away puts the log aside (LOG-34): those are counted.
         """
-        found = []
+        found, places = [], self._places or {}
         for broker in self.cluster.brokers:
             names = [path.name for volume in broker.volumes for path in volume.glob(f"{TOPIC}-*")]
             there = Counter(name for name in names if not name.endswith(STRAY))
-            wanted = Counter(f"{TOPIC}-{p}" for p, replicas in self._places.items() if broker.node_id in replicas)
+            wanted = Counter(f"{TOPIC}-{p}" for p, replicas in places.items() if broker.node_id in replicas)
             found += [f"{name} on broker {broker.node_id}" for name in (there - wanted) | (wanted - there)]
         return found
 
@@ -185,10 +187,16 @@ class MoveSoak(Chaos):
         return sum(1 for volume in volumes for _ in volume.glob(f"{TOPIC}-*{STRAY}"))
 
     def _folders(self, partition: int) -> list[Path]:
-        places = getattr(self, "_places", None) or self._assigned()
-        folders = [partition_folder(self._broker(node_id).volumes, TOPIC, partition) for node_id in places[partition]]
+        name = f"{TOPIC}-{partition}"
+        if self._places is not None:
+            holders = [self._broker(node_id) for node_id in self._places[partition]]
+        else:  # there was a finding, and the brokers have ended: what is on disk is all there is
+            holders = [
+                each for each in self.cluster.brokers if any((volume / name).is_dir() for volume in each.volumes)
+            ]
+        folders = [partition_folder(broker.volumes, TOPIC, partition) for broker in holders]
         if not folders:
-            raise Damaged(f"{TOPIC}-{partition} has no replica")
+            raise Damaged(f"{name} has no replica")
         return folders
 
 
