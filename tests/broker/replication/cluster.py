@@ -44,7 +44,7 @@ class RealClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
+        return time.monotonic()
 
 
 class SeededRandom:
