@@ -41,9 +41,11 @@ def watching(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 def read_until(process: subprocess.Popen[bytes], text: bytes, times: int) -> bytes:
     assert process.stdout is not None
     found, deadline = b"", time.monotonic() + 60
+    output = select.poll()
+    output.register(process.stdout, select.POLLIN)
     while found.count(text) < times:
         assert time.monotonic() < deadline, found
-        if select.select([process.stdout], [], [], 1)[0]:
+        if output.poll(1000):
             chunk = os.read(process.stdout.fileno(), 1 << 16)
             assert chunk, found
             found += chunk

@@ -64,6 +64,7 @@ class StoppingDisk(RealDisk):
         self.left: int | None = None  # operations until it stops; None: it does not
         self.done: list[str] = []
         self._stopped = False
+        self._files: list[StoppingFile] = []
         self._lock = threading.Lock()
 
     @property
@@ -89,8 +90,16 @@ class StoppingDisk(RealDisk):
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> StoppingFile:  # type: ignore[override]
         self.check()
         if create and not super().exists(path):
-            return StoppingFile(self, self.change(f"create {path}", lambda: RealDisk.open(self, path, create=True)))
-        return StoppingFile(self, super().open(path, writable=writable))
+            opened = self.change(f"create {path}", lambda: RealDisk.open(self, path, create=True))
+        else:
+            opened = super().open(path, writable=writable)
+        self._files.append(StoppingFile(self, opened))
+        return self._files[-1]
+
+    def close_files(self) -> None:
+        """As the kernel does for a process that has ended."""
+        for file in self._files:
+            file.close()
 
     def make_directory(self, path: str) -> None:
         self.change(f"mkdir {path}", lambda: RealDisk.make_directory(self, path))

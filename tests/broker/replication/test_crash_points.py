@@ -61,6 +61,7 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
         unsure = await move_and_produce(node, disk, threads, acknowledged)
         done = list(disk.done)
         await node.crash(noticed=False)
+        disk.close_files()
         threads.before = lambda: None
         cluster.disk = RealDisk()
         await node.start()
