@@ -23,6 +23,7 @@ from ballast_planner.goals import (
     SPACE,
     Goal,
     evacuation,
+    large,
     racks,
 )
 from ballast_planner.goals import directories as directories_goal
@@ -209,7 +210,12 @@ def _exact(bench: Workbench, levels: Levels, movable: Bools, options: PlanOption
     moves = solve_exactly(start, found, options)
     for replica, target in moves or ():
         start.move(replica, target)
-    return start if moves and score_of(start, levels).better_than(found) else None
+    score = score_of(start, levels)
+    if not moves or not score.better_than(found):
+        return None
+    if score.out_of_band > 0:
+        large.find_levels_anew(start, options)
+    return start
 
 
 def _useful(load: ClusterLoad, levels: Levels, ordered: Sequence[Step], limit: int | None) -> list[Step]:

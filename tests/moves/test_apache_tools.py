@@ -231,8 +231,9 @@ def test_files_after_a_move_are_the_same_and_apache_kafka_reads_them(brokers: Br
     printed = java("dump-log", "--files", ",".join(map(str, logs)))
     assert printed.count("isvalid: true") > 100
     assert "isvalid: false" not in printed
-    indexes = ",".join(map(str, sorted((target / "same-0").glob("*index"))))
-    assert printed_mismatches(java("dump-log", "--files", indexes, "--index-sanity-check")) == []
+    # Not the active segment's: for the zeros behind their entries the tool takes them for damaged, Kafka's own as well.
+    indexes = [path for path in sorted((target / "same-0").glob("*index")) if path.stem != logs[-1].stem]
+    assert printed_mismatches(java("dump-log", "--files", ",".join(map(str, indexes)), "--index-sanity-check")) == []
 
 
 def printed_mismatches(printed: str) -> list[str]:

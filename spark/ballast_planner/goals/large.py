@@ -41,16 +41,21 @@ def _improve(bench: Workbench, options: PlanOptions, anywhere: bool) -> None:
         while len(bench.moved) - before < MAX_MOVES and _step(bench, int(directory), options, anywhere):
             pass
     if len(bench.moved) > before:
-        levels = find_levels(
-            bench.load,
-            options.band,
-            options.high_water,
-            bench.movable,
-            evacuated=~bench.levels.counts,
-            used=bench.used,
-            directory=bench.directory,
-        )
-        bench.levels = replace(levels, open=bench.levels.open)
+        find_levels_anew(bench, options)
+
+
+def find_levels_anew(bench: Workbench, options: PlanOptions) -> None:
+    """With large replicas where they lie now: their directories stand out, and the others stand lower."""
+    levels = find_levels(
+        bench.load,
+        options.band,
+        options.high_water,
+        bench.movable,
+        evacuated=~bench.levels.counts,
+        used=bench.used,
+        directory=bench.directory,
+    )
+    bench.levels = replace(levels, open=bench.levels.open)
 
 
 def _step(bench: Workbench, directory: int, options: PlanOptions, anywhere: bool) -> bool:
