@@ -12,6 +12,7 @@ import pytest
 from e2e.kubernetes.providers import PROVIDERS, running
 from e2e.kubernetes.story import ensure_cluster, ensure_operator
 from e2e.kubernetes.world import World
+from e2e.sockets import forget_sockets
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
@@ -37,3 +38,8 @@ def installed(world: World) -> World:
     ensure_operator(world)
     ensure_cluster(world)
     return world
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    forget_sockets()

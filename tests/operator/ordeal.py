@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
+from e2e.sockets import forget_sockets
 from faults import Chances, FaultyApi
-from world import World, forget_sockets
+from world import World
 
 from ballast_operator.model.kafka import KafkaView
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs

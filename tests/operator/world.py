@@ -6,19 +6,18 @@ Everything asynchronous runs on one loop in a thread; a test says what it wants 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from apache import free_ports
+from e2e.sockets import forget_sockets
 
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack
@@ -32,13 +31,6 @@ API = "ballast.dev/v1alpha1"
 PLURALS = {"KafkaCluster": "kafkaclusters", "KafkaTopic": "kafkatopics", "Reassignment": "reassignments"}
 Body = dict[str, Any]
 LEASE = path_of("coordination.k8s.io/v1", "leases", "default", "ballast-operator")
-
-
-def forget_sockets() -> None:
-    """Connections that failed or were cut are left to the garbage collector, which would tell of it anywhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 class World:
