@@ -80,11 +80,7 @@ class SparseIndex:
         start = self._on_file()
         pack = self._entry.pack
         data = b"".join([pack(first, second) for first, second in self._pending])
-        file = self._disk.open(self._path(), create=True)
-        try:
-            file.pwrite(data, start * self._entry.size)
-        finally:
-            file.close()
+        self.write_encoded(start, data)
         self._stored = start + len(self._pending)
         self._pending = []
 
@@ -119,7 +115,7 @@ class SparseIndex:
         self.drop_cache()
         self.trim()
 
-    # As bytes, for a log that takes over entries of another one. Both indexes are spilled; any thread.
+    # As bytes. A log that takes over entries of another one uses them in any thread; both indexes are spilled then.
 
     def read_encoded(self, first: int, count: int) -> bytes:
         size = self._entry.size
@@ -169,15 +165,7 @@ class SparseIndex:
         return self.at(count - 1) if count else None
 
     def _load_page(self, start: int, stored: int) -> None:
-        size = self._entry.size
-        wanted = min(_PAGE_ENTRIES, stored - start)
-        file = self._disk.open(self._path(), writable=False)
-        try:
-            data = file.pread(wanted * size, start * size)
-        finally:
-            file.close()
-        if len(data) != wanted * size:
-            raise CorruptFile(f"{self._path()} is shorter than it was")
+        data = self.read_encoded(start, min(_PAGE_ENTRIES, stored - start))
         self._page = list(self._entry.iter_unpack(data))
         self._page_start = start
 
