@@ -13,7 +13,7 @@ from e2e.kubernetes.world import NAMESPACE, World, restricted_pod
 
 from ballast_cli.image_archive import write_archive, write_layer
 from ballast_cli.image_base import debian_base
-from ballast_cli.image_contents import Flavour
+from ballast_cli.image_contents import USER, Flavour, architecture
 from ballast_cli.kube_api import Obj
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +39,8 @@ def load_prometheus(world: World) -> None:
         shutil.copy(program, files / "prometheus")
         layer, archive = Path(place) / "layer.tar", Path(place) / "image.tar"
         write_layer(layer, files, "/usr/local/bin")
-        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-        write_archive(archive, IMAGE, [base.layer, layer], {"architecture": machine, "config": {"User": "10001:10001"}})
+        settings = {"architecture": architecture(platform.machine()), "config": {"User": f"{USER}:{USER}"}}
+        write_archive(archive, IMAGE, [base.layer, layer], settings)
         world.provider.node.load(archive)
 
 

@@ -43,6 +43,11 @@ esac
 {COMMAND}"""
 
 
+def architecture(machine: str) -> str:
+    """A machine as images name it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
 class Flavour(enum.Enum):
     BROKER = "broker"
     SPARK = "spark"
@@ -86,7 +91,7 @@ class Flavour(enum.Enum):
         kept = [part for part in dict.fromkeys(parts) if part != "manifests"]
         paths = [f"{PLACE}/{part}" for part in (*kept, "packages")]
         return {
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+            "architecture": architecture(machine),
             "config": {
                 "User": f"{USER}:{USER}",
                 "Env": [

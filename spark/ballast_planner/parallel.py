@@ -93,11 +93,6 @@ def solve_task(task: BrokerTask, options: PlanOptions) -> Moves:
     return [(int(task.replica[moved]), int(task.directory[bench.directory[moved]])) for moved in bench.moved]
 
 
-def solve_in_turn(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
-    """All tasks, one after another, in this process."""
-    return [move for task in tasks for move in solve_task(task, options)]
-
-
 def _bench(task: BrokerTask) -> Workbench:
     count, size = task.directory.size, task.replica.size
     nothing, home = np.zeros(size), np.searchsorted(task.directory, task.home)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
-from ballast_planner import Broker, ClusterLoad, Directory, Move, Replica
+from ballast_planner import Broker, ClusterLoad, Directory, Move, PlanOptions, Replica
+from ballast_planner.parallel import BrokerTask, Moves, solve_task
 
 
 @st.composite
@@ -77,3 +80,8 @@ def apply_moves(load: ClusterLoad, moves: tuple[Move, ...]) -> ClusterLoad:
         for i in range(len(ids))
     ]
     return ClusterLoad.from_rows(brokers, directories, rows)
+
+
+def solve_in_turn(tasks: Sequence[BrokerTask], options: PlanOptions) -> Moves:
+    """All tasks, one after another, in this process."""
+    return [move for task in tasks for move in solve_task(task, options)]

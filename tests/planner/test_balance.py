@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.planner.clusters import skewed_disks
+from tests.planner.clusters import skewed_disks, solve_in_turn
 
 from ballast_planner import (
     Broker,
@@ -27,7 +27,6 @@ from ballast_planner import (
     rows_from_spec,
     spec_rows,
 )
-from ballast_planner.parallel import solve_in_turn
 
 QUIET = PlanOptions(level_leaders=False)
 

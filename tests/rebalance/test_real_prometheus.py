@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.planner.clusters import solve_in_turn
 from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, wait_for
 from tests.rebalance.skewed import Exporter, skewed_cluster
 
@@ -101,7 +102,6 @@ def test_a_skew_is_found_and_proposed(spark: SparkSession, options: JobOptions, 
 
 @pytest.mark.spec("REB-06")
 def test_executors_find_what_the_driver_finds(spark: SparkSession, options: JobOptions) -> None:
-    from ballast_planner.parallel import solve_in_turn
     from ballast_rebalance.job import measure
     from ballast_rebalance.solve import spark_solver
 
