@@ -113,8 +113,17 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         stopping.cancel()
         if metrics is not None:
             await metrics.stop()
+        await _end_what_is_under_way()
         threads.close()
     return 0
+
+
+async def _end_what_is_under_way() -> None:
+    """Of a node that failed: its tasks would ask for threads that are no more."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _open_metrics(node: Node, server: Server, lag: LoopLag | None) -> MetricsServer | None:

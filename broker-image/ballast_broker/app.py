@@ -25,7 +25,12 @@ from ballast_broker.api.services import BrokerServices
 from ballast_broker.config import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.controller.lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
+from ballast_broker.controller.lifecycle import (
+    REGISTRATION_TIMEOUT_MAX_S,
+    BrokerIdentity,
+    BrokerLifecycle,
+    LifecycleState,
+)
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
@@ -39,6 +44,7 @@ from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.replication.replicas import Replicas
+from ballast_broker.replication.strays import settle_strays
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
 from ballast_broker.storage.log import Log
@@ -49,7 +55,6 @@ from ballast_broker.world import World
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 20.0
-HEARTBEAT_CALL_TIMEOUT_S = 4.0
 
 
 class NodeFailed(Exception):
@@ -105,7 +110,11 @@ class Node:
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
         storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id())
-        self.logs = LogManager(world.disk, world.clock, world.threads, storage, world.random, config_of=self._config_of)
+        # Before the metadata is read, each topic's log has this broker's defaults.
+        defaults = config.log_config({})
+        self.logs = LogManager(
+            world.disk, world.clock, world.threads, storage, world.random, config_of=lambda _: defaults
+        )
         self.logs.on_directory_failure.append(self._directory_failed)
         await self.logs.start()
         assert self.logs.cluster_id is not None
@@ -119,11 +128,6 @@ class Node:
         if len(self.config.voters) > 1 or not self.config.is_controller:
             raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
         return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
-
-    def _config_of(self, topic: str) -> Any:
-        """What a topic's log is configured with before the metadata is read: this broker's defaults."""
-        del topic
-        return self.config.log_config({})
 
     async def _build_quorum(self) -> None:
         world, config = self.world, self.config
@@ -256,7 +260,7 @@ class _Broker:
         self._node = node
         config, world = node.config, node.world
         self._controller = node.client(timeout_s=config.request_timeout_ms / 1000)
-        self._heartbeats = node.client(timeout_s=HEARTBEAT_CALL_TIMEOUT_S)
+        self._heartbeats = node.client(timeout_s=REGISTRATION_TIMEOUT_MAX_S)
         self.lifecycle: BrokerLifecycle | None = None
         self.replicas = Replicas(
             settings.replication_settings(config),
@@ -264,7 +268,7 @@ class _Broker:
             clock=world.clock,
             controller=self._controller,
             broker_epoch=self._epoch,
-            log_config=lambda image, topic: settings.topic_log_config(config, image, topic),
+            log_config=settings.topic_log_configs(config),
             network=world.network,
             threads=world.threads,
         )
@@ -345,7 +349,7 @@ class _Broker:
         await self._wait_for(lifecycle.registered.wait(), membership)
         self._gate.look(node.image)
         await self._wait_for(self._caught_up.wait(), membership)
-        self.replicas.settle_strays(node.image)
+        settle_strays(node.logs, node.config.node_id, node.image)
         for endpoint in node.config.client_listeners:
             node.world.listening.accept(endpoint.name)
         lifecycle.set_ready()
@@ -389,15 +393,21 @@ class _Broker:
         timeout_s = self._node.config.log_dir_failure_timeout_ms / 1000
 
         async def report() -> None:
-            async with asyncio.timeout(timeout_s):
-                if self.lifecycle is not None:  # else its registration will not name the directory
+            if self.lifecycle is None:
+                return  # its registration will not name the directory
+            try:
+                async with asyncio.timeout(timeout_s):
                     await self.lifecycle.report_offline_directory(directory.id)
+            except TimeoutError:
+                told = f"no controller could be told within {timeout_s:g} s that {directory.path} is offline"
+                raise NodeFailed(told) from None
 
         self._node.spawn(report(), f"report that {directory.path} is offline")
 
     async def leave(self) -> int:
         """Hand over what this broker leads, then stop; answers the epoch it had."""
         epoch = self._epoch()
+        self.replicas.assignments.hurry()  # should a disk be another one at the next start, that can be seen
         if self.lifecycle is not None and epoch >= 0 and self._node.config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):

@@ -16,6 +16,8 @@ from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property
 from ballast_broker.topic_config import CODECS, log_config
 
 _P = Property
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 BROKER_PROPERTIES = {
     p.name: p
@@ -133,6 +135,7 @@ BROKER_PROPERTIES = {
         _P("replica.fetch.wait.max.ms", "int", 500),
         _P("replica.high.watermark.checkpoint.interval.ms", "long", 5000, between(1)),
         _P("replica.lag.time.max.ms", "long", 30_000, between(1)),
+        _P("replica.selector.class", "string", None, one_of(LEADER_SELECTOR, RACK_AWARE_SELECTOR)),
         _P("replica.socket.timeout.ms", "int", 30_000, between(1)),
         _P("replication.quota.window.num", "int", 11, between(1)),
         _P("replication.quota.window.size.seconds", "int", 1, between(1)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ballast_broker.config import BrokerConfig
+from collections.abc import Callable
+from functools import lru_cache
+
+from ballast_broker.config import RACK_AWARE_SELECTOR, BrokerConfig
 from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming
@@ -14,6 +17,8 @@ from ballast_broker.net.server import Limits
 from ballast_broker.raft.terms import Timeouts
 from ballast_broker.replication.settings import ReplicationSettings
 from ballast_broker.storage.context import StorageConfig
+
+Texts = tuple[tuple[str, str], ...]
 
 MINUTE_MS = 60_000
 METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
@@ -55,6 +60,7 @@ def replication_settings(config: BrokerConfig) -> ReplicationSettings:
         replica_fetch_backoff_ms=config.replica_fetch_backoff_ms,
         replica_socket_timeout_ms=config.replica_socket_timeout_ms,
         num_replica_alter_log_dirs_threads=config.mover_count,
+        reads_in_rack=config.replica_selector_class == RACK_AWARE_SELECTOR,
         log_dir_reserve_bytes=None if reserve < 0 else reserve,
     )
 
@@ -128,8 +134,17 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
     )
 
 
-def topic_log_config(config: BrokerConfig, image: MetadataImage, topic: str) -> LogConfig:
-    configs = image.configs
-    dynamic = dynamic_values(configs.of(RESOURCE_BROKER, ""), configs.of(RESOURCE_BROKER, str(config.node_id)))
-    resolved: LogConfig = config.log_config(image.configs.of(RESOURCE_TOPIC, topic), dynamic)
-    return resolved
+def topic_log_configs(config: BrokerConfig) -> Callable[[MetadataImage, str], LogConfig]:
+    """What each topic's logs are configured with on this broker. Topics with equal overrides have one in common."""
+    layers = (RESOURCE_BROKER, ""), (RESOURCE_BROKER, str(config.node_id))
+
+    @lru_cache(maxsize=1_024)
+    def resolved(overrides: Texts, *dynamic: Texts) -> LogConfig:
+        found: LogConfig = config.log_config(dict(overrides), dynamic_values(*map(dict, dynamic)))
+        return found
+
+    def of(image: MetadataImage, topic: str) -> LogConfig:
+        resources = (RESOURCE_TOPIC, topic), *layers
+        return resolved(*(tuple(image.configs.of(*resource).items()) for resource in resources))
+
+    return of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -26,6 +27,7 @@ class TopicIdPartition(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+@lru_cache(maxsize=4_096)  # a topic is spread once for each of its partitions
 def java_string_hash(text: str) -> int:
     """`String.hashCode()`: what Kafka uses to spread topics over fetchers, movers and coordinators."""
     result = 0

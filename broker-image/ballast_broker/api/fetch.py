@@ -6,6 +6,7 @@ The dispatcher calls it for every fetch. Where there is enough data, no task and
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from ballast_broker.api.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
     NO_SESSION,
+    Asker,
     FetchSessions,
     Followed,
     Key,
@@ -21,12 +23,13 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
-from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult
+from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult, give_back
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
     FIRST_VERSION,
     FIRST_WITH_ENDPOINTS,
+    FIRST_WITH_RACK,
     FIRST_WITH_TOPIC_ID,
     LAST_VERSION,
     EpochEnd,
@@ -93,12 +96,14 @@ class Fetch:
             for partition in partitions
         ]
         try:
-            session, followed, incremental = self._session(request, asked, version, principal)
+            session, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
-        answer = _Answer(self, session, followed, incremental, version, correlation_id, listener, tells_aborted)
+        answer = _Answer(
+            self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted
+        )
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
@@ -106,10 +111,18 @@ class Fetch:
             request.min_bytes,
             request.max_wait_ms,
             min(request.max_bytes, self._fetch_max_bytes),
+            any_replica=version >= FIRST_WITH_RACK and request.replica_id < 0,
+            rack=request.rack,
         )
-        if any(f.refusal is not None for f in followed):
-            params.max_wait_ms = 0  # an error is told at once
-        found = self._broker.replicas.fetch(params, [f.entry for f in followed if f.refusal is None])
+        found: list[FetchResult] | asyncio.Future[list[FetchResult]]
+        if session is None:
+            if any(followed.refusal is not None for followed in asked):
+                params.max_wait_ms = 0  # an error is told at once
+            found = self._replicas.fetch(params, [followed for followed in asked if followed.refusal is None])
+        else:
+            if session.refused or not session.followed:
+                params.max_wait_ms = 0
+            found = self._replicas.fetch_watched(params, session.watch)
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
@@ -138,12 +151,14 @@ class Fetch:
     def _handle_single(
         self, single: SingleFetch, target: Target, correlation_id: int, version: int, listener: str
     ) -> Reply:
-        _, wait_ms, min_bytes, max_bytes, isolation, _, leader_epoch, offset, last_epoch, start, partition_max = single
+        _, wait_ms, min_bytes, max_bytes, isolation, _, leader_epoch, offset, last_epoch, start, most, rack = single
         topic_partition, topic_id, _, answer = target
-        entry = FetchEntry(topic_partition, topic_id, offset, last_epoch, leader_epoch, start, partition_max)
+        entry = FetchEntry(topic_partition, topic_id, offset, last_epoch, leader_epoch, start, most)
         if max_bytes > self._fetch_max_bytes:
             max_bytes = self._fetch_max_bytes
-        found = self._replicas.fetch(FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes), [entry])
+        any_replica = version >= FIRST_WITH_RACK
+        params = FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes, any_replica, rack)
+        found = self._replicas.fetch(params, [entry])
         if type(found) is list:
             result = found[0]
             if result.is_plain and isolation != READ_COMMITTED:
@@ -153,34 +168,37 @@ class Fetch:
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start_offset)
                 return answer.parts(correlation_id, offsets, data)
         by_id = version >= FIRST_WITH_TOPIC_ID
-        followed = Followed((topic_id if by_id else topic_partition.topic, single.partition), entry)
-        later = _Answer(self, None, [followed], False, version, correlation_id, listener, isolation == READ_COMMITTED)
+        followed = Followed(
+            topic_partition, topic_id, offset, key=(topic_id if by_id else topic_partition.topic, single.partition)
+        )
+        later = _Answer(self, None, [followed], version, correlation_id, listener, isolation == READ_COMMITTED)
         return later.encode(found) if isinstance(found, list) else later.later(found)
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(
         self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal
-    ) -> tuple[Session | None, list[Followed], bool]:
-        """The session (or none), all that is to be read now, and whether only news is to be told."""
+    ) -> tuple[Session | None, bool]:
+        """The session (or none), and whether only news is to be told."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
+        asker = Asker(request.replica_id, request.replica_epoch, request.isolation, request.rack)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._sessions.drop(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
-                return None, asked, False
-            privileged = request.replica_id >= 0
-            return self._sessions.open(asked, privileged=privileged, uses_topic_ids=uses_topic_ids), asked, False
+                return None, False
+            return self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids), False
         session = self._sessions.take(request, uses_topic_ids)
+        session.asked_by(asker)
         session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])
-        for followed in session.followed.values():
-            if followed.refusal is not None:
-                self._look_up(followed, principal, of_follower=request.replica_id >= 0)
-        return session, list(session.followed.values()), True
+        for followed in list(session.refused.values()):
+            self._look_up(followed, principal, of_follower=request.replica_id >= 0)
+            session.settle(followed)
+        return session, True
 
     def _follow(
         self, key: str | UUID, asked: FetchPartition, version: int, principal: Principal, replica_id: int
     ) -> Followed:
-        entry = FetchEntry(
+        followed = Followed(
             TopicPartition("" if isinstance(key, UUID) else key, asked.partition),
             key if isinstance(key, UUID) else ZERO_UUID,
             asked.fetch_offset,
@@ -188,20 +206,20 @@ class Fetch:
             asked.current_leader_epoch,
             asked.log_start_offset,
             asked.max_bytes,
+            key=(key, asked.partition),
         )
-        followed = Followed((key, asked.partition), entry)
         self._look_up(followed, principal, of_follower=replica_id >= 0)
         return followed
 
     def _look_up(self, followed: Followed, principal: Principal, *, of_follower: bool) -> None:
         """Does the topic exist, and may it be read?"""
         if isinstance(followed.key[0], UUID):
-            found = self._broker.image().topics.by_id(followed.entry.topic_id)
+            found = self._broker.image().topics.by_id(followed.topic_id)
             if found is None:
                 followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
                 return
-            followed.entry.topic_partition = TopicPartition(found.name, followed.key[1])
-        name = followed.entry.topic_partition.topic
+            followed.topic_partition = TopicPartition(found.name, followed.key[1])
+        name = followed.topic_partition.topic
         allowed = (
             authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
             if of_follower
@@ -218,10 +236,9 @@ class _Answer:
     """One request's answer, now or later."""
 
     __slots__ = (
+        "_asked",
         "_correlation_id",
         "_fetch",
-        "_followed",
-        "_incremental",
         "_listener",
         "_nothing_aborted",
         "_session",
@@ -232,8 +249,7 @@ class _Answer:
         self,
         fetch: Fetch,
         session: Session | None,
-        followed: list[Followed],
-        incremental: bool,
+        asked: list[Followed] | None,
         version: int,
         correlation_id: int,
         listener: str,
@@ -241,8 +257,7 @@ class _Answer:
     ) -> None:
         self._fetch = fetch
         self._session = session
-        self._followed = followed
-        self._incremental = incremental
+        self._asked = asked  # each of these is answered, in this order; None: what is news in the session
         self._version = version
         self._correlation_id = correlation_id
         self._listener = listener
@@ -256,8 +271,7 @@ class _Answer:
             if found.cancelled():
                 reply.cancel()
             elif reply.done():  # the client is gone
-                for result in found.result():
-                    result.release()
+                give_back(found.result(), None if self._session is None else self._session.watch)
             else:
                 reply.set_result(self.encode(found.result()))
 
@@ -268,17 +282,7 @@ class _Answer:
     def encode(self, results: list[FetchResult]) -> Parts:
         topics: dict[str | UUID, list[FetchAnswer]] = {}
         leaders: set[int] = set()
-        waiting = iter(results)
-        for followed in self._followed:
-            result = next(waiting) if followed.refusal is None else _refused(followed, followed.refusal)
-            if self._session is not None:
-                news = followed.is_news(result)
-                if self._incremental and not news:
-                    result.release()
-                    continue
-                followed.told(result)
-                if result.slice is not None and result.slice.size:
-                    self._session.to_the_end(followed.key)
+        for followed, result in self._to_tell(results):
             topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
         return encode_fetch_response(
             self._version,
@@ -287,6 +291,32 @@ class _Answer:
             session_id=self._session.session_id if self._session is not None else NO_SESSION,
             leaders=self._endpoints(leaders),
         )
+
+    def _to_tell(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
+        session = self._session
+        for followed, result in self._pairs(results):
+            if session is not None:
+                if self._asked is None and not followed.is_news(result):
+                    result.release()
+                    continue
+                followed.told(result)
+                if result.slice is not None and result.slice.size:
+                    session.watch.put_last(followed)
+            yield followed, result
+
+    def _pairs(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
+        if self._asked is not None:
+            found = iter(results)
+            for followed in self._asked:
+                refusal = followed.refusal
+                yield followed, next(found) if refusal is None else _refused(followed, refusal)
+            return
+        for result in results:
+            assert isinstance(result.entry, Followed)
+            yield result.entry, result
+        if self._session is not None:
+            for followed in self._session.refused.values():
+                yield followed, _refused(followed, followed.refusal or ErrorCode.NONE)
 
     def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
@@ -321,4 +351,4 @@ class _Answer:
 
 
 def _refused(followed: Followed, refusal: ErrorCode) -> FetchResult:
-    return FetchResult(followed.entry.topic_partition, refusal)
+    return FetchResult(followed.topic_partition, refusal)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
-from ballast_broker.replication.reading import FetchEntry, FetchResult
+from ballast_broker.replication.watching import Watch, Watched
 from ballast_broker.seams import Random
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import FetchRequest
@@ -24,56 +25,72 @@ MAX_EPOCH = 2**31 - 1
 Key = tuple[str | UUID, int]
 
 
-@dataclass(slots=True)
-class Followed:
-    """One partition of a session: what is asked, and what was last told of it."""
+class Asker(NamedTuple):
+    """What all partitions of a session are read with."""
 
-    key: Key
-    entry: FetchEntry
+    replica_id: int
+    replica_epoch: int
+    isolation: int
+    rack: str
+
+
+@dataclass(slots=True, eq=False)
+class Followed(Watched):
+    """One partition as a client names it."""
+
+    key: Key = ("", -1)
     refusal: ErrorCode | None = None  # an unknown topic, or one that may not be read; looked up again while it is so
-    high_watermark: int = -2
-    log_start_offset: int = -2
-
-    def is_news(self, result: FetchResult) -> bool:
-        """Must this be told? Data, errors and moved offsets are; silence means: as before."""
-        return (
-            result.error is not ErrorCode.NONE
-            or (result.slice is not None and result.slice.size > 0)
-            or result.diverging_epoch is not None
-            or result.high_watermark != self.high_watermark
-            or result.log_start_offset != self.log_start_offset
-        )
-
-    def told(self, result: FetchResult) -> None:
-        failed = result.error is not ErrorCode.NONE  # told again next time, whatever the offsets are then
-        self.high_watermark = -2 if failed else result.high_watermark
-        self.log_start_offset = -2 if failed else result.log_start_offset
 
 
 @dataclass(slots=True)
 class Session:
     session_id: int
-    privileged: bool  # of a follower
+    asker: Asker
     uses_topic_ids: bool
     epoch: int
     last_used: float
     followed: dict[Key, Followed] = field(default_factory=dict)
+    refused: dict[Key, Followed] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def of_follower(self) -> bool:
+        return self.asker.replica_id >= 0
 
     def update(self, new: Iterable[Followed], forgotten: Iterable[Key]) -> None:
         for followed in new:
             standing = self.followed.get(followed.key)
             if standing is None:
-                self.followed[followed.key] = followed
+                standing = self.followed[followed.key] = followed
+                standing.watch = self.watch
             else:
-                standing.entry, standing.refusal = followed.entry, followed.refusal
+                standing.ask(followed)
+                standing.refusal = followed.refusal
+            self.settle(standing)
         for key in forgotten:
-            self.followed.pop(key, None)
+            gone = self.followed.pop(key, None)
+            if gone is not None:
+                gone.leave()
+                self.refused.pop(key, None)
 
-    def to_the_end(self, key: Key) -> None:
-        """Who got data is read last the next time: fairness where not all fits into one answer."""
-        followed = self.followed.pop(key, None)
-        if followed is not None:
-            self.followed[key] = followed
+    def settle(self, followed: Followed) -> None:
+        """It is to be read, or to be refused."""
+        if followed.refusal is None:
+            self.refused.pop(followed.key, None)
+            self.watch.mark(followed)
+        else:
+            followed.leave()
+            self.refused[followed.key] = followed
+
+    def asked_by(self, asker: Asker) -> None:
+        if asker != self.asker:
+            self.asker = asker
+            for followed in self.followed.values():
+                self.settle(followed)
+
+    def close(self) -> None:
+        for followed in self.followed.values():
+            followed.leave()
 
 
 class FetchSessions:
@@ -86,14 +103,15 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, followed: list[Followed], *, privileged: bool, uses_topic_ids: bool) -> Session | None:
+    def open(self, followed: list[Followed], asker: Asker, *, uses_topic_ids: bool) -> Session | None:
         """A new session, or None where there is no room: the client then fetches without."""
-        if not followed or not self._make_room(privileged):
+        if not followed or not self._make_room(for_follower=asker.replica_id >= 0):
             return None
         session_id = 1 + self._random.randrange(2**31 - 2)
         while session_id in self._sessions:
             session_id = 1 + self._random.randrange(2**31 - 2)
-        session = Session(session_id, privileged, uses_topic_ids, 1, self._now(), {f.key: f for f in followed})
+        session = Session(session_id, asker, uses_topic_ids, 1, self._now())
+        session.update(followed, ())
         self._sessions[session_id] = session
         return session
 
@@ -111,13 +129,15 @@ class FetchSessions:
         return session
 
     def drop(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
 
-    def _make_room(self, privileged: bool) -> bool:
+    def _make_room(self, *, for_follower: bool) -> bool:
         if len(self._sessions) < self._slots:
             return True
         stale = self._now() - EVICTION_S
-        candidates = [s for s in self._sessions.values() if s.last_used < stale or (privileged and not s.privileged)]
+        candidates = [s for s in self._sessions.values() if s.last_used < stale or (for_follower and not s.of_follower)]
         if not candidates:
             return False
         self.drop(min(candidates, key=lambda s: s.last_used).session_id)

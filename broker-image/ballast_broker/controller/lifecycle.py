@@ -28,6 +28,10 @@ REGISTRATION_VERSION = 4
 HEARTBEAT_VERSION = 1
 REGISTRATION_RETRY_S = 0.1
 REGISTRATION_RETRY_MAX_S = 1.0
+REGISTRATION_TIMEOUT_S = 4.0
+REGISTRATION_TIMEOUT_MAX_S = 32.0
+HEARTBEAT_TIMEOUT_S = 4.0
+UNANSWERED_PAUSE_S = 0.02
 FENCED_INTERVAL_S = 0.05
 LEAVING_INTERVAL_S = 0.02
 NO_EPOCH = -1
@@ -119,10 +123,11 @@ class BrokerLifecycle:
         """Until the broker has left. RegistrationRefused where it can never join."""
         await self._register()
         while True:
-            await self._heartbeat()
+            answered = await self._heartbeat()
             if self.gone.is_set():
                 return
-            await self._pause()
+            # Where nobody answered in time it is time for the next one already.
+            await (self._pause() if answered else asyncio.sleep(UNANSWERED_PAUSE_S))
 
     async def leave(self) -> None:
         """Controlled shutdown: leaderships are handed over first. Returns when the controller lets go."""
@@ -149,12 +154,15 @@ class BrokerLifecycle:
         self._nudge.clear()
 
     async def _register(self) -> None:
-        wait = REGISTRATION_RETRY_S
+        wait, timeout_s = REGISTRATION_RETRY_S, REGISTRATION_TIMEOUT_S
         while True:
             try:
-                response = await self._client.call(self._registration(), REGISTRATION_VERSION)
+                response = await self._client.call(self._registration(), REGISTRATION_VERSION, timeout_s=timeout_s)
             except ApiError as error:
                 logger.info("registration: %s", error)
+                # It is answered once it is committed: where that takes longer, asking anew only makes it longer.
+                timeout_s = min(timeout_s * 2, REGISTRATION_TIMEOUT_MAX_S)
+                await asyncio.sleep(UNANSWERED_PAUSE_S)
                 continue
             code = ErrorCode(response.error_code)
             if code is ErrorCode.NONE:
@@ -190,7 +198,8 @@ class BrokerLifecycle:
             previous_broker_epoch=identity.previous_epoch,
         )
 
-    async def _heartbeat(self) -> None:
+    async def _heartbeat(self) -> bool:
+        """Whether a controller answered."""
         offline = list(self._offline)
         request = message("BrokerHeartbeatRequest")(
             broker_id=self.identity.node_id,
@@ -201,19 +210,20 @@ class BrokerLifecycle:
             offline_log_dirs=offline,
         )
         try:
-            response = await self._client.call(request, HEARTBEAT_VERSION)
+            response = await self._client.call(request, HEARTBEAT_VERSION, timeout_s=HEARTBEAT_TIMEOUT_S)
         except ApiError as error:
             logger.warning("heartbeat: %s", error)
             if self._leaving:
                 self._set_gone()  # nobody is there to hand anything over to
-            return
+            return False
         code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:
             await self._heartbeat_refused(code)
-            return
+            return True
         for directory in offline:
             self._offline[directory].set()
         self._follow(response)
+        return True
 
     def _follow(self, response: Any) -> None:
         if response.should_shut_down:

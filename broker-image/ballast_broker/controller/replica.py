@@ -24,6 +24,10 @@ LeaderCallback = Callable[[int, int], None]
 
 DEFAULT_BYTES_BETWEEN_SNAPSHOTS = 20 * 1024 * 1024
 DEFAULT_INTERVAL_BETWEEN_SNAPSHOTS_S = 3600.0
+# A start reads the last snapshot and replays what came after it, which is at most so many times as much: the restart of
+# a broker with thousands of partitions changes each of them twice, and all later starts would replay that again.
+MOST_REPLAYED = 4
+ALWAYS_REPLAYED_BYTES = 1 << 20
 
 
 class MetadataReplica:
@@ -48,6 +52,7 @@ class MetadataReplica:
         self._bytes_between = bytes_between_snapshots
         self._interval_s = interval_between_snapshots_s
         self._bytes_since = 0
+        self._snapshot_bytes = 0
         self._snapshot_at = clock.monotonic()
         self._last_timestamp_ms = 0
         self._writing: asyncio.Task[None] | None = None
@@ -82,6 +87,7 @@ class MetadataReplica:
         async for batch in read_snapshot(self._store, snapshot):
             records.extend(batch.records)
         self.loader.load_snapshot(records, snapshot.offset - 1, snapshot.epoch)
+        self._snapshot_bytes = self._store.size_of(snapshot)
         self._bytes_since = 0
         self._snapshot_at = self._clock.monotonic()
 
@@ -93,8 +99,10 @@ class MetadataReplica:
     def _maybe_snapshot(self) -> None:
         if self._writing is not None and not self._writing.done():
             return
-        due = self._clock.monotonic() - self._snapshot_at >= self._interval_s
-        if (self._bytes_since >= self._bytes_between or due) and not self.loader.in_transaction:
+        worth = max(ALWAYS_REPLAYED_BYTES, MOST_REPLAYED * self._snapshot_bytes)
+        due = self._bytes_since >= min(self._bytes_between, worth)
+        late = self._clock.monotonic() - self._snapshot_at >= self._interval_s
+        if (due or late) and not self.loader.in_transaction:
             self._writing = asyncio.get_running_loop().create_task(self._write_snapshot())
 
     async def _write_snapshot(self) -> None:
@@ -102,6 +110,7 @@ class MetadataReplica:
         self._snapshot_at = self._clock.monotonic()
         try:
             snapshot = await self.snapshot()
+            self._snapshot_bytes = self._store.size_of(snapshot)
         except OSError as error:
             self._on_failure(error)
             return

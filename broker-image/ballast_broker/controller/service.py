@@ -19,6 +19,7 @@ from ballast_broker.controller.commands.brokers import (
     broker_heartbeat,
     check_registration,
     fence_broker,
+    listens_where_it_did,
     register_broker,
     register_controller,
     unregister_broker,
@@ -291,8 +292,11 @@ class ControllerService:
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
         # The broker in our own process is the only one that could have this id.
-        held = origin is not None and self._sessions.holds_id(request.broker_id, self._clock.monotonic())
-        check_registration(self._context(), request, session_is_valid=held)
+        context = self._context()
+        held = origin is not None and self._sessions.holds_id(
+            request.broker_id, self._clock.monotonic(), at_its_place=listens_where_it_did(context, request)
+        )
+        check_registration(context, request, session_is_valid=held)
         await self._run(lambda context: before_registration(context, request))
         return await self._run(lambda context: register_broker(context, request, session_is_valid=held))
 

@@ -63,16 +63,16 @@ class Sessions:
         if session is not None:
             session.connected = False
 
-    def holds_id(self, broker_id: int, now: float) -> bool:
-        """Whether another process with this id has to be refused.
+    def holds_id(self, broker_id: int, now: float, *, at_its_place: bool) -> bool:
+        """Whether another process with this id has to be refused. `at_its_place`: it listens where that one did.
 
-        Not where the connection ended, which is what a restart looks like, nor long after a change of controllers
-        if nothing was heard since.
+        Not where the connection ended, which is what a restart looks like. After a change of controllers, where nothing
+        was heard since, not for long, nor one that has the other's place: two cannot have it.
         """
         session = self._sessions.get(broker_id)
         if session is None or not session.connected or not self.is_valid(broker_id, now):
             return False
-        return session.heard or now - session.heard_at < COURTESY_S
+        return session.heard or (now - session.heard_at < COURTESY_S and not at_its_place)
 
     def expired(self, image: MetadataImage, now: float) -> list[int]:
         return [broker.id for broker in image.cluster.unfenced() if not self.is_valid(broker.id, now)]

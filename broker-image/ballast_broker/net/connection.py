@@ -1,7 +1,8 @@
 """One client connection: frames in, replies out in order, bounded in every direction.
 
-Raw non-blocking sockets on the event loop. Small frames are handled where they lie in a buffer that all connections
-share; a large one gets a buffer of its own, filled by the kernel directly, that grows with what really comes. A produce
+Raw non-blocking sockets on the event loop. Frames are handled where they lie in a buffer that all connections share; of
+a large one that is not complete the connection keeps the buffer, or gets one of its own that grows with what really
+comes; the kernel fills it directly. A produce
 may be answered later (acks=all) while further produces come in; anything else is handled one after the other. Nothing
 is read while replies cannot be written or a request is being worked on: that is the backpressure. A turn of the loop
 handles at most `REQUESTS_PER_TURN` requests of one connection. Loop thread only.
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ballast_broker.net.frame_buffers import FRAME_STEP_BYTES
+from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
 from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
@@ -55,6 +56,7 @@ class Connection:
         "_frame",
         "_frame_filled",
         "_frame_size",
+        "_frame_start",
         "_head",
         "_loop",
         "_out",
@@ -62,6 +64,7 @@ class Connection:
         "_server",
         "_slots",
         "_socket",
+        "_unsent",
         "_warming",
         "_working",
         "_writing",
@@ -84,11 +87,13 @@ class Connection:
         self.last_active = self._loop.time()
         self._head = b""  # the first bytes of a frame whose length is not complete
         self._frame: bytearray | None = None  # a frame that did not come whole
+        self._frame_start = 0  # where in its buffer it begins
         self._frame_size = 0
         self._frame_filled = 0
         self._backlog: memoryview | None = None  # came in while the connection was busy; a buffer of its own
         self._slots: deque[_Slot] = deque()
         self._out: deque[Part] = deque()
+        self._unsent: list[bytes] = []  # of this turn of the loop, before whatever is in `_out`
         self._file_sent = 0
         self._working = False  # a request that allows no other beside it
         self._reading = True
@@ -125,8 +130,9 @@ class Connection:
 
     def _read_small(self) -> None:
         """The hot path: one read, and mostly what it brings is one whole frame."""
-        scratch = self._server.scratch
-        count = self._socket.recv_into(scratch)
+        buffers = self._server.buffers
+        scratch = buffers.scratch
+        count = self._socket.recv_into(scratch, buffers.read_bytes)
         if count == 0:
             self.close(None)
             return
@@ -138,8 +144,9 @@ class Connection:
 
     def _read_on(self, head: bytes) -> None:
         """The first bytes of a frame's length came before."""
-        scratch = self._server.scratch
-        count = self._socket.recv_into(scratch[len(head) :])
+        buffers = self._server.buffers
+        scratch = buffers.scratch
+        count = self._socket.recv_into(scratch[len(head) :], buffers.read_bytes - len(head))
         if count == 0:
             self.close(None)
             return
@@ -149,21 +156,22 @@ class Connection:
         self._take(scratch[: len(head) + count], own=False)
 
     def _fill_frame(self, frame: bytearray) -> None:
-        if self._frame_filled == len(frame):
-            frame += bytes(min(len(frame), self._frame_size - len(frame)))
+        start, size = self._frame_start, self._frame_size
+        if start + self._frame_filled == len(frame):  # only where it has the buffer for itself: start is 0
+            frame += bytes(min(len(frame), size - len(frame)))
         with memoryview(frame) as view:
-            count = self._socket.recv_into(view[self._frame_filled : self._frame_size])
+            count = self._socket.recv_into(view[start + self._frame_filled : start + size])
         if count == 0:
             self.close(None)
             return
         self.last_active = self._loop.time()
         self._frame_filled += count
-        if self._frame_filled == self._frame_size:
+        if self._frame_filled == size:
             self._frame = None
             try:
-                self._handle(memoryview(frame)[: self._frame_size])
+                self._handle(memoryview(frame)[start : start + size])
             finally:
-                self._server.give_back(self._frame_size, frame)
+                self._server.give_back(size, frame)
 
     def _take(self, data: memoryview, *, own: bool) -> None:
         """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
@@ -179,10 +187,13 @@ class Connection:
             if size < 0 or size > self._server.max_request_bytes:
                 raise MalformedRequest(f"a request of {size} bytes")
             if end - body < size:
-                if self._server.take_memory(size, self):
-                    self._begin_frame(size, data[body:])
-                else:
+                if not self._server.take_memory(size, self):
                     self._keep(data[position:], own=own)
+                elif not own and size >= WORTH_BYTES and body + size <= BUFFER_BYTES:
+                    self._frame, self._frame_start = self._server.buffers.adopt(), body
+                    self._frame_size, self._frame_filled = size, end - body
+                else:
+                    self._begin_frame(size, data[body:])
                 return
             self._handle(data[body : body + size])
             if self.closed:
@@ -196,12 +207,12 @@ class Connection:
         self._pause()
 
     def _begin_frame(self, size: int, start: memoryview) -> None:
-        if size <= FRAME_STEP_BYTES:
-            frame = self._server.frame_buffer(size)
+        if size <= BUFFER_BYTES:
+            frame = self._server.buffers.take(size)
         else:
-            frame = bytearray(min(size, max(FRAME_STEP_BYTES, len(start))))
+            frame = bytearray(min(size, max(BUFFER_BYTES, len(start))))
         frame[: len(start)] = start
-        self._frame, self._frame_size, self._frame_filled = frame, size, len(start)
+        self._frame, self._frame_start, self._frame_size, self._frame_filled = frame, 0, size, len(start)
 
     def _handle(self, frame: memoryview) -> None:
         reply = self._dispatch(self, frame)
@@ -209,7 +220,9 @@ class Connection:
             if self._slots or self._out:
                 self._answer((reply,))
             else:
-                self._send_now(reply)
+                if not self._unsent:
+                    self._server.send_soon(self)
+                self._unsent.append(reply)
         elif isinstance(reply, Pending):
             self._expect(reply)
         elif reply is not None:
@@ -274,8 +287,13 @@ class Connection:
         self._out.extend(parts)
         self._flush()
 
-    def _send_now(self, reply: bytes) -> None:
-        """Nothing waits before it and it mostly fits into the socket: no queue. What does not fit is queued."""
+    def send_unsent(self) -> None:
+        """The small replies of this turn: mostly they fit into the socket, in one piece. What does not is queued."""
+        unsent = self._unsent
+        if not unsent:
+            return
+        reply = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+        unsent.clear()
         try:
             sent = self._socket.send(reply)
         except (BlockingIOError, InterruptedError):
@@ -290,6 +308,9 @@ class Connection:
     def _flush(self) -> None:
         """Write what the socket takes; the rest when it takes more."""
         out = self._out
+        if self._unsent:
+            out.appendleft(b"".join(self._unsent))
+            self._unsent.clear()
         if self._warming:
             return
         try:
@@ -365,6 +386,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self.send_unsent()  # what was answered before the end is still told
         if isinstance(error, MalformedRequest):
             log.info("closing the connection from %s: %s", self.host, error)
         elif error is not None and not isinstance(error, OSError):

@@ -23,7 +23,6 @@ from ballast_broker.seams import Threads
 
 log = logging.getLogger(__name__)
 
-SCRATCH_BYTES = 512 * 1024
 ACCEPTS_PER_TURN = 32
 PROBE_BYTES = 1
 CAN_PROBE = hasattr(os, "RWF_NOWAIT")
@@ -51,12 +50,10 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
-        # Never longer than the longest request, so that a whole frame in here needs no check of its length.
-        self.scratch = memoryview(bytearray(min(SCRATCH_BYTES, limits.max_request_bytes + FRAME_LENGTH_BYTES)))
+        # A read is never longer than the longest request, so that a whole frame in it needs no check of its length.
+        self.buffers = FrameBuffers(limits.max_request_bytes + FRAME_LENGTH_BYTES)
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
-        self._frames = FrameBuffers()
-        self.frame_buffer = self._frames.take
         self.accepted_count = 0
         self.refused_count = 0
         self._dispatches: dict[str, Dispatch] = {}
@@ -66,6 +63,7 @@ class Server:
         self._held: set[str] = set()  # nobody may come in yet
         self._paused: set[str] = set()  # nobody more for the moment
         self._starved: deque[Connection] = deque()
+        self._answered: list[Connection] = []  # have small replies that are not sent yet
         self._idle_timer: asyncio.TimerHandle | None = None
         self._gone_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
@@ -176,6 +174,19 @@ class Server:
         for task in self._warmings:
             task.cancel()
 
+    # -- replies --------------------------------------------------------------------------------------------------
+    def send_soon(self, connection: Connection) -> None:
+        """Replies are written once all that came in with this turn of the loop is handled: writing wakes the client,
+        which then takes the processor, and those of one connection go in one piece."""
+        if not self._answered:
+            self.loop.call_soon(self._send_replies)
+        self._answered.append(connection)
+
+    def _send_replies(self) -> None:
+        answered, self._answered = self._answered, []
+        for connection in answered:
+            connection.send_unsent()
+
     # -- bounds for all -------------------------------------------------------------------------------------------
     def take_memory(self, size: int, connection: Connection) -> bool:
         """Room for a request of this size, or the connection waits for it (one request always fits)."""
@@ -188,7 +199,7 @@ class Server:
 
     def give_back(self, size: int, frame: bytearray) -> None:
         self.queued_bytes -= size
-        self._frames.give_back(frame)
+        self.buffers.give_back(frame)
         if self._starved:
             waiting, self._starved = self._starved, deque()
             for connection in waiting:

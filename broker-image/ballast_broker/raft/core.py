@@ -27,7 +27,6 @@ from ballast_broker.raft.messages import (
     Reply,
     Request,
     Send,
-    SnapshotId,
     Truncate,
     Vote,
 )
@@ -108,7 +107,7 @@ class RaftCore(Elections):
     # ------------------------------------------------------------------ following
 
     def _send_fetch(self, now: float) -> None:
-        if self._fetch_outstanding is not None or self._loading_snapshot or self._log.end_offset > self._flushed:
+        if self._fetch_outstanding is not None or self.loading is not None or self._log.end_offset > self._flushed:
             return  # asking for an offset says that everything below it is on stable storage
         if self.role is Role.FOLLOWER:
             target = self.leader
@@ -135,12 +134,13 @@ class RaftCore(Elections):
         self._retries = 0
         self._fetched_at = now
         self._leader_ended = False
+        self._all_is_well(now)
         if reply.diverging is not None:
             self._truncate(reply.diverging)
             self._fetch_at = now
         elif reply.snapshot is not None:
-            self._loading_snapshot = True
-            self._effects.append(LoadSnapshot(self.leader, reply.snapshot))
+            self.loading = LoadSnapshot(self.leader, reply.snapshot)
+            self._effects.append(self.loading)
         else:
             self._take_records(now, reply)
 
@@ -172,20 +172,20 @@ class RaftCore(Elections):
 
     def snapshot_progress(self, now: float) -> None:
         """A piece of the snapshot came: the leader lives."""
-        if self._loading_snapshot:
+        if self.loading is not None:
             self._election_at = now + self._timeouts.fetch_s
 
-    def snapshot_loaded(self, now: float, snapshot: SnapshotId | None) -> None:
-        """The log begins after `snapshot` now; None: it could not be had."""
-        if not self._loading_snapshot:
+    def snapshot_loaded(self, now: float, loading: LoadSnapshot, *, complete: bool) -> None:
+        """The log begins after this snapshot now, or it could not be had. Of an earlier role it is nothing to us."""
+        if self.loading is not loading:
             return
-        self._loading_snapshot = False
-        if snapshot is not None:
-            self._flushed = snapshot.offset
-        if snapshot is not None and snapshot.offset > self.high_watermark:
-            self.high_watermark = snapshot.offset
-            self._effects.append(HighWatermark(snapshot.offset))
-        self._fetch_at = now if snapshot is not None else now + self._timeouts.retry_s
+        self.loading = None
+        self._fetch_at = now if complete else now + self._timeouts.retry_s
+        if complete:
+            self._flushed = loading.snapshot.offset
+        if complete and loading.snapshot.offset > self.high_watermark:
+            self.high_watermark = loading.snapshot.offset
+            self._effects.append(HighWatermark(loading.snapshot.offset))
 
     # ------------------------------------------------------------------ the log grew or was flushed
 
@@ -221,8 +221,10 @@ class RaftCore(Elections):
     def _tick_leader(self, leadership: Leadership, now: float) -> None:
         if now >= leadership.majority_contact() + self._timeouts.check_quorum_s:
             # Nobody listens to us: somebody else may lead by now, and we could not commit anything.
+            self._lost_by_silence(now)
             self._become_unattached(now, self.epoch)
             return
+        leadership.doubt_the_silent(now, self._timeouts)
         self._send_begin_epoch(leadership, now)
         for parked in [each for each in leadership.parked.values() if now >= each.deadline]:
             self._answer(leadership, parked.token, parked.request)
@@ -253,6 +255,7 @@ class RaftCore(Elections):
             self._effects.append(AnswerFetch(token, unfit))
             return
         leadership.fetched(request, self._log.end_offset, now)
+        self._all_is_well(now)
         self._advance(leadership, now)
         told = leadership.progress(request.replica).told_high_watermark
         news = request.offset < self._log.end_offset or told < leadership.high_watermark

@@ -245,6 +245,8 @@ class RaftDriver:
         else:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         self._run()  # the vote is on disk before the answer leaves
+        if self._stopped:  # or it is not, and must not be counted: a next life could give it to somebody else
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         return wire.encode_reply(name, reply)
 
     async def _handle_fetch(self, request: Any) -> Any:
@@ -337,7 +339,7 @@ class RaftDriver:
         self.store.truncate(effect.offset)
 
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
-        self._spawn(self._fetch_snapshot(effect.leader, effect.snapshot))
+        self._spawn(self._fetch_snapshot(effect))
 
     def _high_watermark(self, effect: HighWatermark) -> None:
         self.store.committed_up_to(effect.offset)
@@ -416,7 +418,8 @@ class RaftDriver:
         links = self._fetch_links if isinstance(request, Fetch) else self._control_links
         wire_request = wire.encode_request(request, to, self.quorum)
         try:
-            response = await links[to].call(wire_request, wire.VERSIONS[wire_request.API_KEY])
+            version = wire.VERSIONS[wire_request.API_KEY]
+            response = await links[to].call(wire_request, version, patience=self.core.patience_for(request))
             decode: Callable[[Any], Any] = wire.decode_fetch_reply if isinstance(request, Fetch) else wire.decode_reply
             reply = decode(response)
         except (OSError, TimeoutError, ValueError, ApiError) as error:
@@ -425,26 +428,34 @@ class RaftDriver:
             self.core.replied(self._now(), to, request, reply)
         self._run()
 
-    async def _fetch_snapshot(self, leader: int, snapshot: SnapshotId) -> None:
-        epoch = self.core.epoch
+    async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
+        snapshot = loading.snapshot
         writer = self.store.new_snapshot(snapshot)
         try:
-            complete = await self._copy_snapshot(writer, leader, epoch, snapshot)
+            complete = await self._copy_snapshot(writer, loading.leader, self.core.epoch, snapshot)
         except (OSError, TimeoutError) as error:
-            logger.info("snapshot %s from %d: %s", snapshot, leader, error)
+            logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
             complete = False
-        if not complete or self.core.epoch != epoch:
+        if not complete or self.core.loading is not loading:
             writer.abandon()
-            self.core.snapshot_loaded(self._now(), None)
+            self.core.snapshot_loaded(self._now(), loading, complete=False)
             self._run()
             return
         await self._threads.run(writer.finish)
+        if self.core.loading is not loading:
+            return  # the role changed meanwhile: the log is left alone, as if the process had died here
         self._generation += 1
         self.store.begin_after(snapshot)
         self._applied = snapshot.offset
-        await self._listener.load_snapshot(snapshot)
-        self.core.snapshot_loaded(self._now(), snapshot)
+        self._applying = True  # what is committed meanwhile comes after it
+        try:
+            await self._listener.load_snapshot(snapshot)
+        finally:
+            self._applying = False
+        self.core.snapshot_loaded(self._now(), loading, complete=True)
+        self.core.flushed(self._now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self._run()
+        self._apply_committed()
 
     async def _copy_snapshot(self, writer: Any, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
         while True:

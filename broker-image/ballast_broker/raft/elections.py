@@ -3,6 +3,9 @@
 A voter that hears nothing of a leader first asks whether it could win (`PROSPECTIVE`), then stands in a new epoch
 (`CANDIDATE`). Whoever enters a role forgets what belonged to the one before. `core.py` builds following and leading on
 top of it.
+
+Where processors or disks are short, answers may take longer than anybody waits, and elections would go on for ever:
+whoever waited in vain waits twice as long from then on, up to a bound, and half as long again after calm.
 """
 
 from __future__ import annotations
@@ -21,14 +24,23 @@ from ballast_broker.raft.messages import (
     Fetch,
     FetchReply,
     LeaderChanged,
+    LoadSnapshot,
     Persist,
     Reply,
+    Request,
     Send,
     Vote,
 )
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, FOREVER, NEVER, LogView, Persisted, Role, Timeouts
 from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
+
+MOST_PATIENCE = 8.0
+MOST_PATIENCE_FOR_A_FETCH = 2.0
+"""The answer may be lost, and everybody's records wait for the next one."""
+CALM_S = 60.0
+YOUNG_TERM_TIMEOUTS = 10
+"""A leader that was lost after more fetch timeouts than this was not elected in vain."""
 
 
 class Elections(ABC):
@@ -51,14 +63,19 @@ class Elections(ABC):
         self.leadership: Leadership | None = None
         self._log = log
         self._random = random
+        self.patience = 1.0
+        self._impatient = timeouts
         self._timeouts = timeouts
+        self._waited_in_vain_at = NEVER
+        self._term_began = NEVER
         self._effects: list[Effect] = []
         self._votes: dict[int, bool] = {}
         self._retries = 0
         self._election_at = FOREVER
         self._fetch_at = FOREVER
         self._fetch_outstanding: Fetch | None = None
-        self._loading_snapshot = False
+        self.loading: LoadSnapshot | None = None
+        """Under way; whoever fetches it looks here before the log is made to begin after it."""
         self._fetched_at = NEVER
         self._leader_ended = False
         self._flushed = log.end_offset
@@ -84,6 +101,30 @@ class Elections(ABC):
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
+    # ------------------------------------------------------------------ how long to wait
+
+    def patience_for(self, request: Request) -> float:
+        """How many times as long as usual an answer is waited for."""
+        return min(self.patience, MOST_PATIENCE_FOR_A_FETCH) if isinstance(request, Fetch) else self.patience
+
+    def _waited_in_vain(self, now: float) -> None:
+        self._waited_in_vain_at = now
+        self._set_patience(min(self.patience * 2, MOST_PATIENCE))
+
+    def _lost_by_silence(self, now: float) -> None:
+        """The leader, or as a leader the others: in vain only if that happened soon after the election."""
+        if now - self._term_began < YOUNG_TERM_TIMEOUTS * self._timeouts.fetch_s:
+            self._waited_in_vain(now)
+
+    def _all_is_well(self, now: float) -> None:
+        if self.patience > 1 and now - self._waited_in_vain_at >= CALM_S:
+            self._waited_in_vain_at = now
+            self._set_patience(self.patience / 2)
+
+    def _set_patience(self, patience: float) -> None:
+        self.patience = patience
+        self._timeouts = self._impatient.stretched(patience)
+
     # ------------------------------------------------------------------ roles
 
     def _persist(self) -> None:
@@ -102,7 +143,7 @@ class Elections(ABC):
         self._leave_leadership()
         self._election_at = self._fetch_at = FOREVER
         self._fetch_outstanding = None
-        self._loading_snapshot = False
+        self.loading = None
         self._votes = {}
         if stored:
             self._persist()
@@ -126,6 +167,7 @@ class Elections(ABC):
         self._retries = 0
         self._fetched_at = NEVER
         self._leader_ended = False
+        self._term_began = now
         self._election_at = now + self._timeouts.fetch_s
         self._send_fetch(now)
 
@@ -149,6 +191,7 @@ class Elections(ABC):
         granting = tuple(sorted(voter for voter, granted in self._votes.items() if granted))
         self._enter(Role.LEADER, self.epoch, self.me, self.voted_for)
         self._retries = 0
+        self._term_began = now
         leadership = Leadership(self.me, self.voters, self.epoch, self._log.end_offset, now)
         leadership.high_watermark = self.high_watermark
         self.leadership = leadership
@@ -190,8 +233,12 @@ class Elections(ABC):
         self._election_at = FOREVER
         if not self.is_voter:
             self._become_unattached(now, self.epoch)
-        else:
-            self._become_prospective(now)
+            return
+        if self.role is Role.FOLLOWER and not self._leader_ended:
+            self._lost_by_silence(now)
+        elif self._votes:  # neither won nor lost
+            self._waited_in_vain(now)
+        self._become_prospective(now)
 
     # ------------------------------------------------------------------ elections: requests and replies
 

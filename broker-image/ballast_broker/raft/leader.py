@@ -78,9 +78,7 @@ class Leadership:
 
     def majority_contact(self) -> float:
         """The latest moment by which a majority (with us) had been heard from; the term's begin counts as contact."""
-        times = sorted(
-            (max(p.fetched_at, self.began_at) for p in self.voters.values() if p.id != self.me), reverse=True
-        )
+        times = sorted((self._last_heard(p) for p in self.voters.values() if p.id != self.me), reverse=True)
         needed = len(self.voters) // 2
         return times[needed - 1] if needed else float("inf")
 
@@ -92,7 +90,20 @@ class Leadership:
         for progress in self.voters.values():
             if not progress.begun:
                 nearest = min(nearest, progress.begin_sent_at + timeouts.begin_epoch_s)
+            elif progress.id != self.me:
+                nearest = min(nearest, self._last_heard(progress) + timeouts.fetch_s)
         return nearest
+
+    def _last_heard(self, progress: ReplicaProgress) -> float:
+        return max(progress.fetched_at, self.began_at)
+
+    def doubt_the_silent(self, now: float, timeouts: Timeouts) -> None:
+        """A voter that was cut off may have forgotten who leads: it is told again until it fetches."""
+        for progress in self.voters.values():
+            # Compared as `deadline` computes it: by another way rounding would make it due for ever.
+            silent = now >= self._last_heard(progress) + timeouts.fetch_s
+            if progress.begun and progress.id != self.me and silent:
+                progress.begun = False
 
     def postpone(self, seconds: float) -> None:
         """We stood still for so long, and could not hear anybody."""

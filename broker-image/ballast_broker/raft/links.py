@@ -26,16 +26,26 @@ class PeerLink:
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
 
-    async def call(self, request: Any, version: int) -> Any:
+    async def call(self, request: Any, version: int, *, patience: float = 1.0) -> Any:
         """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""
-        async with asyncio.timeout(self._timeout_s):
-            channel = await self._open()
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+            # The limit takes effect a turn of the loop later than its time: after a stall of this process both the time
+            # is over and the answer is there, and then the answer counts.
+            timer = loop.call_later(self._timeout_s * patience, lambda: limit.reschedule(loop.time()))
             try:
-                return await channel.call(request, version)
-            except BaseException:
-                # Also when cancelled: an answer that nobody waits for would be taken for that of the next request.
-                self.close()
-                raise
+                return await self._ask(request, version)
+            finally:
+                timer.cancel()
+
+    async def _ask(self, request: Any, version: int) -> Any:
+        channel = await self._open()
+        try:
+            return await channel.call(request, version)
+        except BaseException:
+            # Also when cancelled: an answer that nobody waits for would be taken for that of the next request.
+            self.close()
+            raise
 
     async def _open(self) -> Channel:
         async with self._opening:

@@ -18,6 +18,8 @@ from ballast_broker.seams import Disk
 
 QUORUM_STATE = "quorum-state"
 PART_SUFFIX = ".part"
+NO_MATTER_WHEN = 0
+"""Segments of the metadata log go by its start alone, never by their age."""
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
@@ -48,6 +50,7 @@ class MetadataLog(Protocol):
     def truncate_to(self, offset: int) -> None: ...
     def truncate_fully_and_start_at(self, offset: int) -> None: ...
     def advance_log_start_offset(self, offset: int) -> Any: ...
+    def delete_old_segments(self, now_ms: int) -> int: ...
     def flush(self, up_to: int | None = None) -> None: ...
 
 
@@ -155,6 +158,9 @@ class MetadataStore:
     def path_of(self, snapshot: SnapshotId) -> str:
         return f"{self.directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
+    def size_of(self, snapshot: SnapshotId) -> int:
+        return self.disk.size(self.path_of(snapshot))
+
     def new_snapshot(self, snapshot: SnapshotId) -> SnapshotWriter:
         return SnapshotWriter(self.disk, self.path_of(snapshot), self.directory)
 
@@ -168,6 +174,7 @@ class MetadataStore:
         oldest = self.snapshots[0]
         if len(self.snapshots) > 1 and oldest.offset > self.start_offset:
             self.log.advance_log_start_offset(oldest.offset)
+            self.log.delete_old_segments(NO_MATTER_WHEN)
 
     def begin_after(self, snapshot: SnapshotId) -> None:
         """A snapshot came from the leader: the log holds nothing that continues it."""

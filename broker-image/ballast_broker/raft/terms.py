@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -53,6 +53,10 @@ class Timeouts:
     @property
     def check_quorum_s(self) -> float:
         return self.fetch_s * 1.5
+
+    def stretched(self, factor: float) -> Timeouts:
+        """For peers that need longer to answer."""
+        return replace(self, election_s=self.election_s * factor, fetch_s=self.fetch_s * factor)
 
 
 DEFAULT_TIMEOUTS = Timeouts()

@@ -1,13 +1,15 @@
 """Tells the controller in which directory this broker keeps a replica (AssignReplicasToDirs).
 
-The newest wish for a replica wins; wishes of one turn travel together, one request at a time, and are repeated until
-the controller took them or says that the replica is gone. Whoever waits for the agreement gets a future. Loop thread
-only; the one task it owns ends when nothing is left to tell.
+The newest wish for a replica wins; wishes travel together, one request at a time, and are repeated until the
+controller took them or says that the replica is gone. A move waits for its agreement. Nobody waits for those of new
+replicas: while topics are being created they stay behind, since each costs every broker as much as a change of a
+leader. Loop thread only; the one task it owns ends when nothing is left to tell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +25,9 @@ ASSIGN_VERSION = 0
 # Kafka's own bound of one request.
 MAXIMUM_PER_REQUEST = 2_250
 FIRST_RETRY_S = 0.1
+# What nobody waits for is told when for so long no more of it has come, at the latest after so long.
+LULL_S = 1.0
+LONGEST_LULL_S = 10.0
 LONGEST_RETRY_S = 10.0
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 Key = tuple[UUID, int]
@@ -45,11 +50,19 @@ class Assignments:
         self._broker_epoch = broker_epoch
         self._wishes: dict[Key, Wish] = {}
         self._task: asyncio.Task[None] | None = None
+        self._made = 0
+        self._hurry = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._wishes)
 
     def assign(self, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
+        """At once: somebody waits for it, or the metadata is wrong until then."""
+        self._hurry.set()
+        return self.assign_in_time(topic_id, partition, directory)
+
+    def assign_in_time(self, topic_id: UUID, partition: int, directory: UUID) -> asyncio.Future[bool]:
+        """In the next lull."""
         key = (topic_id, partition)
         before = self._wishes.get(key)
         if before is not None:
@@ -57,6 +70,7 @@ class Assignments:
                 return before.agreed
             before.agreed.cancel()
         wish = self._wishes[key] = Wish(key, directory)
+        self._made += 1
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="assign-replicas-to-dirs")
         return wish.agreed
@@ -66,6 +80,10 @@ class Assignments:
         wish = self._wishes.get((topic_id, partition))
         if wish is not None and wish.directory == directory:
             self._settle(wish, agreed=True)
+
+    def hurry(self) -> None:
+        """A directory failed, or the broker stops: the controller has to know of all that is where."""
+        self._hurry.set()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -77,6 +95,7 @@ class Assignments:
 
     async def _send_all(self) -> None:
         await asyncio.sleep(0)  # let the rest of this turn's wishes come along
+        await self._lull()
         retry_s = FIRST_RETRY_S
         while self._wishes:
             if self._broker_epoch() < 0:  # not registered yet; what the metadata says may settle some until then
@@ -94,6 +113,15 @@ class Assignments:
                 continue
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, LONGEST_RETRY_S)
+        self._hurry.clear()
+
+    async def _lull(self) -> None:
+        waited_s, made = 0.0, -1
+        while not self._hurry.is_set() and self._made != made and waited_s < LONGEST_LULL_S:
+            made = self._made
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), LULL_S)
+            waited_s += LULL_S
 
     def _request(self, batch: list[Wish]) -> Any:
         request = message("AssignReplicasToDirsRequest")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ballast_broker.replication.settings import ReplicationSettings
     from ballast_broker.seams import Channel, Network, Threads
 
+# A leader that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer.
+CONNECT_TIMEOUT_S = 4.0
+
 
 class Fetchers:
     """All groups of this broker; groups begin with their first partition and end with their last."""
@@ -82,7 +85,7 @@ class Fetchers:
             endpoint = self._endpoints.get(leader)
             if endpoint is None:
                 raise ConnectionError(f"broker {leader} has no address")
-            timeout_s = self._settings.replica_socket_timeout_ms / 1000
+            timeout_s = min(self._settings.replica_socket_timeout_ms / 1000, CONNECT_TIMEOUT_S)
             return await self._network.connect(*endpoint, timeout_s=timeout_s)
 
         return FetcherGroup(

@@ -368,7 +368,7 @@ class Movers:
             adoption.roll_with(source, future)
         adoption.take_over_state(source, future)
         finish = self._logs.swap_future(move.topic_partition)
-        replica.log = future
+        replica.use(future)
         move.pause_ms = (self._clock.monotonic() - began_s) * 1000
         self._end(move, Stage.DONE, assign_back=False)
         log.info("%s is in %s now; appends waited %.1f ms", move.topic_partition, move.destination, move.pause_ms)

@@ -18,6 +18,7 @@ from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
 UNKNOWN_OFFSET = -1
+NEVER_MS = -(2**62)
 NO_LEADER = -1
 
 
@@ -55,7 +56,7 @@ class Follower:
     log_start_offset: int = UNKNOWN_OFFSET
     last_fetch_ms: int = 0
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
-    last_caught_up_ms: int = -(2**62)
+    last_caught_up_ms: int = NEVER_MS
     broker_epoch: int = -1
     # The epoch of the broker as the metadata has it, if it is neither fenced nor shutting down; -1: not told yet.
     live_epoch: int | None = -1
@@ -77,6 +78,20 @@ class Follower:
         self.broker_epoch = broker_epoch
         self.leader_end_at_last_fetch = leader_end
         self.last_fetch_ms = now_ms
+
+    def asked_again(self, now_ms: int) -> None:
+        """Up to then it asked for the same as the last time, and the leader's end was the same."""
+        if now_ms <= self.last_fetch_ms:
+            return
+        self.last_fetch_ms = now_ms
+        if 0 <= self.leader_end_at_last_fetch <= self.log_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+
+    def put_out(self) -> None:
+        """The controller took it out of the ISR, perhaps for a disk that failed. What it had counts no more,
+        else the high watermark would wait for it as for one that is about to join."""
+        self.last_caught_up_ms = NEVER_MS
+        self.leader_end_at_last_fetch = UNKNOWN_OFFSET
 
     def caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
         return self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms
@@ -176,6 +191,8 @@ class Partition:
             self.pending = None
         self.partition_epoch = metadata.partition_epoch
         self.replicas = metadata.replicas
+        for broker_id in self.isr.difference(metadata.isr) & self.followers.keys():
+            self.followers[broker_id].put_out()
         self.isr = frozenset(metadata.isr)
         self.log_end_offset = log_end_offset
         if not self.is_leader:
@@ -189,6 +206,20 @@ class Partition:
         self._reset_followers(new_epoch, now_ms)
         self.advance_high_watermark(now_ms)
         return Transition.NEW_LEADER if new_epoch else Transition.STILL_LEADER
+
+    def take_epoch(self, metadata: Registration) -> bool:
+        """Take in a change that is neither of the role nor of the ISR (where the replicas lie); False: it is more."""
+        if (
+            metadata.leader_epoch != self.leader_epoch
+            or metadata.partition_epoch < self.partition_epoch
+            or self.pending is not None  # its answer depends on the epoch
+            or metadata.leader != self.leader_id
+            or metadata.replicas != self.replicas
+            or self.isr.symmetric_difference(metadata.isr)
+        ):
+            return False
+        self.partition_epoch = metadata.partition_epoch
+        return True
 
     def _reset_followers(self, new_epoch: bool, now_ms: int) -> None:
         known = {} if new_epoch else self.followers

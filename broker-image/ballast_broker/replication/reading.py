@@ -1,4 +1,5 @@
-"""Fetches as the leader answers them: reads within limits, learns followers' offsets, parks what has to wait.
+"""Fetches as the leader answers them, or to consumers a follower: reads within limits, learns followers' offsets,
+parks what has to wait.
 
 A fetch that finds enough is answered synchronously; only one that has to wait costs a future. The order of the steps
 for one partition: is it here, does the epoch fit, do the logs agree, read, note the follower's offset, move the high
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ballast_broker.replication.nearest import NOBODY
 from ballast_broker.replication.waiting import Deadlines, ParkedFetch, Wakeups
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
+    from ballast_broker.replication.nearest import Nearest
     from ballast_broker.replication.quotas import LeaderThrottle
     from ballast_broker.replication.replica import Replica
+    from ballast_broker.replication.watching import Watch
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.slices import LogSlice
 
@@ -29,7 +33,7 @@ CONSUMER = -1
 EPOCH_ERRORS = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchEntry:
     topic_partition: TopicPartition
     topic_id: UUID
@@ -42,7 +46,10 @@ class FetchEntry:
 
 @dataclass(slots=True)
 class FetchParams:
-    """`replica_id` is -1 for consumers. Followers see up to the log's end, consumers up to the high watermark."""
+    """`replica_id` is -1 for consumers. Followers see up to the log's end, consumers up to the high watermark.
+
+    `any_replica`: of a consumer that may be sent to a follower (the nearest to its `rack`), and may ask one.
+    """
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
@@ -50,6 +57,8 @@ class FetchParams:
     min_bytes: int = 1
     max_wait_ms: int = 0
     max_bytes: int = 57_671_680
+    any_replica: bool = False
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +73,7 @@ class FetchResult:
     preferred_replica: int = -1
     aborted: Sequence[Any] = ()
     current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
+    entry: FetchEntry | None = None  # what this answers
 
     @property
     def is_plain(self) -> bool:
@@ -88,14 +98,18 @@ class Reader:
         replicas: Mapping[TopicPartition, Replica],
         deadlines: Deadlines,
         throttle: LeaderThrottle,
+        nearest: Nearest,
         propose_expand: Callable[[Replica, int], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._replicas = replicas
         self._deadlines = deadlines
         self._throttle = throttle
+        self._nearest = nearest
         self._propose_expand = propose_expand
+        self._now_ms = now_ms
         self.wakeups = Wakeups(self._look_again)
-        self._parked_followers: dict[int, set[ParkedFetch]] = {}
+        self._parked_followers: dict[int, dict[ParkedFetch, None]] = {}
 
     def fetch(
         self, params: FetchParams, entries: list[FetchEntry]
@@ -103,18 +117,39 @@ class Reader:
         results, size, urgent = self._read_all(params, entries, first=True)
         if urgent or size >= params.min_bytes or params.max_wait_ms <= 0 or not entries:
             return results
-        for result in results:
-            result.release()
+        give_back(results)
         parked = ParkedFetch(params, entries, self._deadlines, self._finish, params.min_bytes - size)
+        return self._park(
+            parked, [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))]
+        )
+
+    def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
+        """A request of a session: of all that it follows, what is due."""
+        watch.asked(params, self._now_ms())
+        results, size, urgent = self._look(params, watch, first=True)
+        if urgent or size >= params.min_bytes or params.max_wait_ms <= 0:
+            return results
+        give_back(results, watch)
+        parked = ParkedFetch(params, [], self._deadlines, self._finish, params.min_bytes - size, watch)
+        return self._park(parked, [])
+
+    def _look(self, params: FetchParams, watch: Watch, *, first: bool) -> tuple[list[FetchResult], int, bool]:
+        found = self._read_all(params, list(watch.due), first=first)
+        for result in found[0]:
+            watch.looked(result, params, self._replicas.get(result.topic_partition))
+        return found
+
+    def _park(self, parked: ParkedFetch, replicas: list[Replica]) -> asyncio.Future[list[FetchResult]]:
+        params = parked.params
         delay_ms = float(params.max_wait_ms)
         if params.replica_id >= 0:
             # What the throttle left out may be had as soon as the throttle allows, not after the whole wait.
             delay_ms = min(delay_ms, self._throttle.take_wait_ms())
-        parked.park(delay_ms, [replica for entry in entries if (replica := self._replicas.get(entry.topic_partition))])
+        parked.park(delay_ms, replicas)
         if params.replica_id >= 0:
-            mine = self._parked_followers.setdefault(params.replica_id, set())
-            mine.add(parked)
-            parked.future.add_done_callback(lambda _: mine.discard(parked))
+            mine = self._parked_followers.setdefault(params.replica_id, {})
+            mine[parked] = None
+            parked.future.add_done_callback(lambda _: mine.pop(parked, None))
         return parked.future
 
     def answer_follower(self, broker_id: int) -> None:
@@ -125,16 +160,20 @@ class Reader:
     def _finish(self, parked: ParkedFetch) -> None:
         """Its time is over: answer with what there is."""
         if not parked.future.done():
-            parked.future.set_result(self._read_all(parked.params, parked.entries, first=False)[0])
+            parked.future.set_result(self._read_again(parked)[0])
+
+    def _read_again(self, parked: ParkedFetch) -> tuple[list[FetchResult], int, bool]:
+        if parked.watch is not None:
+            return self._look(parked.params, parked.watch, first=False)
+        return self._read_all(parked.params, parked.entries, first=False)
 
     def _look_again(self, parked: ParkedFetch) -> None:
-        results, size, urgent = self._read_all(parked.params, parked.entries, first=False)
+        results, size, urgent = self._read_again(parked)
         if urgent or size >= parked.params.min_bytes:
             parked.future.set_result(results)
             return
         parked.missing_bytes = parked.params.min_bytes - size
-        for result in results:
-            result.release()
+        give_back(results, parked.watch)
 
     def _read_all(
         self, params: FetchParams, entries: list[FetchEntry], *, first: bool
@@ -151,9 +190,14 @@ class Reader:
                 result = self._read(replica, params, entry, params.max_bytes - size, size == 0, first)
             except ApiError as error:
                 result = _refused(entry, error, replica)
+            result.entry = entry
             if result.slice is not None:
                 size += result.slice.size
-            if result.error is not ErrorCode.NONE or result.diverging_epoch is not None:
+            if (
+                result.error is not ErrorCode.NONE
+                or result.diverging_epoch is not None
+                or result.preferred_replica >= 0
+            ):
                 urgent = True
             results.append(result)
         return results, size, urgent
@@ -164,7 +208,8 @@ class Reader:
         asked = entry.topic_id
         if asked is not ZERO_UUID and asked is not replica.topic_id and asked not in (replica.topic_id, ZERO_UUID):
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        log = replica.led_log(entry.current_leader_epoch)
+        epoch = entry.current_leader_epoch
+        log = replica.readable_log(epoch) if params.any_replica else replica.led_log(epoch)
         state = replica.state
         follower = params.replica_id
         if follower >= 0 and follower not in state.followers:
@@ -175,6 +220,13 @@ class Reader:
                 return FetchResult(
                     entry.topic_partition, ErrorCode.NONE, log_start_offset=log.log_start_offset,
                     high_watermark=state.high_watermark, diverging_epoch=diverging,
+                )  # fmt: skip
+        if params.rack and state.is_leader:
+            nearest = self._nearest.choose(state, params.rack, entry.fetch_offset)
+            if nearest != NOBODY:
+                return FetchResult(
+                    entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset,
+                    log.start_offset, preferred_replica=nearest,
                 )  # fmt: skip
         found = self._slice(replica, log, params, entry, limit, min_one)
         if follower >= 0 and first:
@@ -222,6 +274,14 @@ class Reader:
             self._propose_expand(replica, broker_id)
         if moved_start and replica.delete_waiters:
             replica.log_start_moved()
+
+
+def give_back(results: list[FetchResult], watch: Watch | None = None) -> None:
+    """These were found, but will not be told."""
+    for result in results:
+        if watch is not None:
+            watch.not_told(result)
+        result.release()
 
 
 def diverging_epoch(log: Log, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:

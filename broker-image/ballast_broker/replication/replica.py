@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ballast_broker.replication.partition import Partition, Registration, Transition
+from ballast_broker.replication.partition import NO_LEADER, Partition, Registration, Transition
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_wire.errors import ApiError, ErrorCode
@@ -20,6 +20,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.replication.waiting import ParkedFetch, PendingCommit, Wakeups
+    from ballast_broker.replication.watching import Watched
     from ballast_broker.seams import Clock, Threads
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.slices import AppendInfo
@@ -32,7 +33,7 @@ _STORAGE_ERROR = "The log's directory is offline."
 class Replica:
     __slots__ = (
         "_clock", "_wakeups", "delete_waiters", "follower_throttled", "leader_throttled", "log", "offline", "parked",
-        "state", "topic_id", "topic_partition", "truncated",
+        "state", "topic_id", "topic_partition", "truncated", "watched",
     )  # fmt: skip
 
     def __init__(self, topic_id: UUID, state: Partition, clock: Clock, wakeups: Wakeups) -> None:
@@ -42,6 +43,7 @@ class Replica:
         self.log: Log | None = None
         self.offline = False
         self.parked: dict[ParkedFetch, None] = {}
+        self.watched: dict[Watched, None] = {}  # by fetch sessions
         self.delete_waiters: list[tuple[int, PendingCommit]] = []
         self.leader_throttled = False
         self.follower_throttled = False
@@ -57,6 +59,14 @@ class Replica:
         self.state.min_insync_replicas = config.min_insync_replicas
         if self.log is not None:
             self.log.update_config(config)
+        self.changed()
+
+    def use(self, log: Log) -> None:
+        if self.log is not None:
+            self.log.on_start_moved = None
+        self.log = log
+        log.on_start_moved = self.changed
+        self.changed()
 
     # -- role -----------------------------------------------------------------------------------------------------
     def become(self, metadata: Registration) -> Transition:
@@ -87,6 +97,8 @@ class Replica:
             log.interrupt_appends()
         if state.leader_epoch != epoch:
             self.wake_all()
+        else:
+            self.changed()
         return transition
 
     def online_log(self) -> Log:
@@ -98,6 +110,13 @@ class Replica:
         """The log, if this broker leads and the asker's epoch is ours."""
         self.check_epoch(current_leader_epoch)
         if not self.state.is_leader:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return self.online_log()
+
+    def readable_log(self, current_leader_epoch: int) -> Log:
+        """As `led_log`, or the log of a follower: up to its high watermark it may be read."""
+        self.check_epoch(current_leader_epoch)
+        if self.state.leader_id == NO_LEADER:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.online_log()
 
@@ -158,9 +177,9 @@ class Replica:
             log.update_high_watermark(state.high_watermark)
             if state.waiting:
                 self.committed()
-            if self.parked:
+            if self.parked or self.watched:
                 self.wake(info.size_bytes, followers_only=False)
-        elif self.parked:
+        elif self.parked or self.watched:
             self.wake(info.size_bytes, followers_only=True)
 
     @property
@@ -180,7 +199,7 @@ class Replica:
         after = self.state.follow_high_watermark(leader_high_watermark, log.log_end_offset)
         if after != before:
             log.update_high_watermark(after)
-            if self.parked:
+            if self.parked or self.watched:
                 self.wake(0, followers_only=False)
         if leader_log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(min(leader_log_start_offset, log.high_watermark))
@@ -192,6 +211,7 @@ class Replica:
             tell(offset)
         self.state.truncated(log.log_end_offset)
         log.update_high_watermark(self.state.high_watermark)
+        self.changed()
 
     def start_over_at(self, offset: int) -> None:
         """Nothing of what is here is any use: an empty log that begins at `offset`."""
@@ -202,13 +222,14 @@ class Replica:
         self.state.log_end_offset = offset
         self.state.high_watermark = offset
         log.update_high_watermark(offset)
+        self.changed()
 
     # -- what was committed ---------------------------------------------------------------------------------------
     def high_watermark_moved(self) -> None:
         self.online_log().update_high_watermark(self.state.high_watermark)
         if self.state.waiting:
             self.committed()
-        if self.parked:
+        if self.parked or self.watched:
             self.wake(0, followers_only=False)
 
     def committed(self) -> None:
@@ -236,17 +257,37 @@ class Replica:
     def wake(self, new_bytes: int, *, followers_only: bool) -> None:
         """Data came (for followers), or the high watermark moved (for consumers as well)."""
         for fetch in self.parked:
-            if followers_only and not fetch.from_follower:
+            self._wake(fetch, new_bytes, followers_only)
+        for entry in self.watched:
+            watch = entry.watch
+            if watch is None or (followers_only and not watch.of_follower):
                 continue
-            if fetch.from_follower and not new_bytes:
-                continue  # a high watermark alone travels with the next answer
-            if fetch.missing_bytes > 0:
-                # Consumers may be told of an append twice, by its bytes and by its commit: counting generously only
-                # means looking earlier than necessary.
-                fetch.missing_bytes -= new_bytes or fetch.missing_bytes
-            if fetch.missing_bytes <= 0:
-                self._wakeups.wake(fetch)
+            watch.mark(entry)
+            if watch.parked is not None:
+                self._wake(watch.parked, new_bytes, followers_only)
+
+    def _wake(self, fetch: ParkedFetch, new_bytes: int, followers_only: bool) -> None:
+        if followers_only and not fetch.from_follower:
+            return
+        if fetch.from_follower and not new_bytes:
+            return  # a high watermark alone travels with the next answer
+        if fetch.missing_bytes > 0:
+            # Consumers may be told of an append twice, by its bytes and by its commit: counting generously only
+            # means looking earlier than necessary.
+            fetch.missing_bytes -= new_bytes or fetch.missing_bytes
+        if fetch.missing_bytes <= 0:
+            self._wakeups.wake(fetch)
 
     def wake_all(self) -> None:
         for fetch in self.parked:
             self._wakeups.wake(fetch)
+        self.changed()
+        for entry in self.watched:
+            if entry.watch is not None and entry.watch.parked is not None:
+                self._wakeups.wake(entry.watch.parked)
+
+    def changed(self) -> None:
+        """Sessions look at it with their next answer, which need not come sooner."""
+        for entry in self.watched:
+            if entry.watch is not None:
+                entry.watch.mark(entry)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.metadata.image import (
+    DIRECTORY_UNASSIGNED,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     MetadataImage,
@@ -28,6 +29,7 @@ from ballast_broker.replication.directories import Directories, LogDirectoryInfo
 from ballast_broker.replication.fetchers import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
 from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.nearest import Nearest
 from ballast_broker.replication.nudging import Nudges
 from ballast_broker.replication.partition import Partition, Transition
 from ballast_broker.replication.quotas import UNLIMITED, ByteRate, LeaderThrottle, throttles_partition
@@ -42,6 +44,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
     from ballast_broker.metadata.delta import MetadataDelta
+    from ballast_broker.replication.watching import Watch
     from ballast_broker.seams import Clock, Network, Threads
     from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import Log
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
     from ballast_broker.storage.slices import AppendInfo
 
 log = logging.getLogger(__name__)
+
+REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,15 @@ class Replicas:
         }
         self.fetchers = Fetchers(settings, network, broker_epoch, self.follower_rate, threads)
         self.isr_changes = IsrChanges(controller, settings.broker_id, broker_epoch)
-        self._reader = Reader(self._replicas, self._deadlines, LeaderThrottle(self.leader_rate), self._propose_expand)
+        self._nearest = Nearest()
+        self._reader = Reader(
+            self._replicas,
+            self._deadlines,
+            LeaderThrottle(self.leader_rate),
+            self._nearest,
+            self._propose_expand,
+            lambda: int(clock.monotonic() * 1000),
+        )
         self.assignments = Assignments(controller, settings.broker_id, broker_epoch)
         self.movers = Movers(
             count=lambda: settings.num_replica_alter_log_dirs_threads or len(logs.directories),
@@ -228,6 +241,10 @@ class Replicas:
         """One result per entry, in order; a list where it can be answered now, else a future."""
         return self._reader.fetch(params, entries)
 
+    def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[list[FetchResult]]:
+        """A request of a session: a result for each partition that is due in it."""
+        return self._reader.fetch_watched(params, watch)
+
     def list_offset(
         self,
         topic_partition: TopicPartition,
@@ -282,6 +299,8 @@ class Replicas:
                 if self._broker_id not in registration.replicas:
                     self._stop(topic_partition, changed.id)
                     continue
+                if self._only_lies_elsewhere(topic_partition, changed.id, registration):
+                    continue
                 config = config or self._log_config(image, changed.name)
                 before = changed.previous(number)
                 added = self._published and (before is None or self._broker_id not in before.replicas)
@@ -296,6 +315,8 @@ class Replicas:
     def _brokers_changed(self, image: MetadataImage) -> None:
         brokers = image.cluster.brokers.values()
         self._eligible = {broker.id: broker.epoch for broker in brokers if broker.active}
+        if self._settings.reads_in_rack:
+            self._nearest.racks = {broker.id: broker.rack for broker in brokers if broker.active and broker.rack}
         listener = self._settings.inter_broker_listener_name
         self.fetchers.update_endpoints(
             {
@@ -337,6 +358,18 @@ class Replicas:
             config.follower_replication_throttled_replicas, number, self._broker_id
         )
 
+    def _only_lies_elsewhere(
+        self, topic_partition: TopicPartition, topic_id: UUID, registration: PartitionRegistration
+    ) -> bool:
+        """Each replica of a new partition is told to be in a directory: as many changes that give nobody a role."""
+        replica = self._replicas.get(topic_partition)
+        if replica is None or replica.topic_id != topic_id or replica.log is None or replica.offline:
+            return False
+        if not replica.state.take_epoch(registration):
+            return False
+        self._settle_directory(replica, registration.directory_of(self._broker_id))
+        return True
+
     def _take_role(
         self,
         topic_partition: TopicPartition,
@@ -377,10 +410,11 @@ class Replicas:
         topic_partition = replica.topic_partition
         assigned = registration.directory_of(self._broker_id)
         known = None if assigned is None else self._logs.directory(assigned)
+        self._logs.set_aside_namesake(topic_partition, replica.topic_id)
         try:
             if topic_partition in self._logs.future_logs and topic_partition not in self._logs.logs:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
-            replica.log = self._logs.get_or_create(
+            opened = self._logs.get_or_create(
                 topic_partition,
                 replica.topic_id,
                 config,
@@ -391,6 +425,7 @@ class Replicas:
             log.error("no log for %s: %s", topic_partition, error)
             replica.go_offline()
             raise
+        replica.use(opened)
         replica.offline = False
 
     def _settle_directory(self, replica: Replica, assigned: UUID | None) -> None:
@@ -404,6 +439,8 @@ class Replicas:
         future = self._logs.future_logs.get(replica.topic_partition)
         if future is not None:
             self.movers.start(replica, future.directory)
+        elif assigned == DIRECTORY_UNASSIGNED:
+            self.assignments.assign_in_time(replica.topic_id, number, directory.id)
         elif assigned != directory.id:
             self.assignments.assign(replica.topic_id, number, directory.id)
 
@@ -422,23 +459,13 @@ class Replicas:
         if replica.log is not None and not replica.offline:
             self._logs.delete(topic_partition)
 
-    def settle_strays(self, image: MetadataImage) -> list[TopicPartition]:
-        """Logs on disk that the metadata does not put here are set aside. Only for an image that is up to date."""
-        strays = []
-        for topic_partition, found in list(self._logs.logs.items()):
-            topic = image.topics.by_name(topic_partition.topic)
-            here = topic is not None and topic.id == found.topic_id and topic.partitions.get(topic_partition.partition)
-            if not here or self._broker_id not in here.replicas:
-                self._logs.rename_stray(topic_partition)
-                strays.append(topic_partition)
-        return strays
-
     def _directory_failed(self, directory: LogDirectory) -> None:
         # A flush may find out, in its thread.
         if threading.get_ident() != self._thread and self._loop is not None:
             self._loop.call_soon_threadsafe(self._directory_failed, directory)
             return
         self.movers.directory_failed(directory)
+        self.assignments.hurry()
         for replica in self._replicas.values():
             if replica.log is not None and replica.log.directory is directory:
                 replica.go_offline()
@@ -461,8 +488,10 @@ class Replicas:
         interval_s = self._settings.replica_lag_time_max_ms / 2000
         while True:
             await asyncio.sleep(interval_s)
-            for replica in list(self._replicas.values()):
+            for number, replica in enumerate(list(self._replicas.values())):
+                if number % REPLICAS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
                 change = replica.state.propose_shrink(replica.now_ms())
-                if change is not None:
+                if change is not None and self._replicas.get(replica.topic_partition) is replica:
                     log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
                     self.isr_changes.submit(replica, change)

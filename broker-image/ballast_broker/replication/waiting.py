@@ -18,6 +18,7 @@ from ballast_wire.errors import ErrorCode
 if TYPE_CHECKING:
     from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
     from ballast_broker.replication.replica import Replica
+    from ballast_broker.replication.watching import Watch
 
 TICK_S = 0.005
 
@@ -32,7 +33,7 @@ class Deadlines:
     """A wheel of 5 ms slots with one timer for the earliest of them. Nothing ends early."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, set[Expiring]] = {}
+        self._slots: dict[int, dict[Expiring, None]] = {}  # in the order in which they came
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -41,9 +42,9 @@ class Deadlines:
         item.slot = key = math.ceil((loop.time() + delay_ms / 1000) / TICK_S)
         slot = self._slots.get(key)
         if slot is not None:
-            slot.add(item)
+            slot[item] = None
             return
-        self._slots[key] = {item}
+        self._slots[key] = {item: None}
         heapq.heappush(self._order, key)
         if self._order[0] == key:
             self._arm(loop)
@@ -52,7 +53,7 @@ class Deadlines:
         # The slot stays, empty: its timer is set already, and most slots are shared.
         slot = self._slots.get(item.slot)
         if slot is not None:
-            slot.discard(item)
+            slot.pop(item, None)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -81,7 +82,7 @@ class ParkedFetch:
     """A fetch with too little to answer. `finish` reads again and answers; it is called at most once."""
 
     __slots__ = ("_deadlines", "_finish", "entries", "from_follower", "future", "missing_bytes", "params", "parked_on",
-                 "slot")  # fmt: skip
+                 "slot", "watch")  # fmt: skip
 
     def __init__(
         self,
@@ -90,9 +91,11 @@ class ParkedFetch:
         deadlines: Deadlines,
         finish: Callable[[ParkedFetch], None],
         missing_bytes: int,
+        watch: Watch | None = None,
     ) -> None:
         self.params = params
         self.entries = entries
+        self.watch = watch  # of a session: then what is due there counts, and no entries are named
         self.from_follower = params.replica_id >= 0
         self.missing_bytes = missing_bytes
         self.future: asyncio.Future[list[FetchResult]] = asyncio.get_running_loop().create_future()
@@ -105,6 +108,8 @@ class ParkedFetch:
         self.parked_on = replicas
         for replica in replicas:
             replica.parked[self] = None
+        if self.watch is not None:
+            self.watch.parked = self
         self._deadlines.add(self, delay_ms)
         self.future.add_done_callback(self._leave)
 
@@ -113,6 +118,8 @@ class ParkedFetch:
         self._deadlines.discard(self)
         for replica in self.parked_on:
             replica.parked.pop(self, None)
+        if self.watch is not None and self.watch.parked is self:
+            self.watch.parked = None
 
     def expire(self) -> None:
         self._finish(self)

@@ -235,6 +235,7 @@ def take_over_state(source: Log, future: Log) -> None:
     if len(source.producers) or len(future.producers):
         future.producers.load(source.producers.render(), source.end_offset)
     future.producers.map_end_offset = future.end_offset
+    future.cleaned_to = source.cleaned_to
     future.update_config(source.config)
     future.update_high_watermark(source.high_watermark)
     if source.start_offset > future.start_offset:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NoReturn
 
+from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_broker.storage.slices import AppendInfo
@@ -91,7 +92,7 @@ def sum_up(log: Log, batches: list[memoryview], first: int, now_ms: int, epoch_c
 
 def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
     """Batches as the leader has them: offsets and epochs are kept."""
-    parts = check_follower_batches(log, view)
+    parts = ready_for_follower_batches(log, view)
     now_ms = log.context.clock.wall_ms()
     changed, newest, count = False, -1, 0
     for position, header in parts:
@@ -105,15 +106,28 @@ def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
     return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)
 
 
-def check_follower_batches(log: Log, view: memoryview) -> list[tuple[int, Header]]:
+def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, Header]]:
+    """Checked, and the log begins where the first of them needs it to."""
     parts = split(view, log.topic_partition)
-    expected = log.end_offset
+    begin = expected = _where_to_begin(log, parts)
     for position, header in parts:
         check_follower_batch(view[position : position + header.length + LOG_OVERHEAD], header, log.topic_partition)
         if header.base_offset < expected:
             _refuse_offset(log, header.base_offset, expected)
         expected = header.base_offset + header.last_offset_delta + 1
+    if begin < log.end_offset:
+        truncation.hold_before_start(log, begin)
     return parts
+
+
+def _where_to_begin(log: Log, parts: list[tuple[int, Header]]) -> int:
+    """The log's end. An empty log may begin inside of the first batch, where DeleteRecords let the leader's begin."""
+    end = log.end_offset
+    if not log.size_bytes and log.start_offset == end and parts:
+        first = parts[0][1]
+        if first.base_offset < end <= first.base_offset + first.last_offset_delta:
+            return first.base_offset
+    return end
 
 
 def _refuse_offset(log: Log, offset: int, expected: int) -> NoReturn:

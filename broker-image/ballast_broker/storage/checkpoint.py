@@ -122,13 +122,18 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
         return {}
 
 
-def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
-    """Replace a file whole, leaving it to a later flush (or to recovery) to make it durable: never stalls the loop."""
-    sibling = f"{path}.tmp"
-    file = disk.open(sibling, create=True)
+def write_new_unsynced(disk: Disk, path: str, data: bytes) -> None:
+    """As `write_unsynced`, where no whole file is there that could be lost."""
+    file = disk.open(path, create=True)
     try:
         file.truncate(0)
         file.pwrite(data, 0)
     finally:
         file.close()
+
+
+def write_unsynced(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a file whole, leaving it to a later flush (or to recovery) to make it durable: never stalls the loop."""
+    sibling = f"{path}.tmp"
+    write_new_unsynced(disk, sibling, data)
     disk.rename(sibling, path)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ballast_broker.log_config import LONG_MAX
-from ballast_broker.storage import checkpoint, retention
+from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerRunner
-from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
@@ -118,7 +117,6 @@ class Compactor:
     def __init__(self, manager: LogManager, runner: CleanerRunner) -> None:
         self._manager = manager
         self._runner = runner
-        self._cleaned_to: dict[LogDirectory, dict[TopicPartition, int]] = {}
         self.cleaned_bytes = 0
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
@@ -132,14 +130,6 @@ class Compactor:
         finally:
             await self._runner.close()
 
-    def cleaned_to(self, log: Log) -> int:
-        offsets = self._cleaned_to.get(log.directory)
-        if offsets is None:
-            path = f"{log.directory.path}/{checkpoint.CLEANER_OFFSETS}"
-            offsets = self._cleaned_to[log.directory] = checkpoint.read_offsets(self._manager.disk, path)
-        offset = offsets.get(log.topic_partition, 0)
-        return 0 if offset > log.end_offset else offset
-
     def dirtiest(self, now_ms: int) -> tuple[Log, Dirt] | None:
         best: tuple[Log, Dirt] | None = None
         for log in self._manager.logs.values():
@@ -147,7 +137,7 @@ class Compactor:
                 continue
             if not log.directory.online or log.topic_partition in self.uncleanable:
                 continue
-            dirt = measure(log, self.cleaned_to(log), now_ms)
+            dirt = measure(log, log.cleaned_to, now_ms)
             if not dirt.dirty_bytes or not (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
                 continue
             if best is None or (dirt.overdue, dirt.ratio) > (best[1].overdue, best[1].ratio):
@@ -194,8 +184,12 @@ class Compactor:
                     self._throw_away(log, CleanResult(0, [group]))
                 else:
                     swap_in(log, sources, group.size)
-        self._cleaned_to.setdefault(log.directory, {})[log.topic_partition] = result.end_offset
-        await self._write_checkpoint(log.directory)
+        # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
+        # go one day without what it deletes.
+        await self._manager.threads.run(lambda: flushing.sync_names(log))
+        if log.truncations == truncations:
+            log.cleaned_to = result.end_offset
+            await self._manager.maintenance.checkpoint_cleaned_offsets()
         return result
 
     def _throw_away(self, log: Log, result: CleanResult) -> None:
@@ -204,14 +198,3 @@ class Compactor:
                 path = f"{log.folder.path}/{group.replaced[0]:020d}{kind}{CLEANED_SUFFIX}"
                 if self._manager.disk.exists(path):
                     self._manager.disk.remove(path)
-
-    async def _write_checkpoint(self, directory: LogDirectory) -> None:
-        """Before a rename makes the cleaned segments durable this may be lost: then cleaning is done twice."""
-        known = self._cleaned_to[directory]
-        offsets = {partition: offset for partition, offset in known.items() if partition in self._manager.logs}
-        data = checkpoint.render_offsets(offsets)
-        path = f"{directory.path}/{checkpoint.CLEANER_OFFSETS}"
-        try:
-            await self._manager.threads.run(lambda: self._manager.disk.write_atomically(path, data))
-        except OSError as error:
-            directory.fail(error)

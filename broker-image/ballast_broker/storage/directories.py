@@ -78,7 +78,7 @@ class LogDirectory:
         self.error: BaseException | None = None
         self.was_clean = False
         self.previous_broker_epoch = -1
-        self.checkpoints: dict[str, int] = {}  # hash of what each checkpoint file holds
+        self.checkpoints: dict[str, tuple[int, float]] = {}  # a hash of what each file holds, and since when
         self.writes = 0  # all of them, for metrics and for what share of them is slow
         self.slow_writes = 0
         self.slow_until = 0.0

@@ -137,8 +137,16 @@ class RealDisk:
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
-    def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+    def make_directory(self, path: str) -> bool:
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            os.makedirs(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+            return False
+        return True
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -169,11 +177,14 @@ class RealDisk:
     def read_bytes(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            parts = []
+            # One more than there is, so that mostly one read says that this is all; a longer buffer costs its pages.
+            wanted = os.fstat(descriptor).st_size + 1
+            data = os.read(descriptor, wanted)
+            if len(data) < wanted <= 1 << 20:
+                return data
+            parts = [data]
             while part := os.read(descriptor, 1 << 20):
                 parts.append(part)
-                if len(part) < 1 << 16 and len(parts) == 1 and len(part) == os.fstat(descriptor).st_size:
-                    break
             return b"".join(parts)
         finally:
             os.close(descriptor)

@@ -8,11 +8,11 @@ recovery point. What did not change since the last flush is not synced again: a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
-from ballast_broker.storage.checkpoint import LEADER_EPOCHS
+from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
 from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 
 if TYPE_CHECKING:
@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 
 
 def flush(log: Log, up_to: int | None = None) -> None:
-    try:
+    with _unless_deleted(log):
         _flush(log, up_to)
+
+
+def sync_names(log: Log) -> None:
+    """What was renamed in the log's folder stays renamed. Any thread."""
+    with log.disk_faults(), _unless_deleted(log):
+        _sync_folder(log)
+
+
+@contextlib.contextmanager
+def _unless_deleted(log: Log) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         if not log.active.deleted:  # else the log was deleted meanwhile, with all its files
             raise
@@ -46,8 +58,10 @@ def _flush(log: Log, up_to: int | None) -> None:
             if segment.base_offset >= end:
                 break
             _sync_segment(log, segment, sealed=segment is not segments[-1])
+        if log.synced_names is None:
+            _sync_identity(log)
         if epochs or log.synced_names != names:
-            _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
+            _sync_folder(log)
             log.synced_names = names
     except BaseException:
         log.epochs_unsynced = log.epochs_unsynced or epochs
@@ -66,6 +80,17 @@ def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
         except FileNotFoundError:
             if not segment.deleted and kind == LOG_SUFFIX:
                 raise
+
+
+def _sync_identity(log: Log) -> None:
+    """Which topic's log it is, and that it is there at all: once, for neither changes."""
+    with contextlib.suppress(FileNotFoundError):  # of a topic without an id
+        _whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
+    log.context.disk.sync_directory(log.directory.path)
+
+
+def _sync_folder(log: Log) -> None:
+    _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
 
 
 def _sync(disk: Disk, path: str) -> None:

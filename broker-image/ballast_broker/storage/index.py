@@ -32,7 +32,7 @@ class OffsetEntry(NamedTuple):
 class SparseIndex:
     """Entries of two ascending integers, on file [0, stored) and in memory after that."""
 
-    __slots__ = ("_disk", "_entry", "_page", "_page_start", "_path", "_pending", "_stored", "capacity")
+    __slots__ = ("_disk", "_entry", "_page", "_page_start", "_path", "_pending", "_preallocated", "_stored", "capacity")
 
     def __init__(self, disk: Disk, path: Callable[[], str], entry: struct.Struct, size_limit: int) -> None:
         self._disk = disk
@@ -42,6 +42,7 @@ class SparseIndex:
         self._pending: list[tuple[int, int]] = []
         self._page: list[tuple[int, int]] = []
         self._page_start = 0
+        self._preallocated = False  # the file is as long as it may grow
         self.capacity = max(1, size_limit // entry.size)
 
     def create(self, *, preallocate: bool) -> None:
@@ -53,7 +54,7 @@ class SparseIndex:
                 file.truncate(self.capacity * self._entry.size)
         finally:
             file.close()
-        self._stored, self._pending = 0, []
+        self._stored, self._pending, self._preallocated = 0, [], preallocate
         self.drop_cache()
 
     @property
@@ -87,6 +88,7 @@ class SparseIndex:
     def trim(self) -> None:
         """All entries on file and nothing after them: how an index is left at roll and at clean shutdown."""
         self.spill()
+        self._preallocated = False
         size = self._on_file() * self._entry.size
         if self._disk.size(self._path()) != size:
             file = self._disk.open(self._path())
@@ -97,12 +99,15 @@ class SparseIndex:
 
     def preallocate(self) -> None:
         """The active segment's index grows to its full (sparse) length again after a restart."""
+        if self._preallocated:
+            return
         stored = self._on_file()
         file = self._disk.open(self._path())
         try:
             file.truncate(max(stored, self.capacity) * self._entry.size)
         finally:
             file.close()
+        self._preallocated = True
 
     def keep_first(self, count: int) -> None:
         """Forget the entries after the first `count`."""

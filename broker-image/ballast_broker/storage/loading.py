@@ -17,6 +17,7 @@ from ballast_broker.storage.checkpoint import (
     parse_epochs,
     parse_partition_metadata,
     render_partition_metadata,
+    write_new_unsynced,
     write_unsynced,
 )
 from ballast_broker.storage.context import LogContext
@@ -51,15 +52,15 @@ def create_log(
     start_offset: int = 0,
 ) -> Log:
     """A new folder with one empty segment. Records that are there already are never written over."""
-    if context.disk.exists(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
+    if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
-    context.disk.make_directory(path)
     log = _assemble(
         context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
         producers=ProducerStates(),
     )  # fmt: skip
     if topic_id != ZERO_UUID:
-        write_topic_id(log, topic_id)
+        # Cut by a crash it is as good as none: nothing was ever in this log.
+        write_new_unsynced(context.disk, f"{path}/{PARTITION_METADATA}", render_partition_metadata(topic_id))
     log.new_segment(start_offset)
     return log
 

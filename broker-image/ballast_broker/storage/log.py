@@ -12,7 +12,7 @@ import asyncio
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 from uuid import UUID
@@ -54,6 +54,7 @@ class Log:
         "_roll_after_timestamp",
         "_writable",
         "bases",
+        "cleaned_to",
         "cleaning_paused",
         "closed",
         "context",
@@ -67,6 +68,7 @@ class Log:
         "interruptions",
         "known_positions",
         "last_flush_ms",
+        "on_start_moved",
         "recovery_point",
         "segments",
         "size_bytes",
@@ -129,6 +131,8 @@ class Log:
         self.last_flush_ms = 0
         self.closed = False
         self.cleaning_paused = 0
+        self.cleaned_to = 0
+        self.on_start_moved: Callable[[], None] | None = None  # told when records at the beginning went
         self._high_watermark = start_offset
         self._writable = False
         self._roll_after_timestamp = 0
@@ -177,7 +181,7 @@ class Log:
     def update_high_watermark(self, offset: int) -> int:
         """Clamped to the log; answers what it is now."""
         if not self.start_offset <= offset <= self.end_offset:
-            offset = min(max(offset, self.start_offset), self.end_offset)
+            offset = max(min(offset, self.end_offset), self.start_offset)
         self._high_watermark = offset
         return offset
 
@@ -454,6 +458,11 @@ class Log:
     def advance_log_start_offset(self, offset: int) -> None:
         """DeleteRecords, or what a follower hears from its leader: nothing before `offset` is readable any more."""
         truncation.advance_start(self, offset)
+
+    def move_start(self, offset: int) -> None:
+        self.start_offset = offset
+        if self.on_start_moved is not None:
+            self.on_start_moved()
 
     def delete_old_segments(self, now_ms: int) -> int:
         with self.disk_faults():

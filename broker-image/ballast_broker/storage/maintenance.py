@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,9 @@ SLICE_S = 0.002
 # costs a look at every log: it gets no more than this share of the time.
 CHECKPOINT_PAUSE_S = 1.0
 CHECKPOINT_SHARE = 0.01
+# Checkpoints that say nothing new are left alone so long, then written all the same: that a disk is gone which nobody
+# writes to is found out by this.
+PROBE_S = 10.0
 LONGEST_SLEEP_S = 3600.0
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,11 @@ class Maintenance:
         self._removal_added = asyncio.Event()
         self._flush_added = asyncio.Event()
         self._flushed = asyncio.Event()
+        # A log is gone, or elsewhere: what checkpoints say of it must not be taken for a namesake's. At a start nobody
+        # knows of which they speak.
+        self._gone = asyncio.Event()
+        self._gone.set()
+        self._checkpointing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # Asked for by logs
 
@@ -52,6 +61,10 @@ class Maintenance:
     def flush_later(self, log: Log) -> None:
         self._flushes[id(log)] = log
         self._flush_added.set()
+
+    def log_is_gone(self) -> None:
+        """From its directory; the checkpoints there are written anew."""
+        self._gone.set()
 
     @property
     def removals_waiting(self) -> int:
@@ -71,7 +84,8 @@ class Maintenance:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._remove_when_due())
             group.create_task(self._flush_when_asked())
-            group.create_task(self._checkpoint_when_flushed())
+            group.create_task(self._checkpoint_when(self._flushed, self.checkpoint_progress))
+            group.create_task(self._checkpoint_when(self._gone, self.checkpoint_everything))
             group.create_task(self._every(config.log_retention_check_interval_ms, self.delete_old_segments))
             group.create_task(
                 self._every(config.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points)
@@ -143,13 +157,13 @@ class Maintenance:
                 await self._flush(log, log.active.base_offset)
                 self._flushed.set()
 
-    async def _checkpoint_when_flushed(self) -> None:
+    async def _checkpoint_when(self, happened: asyncio.Event, write: Callable[[], Awaitable[None]]) -> None:
         clock = self._manager.clock
         while True:
-            await self._flushed.wait()
-            self._flushed.clear()
+            await happened.wait()
+            happened.clear()
             began = clock.monotonic()
-            await self.checkpoint_recovery_points()
+            await write()
             took_s = clock.monotonic() - began
             await asyncio.sleep(max(CHECKPOINT_PAUSE_S, took_s / CHECKPOINT_SHARE))
 
@@ -198,6 +212,16 @@ class Maintenance:
             if log.end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
                 await self._flush(log)
 
+    async def checkpoint_everything(self) -> None:
+        await self.checkpoint_start_offsets()
+        await self.checkpoint_high_watermarks()
+        await self.checkpoint_progress()
+
+    async def checkpoint_progress(self) -> None:
+        """Up to where logs are flushed and cleaned; both go back when a log is cut."""
+        await self.checkpoint_recovery_points()
+        await self.checkpoint_cleaned_offsets()
+
     async def checkpoint_recovery_points(self) -> None:
         await self._checkpoint(checkpoint.RECOVERY_POINTS, lambda log: log.recovery_point)
 
@@ -210,23 +234,37 @@ class Maintenance:
     async def checkpoint_high_watermarks(self) -> None:
         await self._checkpoint(checkpoint.HIGH_WATERMARKS, lambda log: log.high_watermark)
 
+    async def checkpoint_cleaned_offsets(self) -> None:
+        await self._checkpoint(checkpoint.CLEANER_OFFSETS, lambda log: log.cleaned_to or None)
+
     async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None]) -> None:
-        values: dict[LogDirectory, dict[TopicPartition, int]] = {d: {} for d in self._manager.online_directories()}
-        async for log in self._slices(self._manager.all_current_logs(), also_closed=True):
-            value = value_of(log)
-            if value is not None and log.directory in values:
-                values[log.directory][log.topic_partition] = value
-        await asyncio.gather(*(self._write(directory, name, offsets) for directory, offsets in values.items()))
+        # Those that are due by the clock, after a flush and at the end would write to one temporary file at once.
+        async with self._checkpointing[name]:
+            values: dict[LogDirectory, dict[TopicPartition, int]] = {d: {} for d in self._manager.online_directories()}
+            async for log in self._slices(self._manager.all_current_logs(), also_closed=True):
+                value = value_of(log)
+                if value is not None and log.directory in values:
+                    values[log.directory][log.topic_partition] = value
+            await asyncio.gather(*(self._write(directory, name, offsets) for directory, offsets in values.items()))
 
     async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Not again if nothing changed: a broker at rest leaves its disks alone."""
         data = await self._manager.threads.run(lambda: checkpoint.render_offsets(offsets))
-        if directory.checkpoints.get(name) == hash(data) or not directory.online:
+        content, now = hash(data), self._manager.clock.monotonic()
+        known, written_at = directory.checkpoints.get(name, (None, 0.0))
+        if not directory.online or (content == known and now - written_at < PROBE_S):
             return
+        path = f"{directory.path}/{name}"
         try:
-            await self._manager.threads.run(
-                lambda: self._manager.disk.write_atomically(f"{directory.path}/{name}", data)
-            )
-            directory.checkpoints[name] = hash(data)
+            await self._to_its_end(lambda: self._manager.disk.write_atomically(path, data))
+            directory.checkpoints[name] = (content, now)
         except OSError as error:
             directory.fail(error)
+
+    async def _to_its_end(self, work: Callable[[], None]) -> None:
+        """A thread does not hear that its task is cancelled: whoever comes next has to wait for it."""
+        working = asyncio.ensure_future(self._manager.threads.run(work))
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait([working])
+            raise

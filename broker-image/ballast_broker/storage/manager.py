@@ -211,7 +211,10 @@ class LogManager:
 
     def _finish_interrupted_swaps(self) -> None:
         """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
-        the current one now. A future log without a current one and without that trace may be anything: it waits."""
+        the current one now. A future log without a current one and without that trace may be anything: it waits. So it
+        does while a directory is away, where the current one may be: the trace may be that of a move before."""
+        if len(self.online_directories()) < len(self.directories):
+            return
         renamed_away = set(self._deleted.values())
         for partition, log in list(self._future_logs.items()):
             if partition not in self._logs and partition in renamed_away:
@@ -333,6 +336,7 @@ class LogManager:
                 self._rename(current, "")
             raise
         self._retire(current)
+        self._log_is_gone(topic_partition)
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
         self._counts[current.directory.path] -= 1
@@ -357,6 +361,16 @@ class LogManager:
         if log is not None:
             self._counts[log.directory.path] -= 1
             self._discard(log)
+            self._log_is_gone(topic_partition)
+
+    def set_aside_namesake(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """TOP-24: what is here under this name of another topic, which was deleted while this broker was away."""
+        for logs in (self._logs, self._future_logs):
+            log = logs.get(topic_partition)
+            if log is not None and log.topic_id not in (ZERO_UUID, topic_id):
+                logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
+                self.rename_stray(topic_partition)
+                return
 
     def rename_stray(self, topic_partition: TopicPartition) -> None:
         """LOG-34: the metadata does not know it. Set aside, listed, never deleted unasked."""
@@ -368,6 +382,12 @@ class LogManager:
                     log.close()
                     self._rename(log, STRAY_SUFFIX)
                     self._strays[log.folder.path] = topic_partition
+                    self._log_is_gone(topic_partition)
+
+    def _log_is_gone(self, topic_partition: TopicPartition) -> None:
+        """From where it was. What was found out of it must not be held against a namesake."""
+        self.compactor.uncleanable.pop(topic_partition, None)
+        self.maintenance.log_is_gone()
 
     def _discard(self, log: Log) -> None:
         log.closed = True
@@ -455,12 +475,7 @@ class LogManager:
     async def shutdown(self, broker_epoch: int = -1) -> None:
         """Everything flushed, checkpoints, the clean-shutdown mark, locks given back."""
         await asyncio.gather(*(self._close_directory(directory) for directory in self.online_directories()))
-        for step in (
-            self.maintenance.checkpoint_recovery_points,
-            self.maintenance.checkpoint_start_offsets,
-            self.maintenance.checkpoint_high_watermarks,
-        ):
-            await step()
+        await self.maintenance.checkpoint_everything()
         for directory in self.directories:
             if directory.online:
                 await self.threads.run(

@@ -74,7 +74,7 @@ def delete_while(log: Log, due: Due) -> int:
     if count == len(log.segments):
         log.roll()
     going = log.segments[:count]
-    log.start_offset = max(log.start_offset, log.bases[count])
+    log.move_start(max(log.start_offset, log.bases[count]))
     log.update_high_watermark(log.high_watermark)
     log.epochs.truncate_from_start(log.start_offset)
     log.write_epochs()

@@ -107,13 +107,15 @@ class Segment:
     # Files
 
     def create(self, now_ms: int, *, preallocate_bytes: int = 0) -> None:
-        """New and empty, ready to be appended to."""
+        """New and empty. What is appended to it opens it: of thousands of new partitions few are written to at once."""
         self.created_ms = now_ms
         self.max_timestamp = -1
         self.first_timestamp = UNKNOWN
         file = self.disk.open(self.path(), create=True)
-        file.truncate(preallocate_bytes)
-        self._use(file, writable=True)
+        try:
+            file.truncate(preallocate_bytes)
+        finally:
+            file.close()
         self.offset_index.create(preallocate=True)
         self.time_index.create(preallocate=True)
 

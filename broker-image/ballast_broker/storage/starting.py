@@ -44,6 +44,7 @@ class _Known:
     recovery_points: Checkpoint
     start_offsets: Checkpoint
     high_watermarks: Checkpoint
+    cleaned_offsets: Checkpoint
 
 
 async def load_directory(
@@ -61,7 +62,12 @@ async def load_directory(
         lambda: _Known(
             *(
                 checkpoint.read_offsets(disk, f"{path}/{name}")
-                for name in (checkpoint.RECOVERY_POINTS, checkpoint.LOG_START_OFFSETS, checkpoint.HIGH_WATERMARKS)
+                for name in (
+                    checkpoint.RECOVERY_POINTS,
+                    checkpoint.LOG_START_OFFSETS,
+                    checkpoint.HIGH_WATERMARKS,
+                    checkpoint.CLEANER_OFFSETS,
+                )
             )
         )
     )
@@ -77,7 +83,8 @@ async def load_directory(
             found.strays.append((f"{path}/{name}", parsed.topic_partition))
         else:
             folders.append((name, parsed))
-    shares = [folders[n::thread_count] for n in range(1 if clean else thread_count)] if not clean else [folders]
+    share_count = 1 if clean else thread_count  # several are for scanning
+    shares = [folders[number::share_count] for number in range(share_count)]
 
     def load_share(share: list[tuple[str, FolderName]]) -> list[tuple[FolderName, Log]]:
         return [
@@ -114,4 +121,6 @@ def _load(
     )
     if not future:
         log.update_high_watermark(known.high_watermarks.get(partition, 0))
+        cleaned_to = known.cleaned_offsets.get(partition, 0)
+        log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else 0
     return log

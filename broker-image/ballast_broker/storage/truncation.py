@@ -28,15 +28,23 @@ def truncate_to(log: Log, offset: int) -> None:
     if offset < log.bases[0]:
         truncate_fully(log, offset)
         return
-    with log.flush_lock:
-        log.truncations += 1
-        log.recovery_point = min(log.recovery_point, offset)
+    _forget_after(log, offset)
     going = [segment for segment in log.segments if segment.base_offset > offset]
     for segment in reversed(going):
         retention.forget_segments(log, [segment])
     _cut(log, log.active, offset)
     log.start_offset = min(log.start_offset, offset)
     _after(log, offset)
+
+
+def _forget_after(log: Log, offset: int) -> None:
+    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long."""
+    if offset < max(log.recovery_point, log.cleaned_to):
+        log.context.flush_later(log)
+    with log.flush_lock:
+        log.truncations += 1
+        log.recovery_point = min(log.recovery_point, offset)
+    log.cleaned_to = min(log.cleaned_to, offset)
 
 
 def _cut(log: Log, segment: Segment, offset: int) -> None:
@@ -74,9 +82,7 @@ def rebuild_after_cut(log: Log, segment: Segment, offset: int, position: int) ->
 
 def truncate_fully(log: Log, offset: int) -> None:
     """Empty, and beginning at `offset`."""
-    with log.flush_lock:
-        log.truncations += 1
-        log.recovery_point = min(log.recovery_point, offset)
+    _forget_after(log, offset)
     for segment in reversed(log.segments):
         retention.forget_segments(log, [segment])
     log.start_offset = log.end_offset = offset
@@ -86,6 +92,14 @@ def truncate_fully(log: Log, offset: int) -> None:
     for old in list(log.snapshots.offsets):
         log.snapshots.remove(old)
     _after(log, offset)
+
+
+def hold_before_start(log: Log, offset: int) -> None:
+    """An empty log gets a batch that begins before its start: its file begins there, what is readable does not."""
+    start = log.start_offset
+    truncate_fully(log, offset)
+    log.move_start(start)
+    log.update_high_watermark(start)
 
 
 def _after(log: Log, offset: int) -> None:
@@ -110,5 +124,5 @@ def advance_start(log: Log, offset: int) -> None:
             f"since it is larger than the high watermark {log.high_watermark}",
         )
     if offset > log.start_offset:
-        log.start_offset = offset
+        log.move_start(offset)
         log.epochs.truncate_from_start(offset)

@@ -47,6 +47,7 @@ class SingleFetch(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: int
     partition_max_bytes: int
+    rack: str
 
 
 def _start_layout(version: int) -> struct.Struct:
@@ -91,15 +92,17 @@ def _parse_old(frame: memoryview, position: int, version: int) -> SingleFetch | 
         if session != [NO_SESSION, FINAL_EPOCH] or frame[end : end + 4] != _NOTHING_FORGOTTEN:
             return None
         end += 4
+    rack = b""
     if version >= FIRST_WITH_RACK:
-        end += 2 + (frame[end] << 8 | frame[end + 1])
+        rack = bytes(frame[end + 2 : end + 2 + (frame[end] << 8 | frame[end + 1])])
+        end += 2 + len(rack)
     if replica != CONSUMER or topics != 1 or length < 0 or partitions != 1 or end != len(frame):
         return None
     leader_epoch = middle.pop(0) if version >= FIRST_WITH_LEADER_EPOCH else -1
     start_offset = middle[1] if version >= FIRST_WITH_START_OFFSET else -1
     return SingleFetch(
         bytes(frame[name:at]), max_wait_ms, min_bytes, max_bytes, isolation, partition, leader_epoch, middle[0], -1,
-        start_offset, partition_max_bytes,
+        start_offset, partition_max_bytes, rack.decode(errors="replace"),
     )  # fmt: skip
 
 
@@ -120,7 +123,7 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> SingleFet
         topic = bytes(frame[name:at])
     partitions, partition, leader_epoch, offset, last_epoch, start_offset, partition_max = layout.unpack_from(frame, at)
     at += layout.size
-    rack = frame[at + 3]
+    rack = frame[at + 3]  # its length and one
     end = at + 3 + rack
     if (
         tags or session_id != NO_SESSION or session_epoch != FINAL_EPOCH or topics != 2 or partitions != 2
@@ -129,7 +132,7 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> SingleFet
         return None
     found = (
         topic, max_wait_ms, min_bytes, max_bytes, isolation, partition, leader_epoch, offset, last_epoch, start_offset,
-        partition_max,
+        partition_max, bytes(frame[at + 4 : end]).decode(errors="replace") if rack > 1 else "",
     )  # fmt: skip
     return _new_tuple(SingleFetch, found)
 

@@ -15,6 +15,7 @@ from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import EVICTION_S, FetchSessions
 from ballast_broker.net_reply import Pending
 from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
+from ballast_broker.replication.watching import Watch
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
@@ -97,14 +98,17 @@ class Stage:
         self.waits.append(params.max_wait_ms)
         return self.parked if self.parked is not None else [self.read(entry) for entry in entries]
 
+    def fetch_watched(self, params: FetchParams, watch: Watch) -> list[FetchResult] | asyncio.Future[Any]:
+        return self.fetch(params, list(watch.due))
+
     def read(self, entry: FetchEntry) -> FetchResult:
         content = self.logs.get(entry.topic_partition)
         if content is None:
-            return FetchResult(entry.topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return FetchResult(entry.topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, entry=entry)
         data: Any = Data(content[entry.fetch_offset :])
         self.given.append(data)
         end = len(content)
-        return FetchResult(entry.topic_partition, ErrorCode.NONE, end, end, 0, data)
+        return FetchResult(entry.topic_partition, ErrorCode.NONE, end, end, 0, data, entry=entry)
 
     def ask(self, *partitions: tuple[int, int], version: int = BY_NAME, **fields: Any) -> Any:
         """The reply; partitions as (number, offset) of the topic `t`."""

@@ -14,6 +14,7 @@ from ballast_broker.controller.commands.brokers import (
     register_broker,
     unregister_broker,
 )
+from ballast_broker.controller.commands.configs import incremental_alter_configs
 from ballast_broker.controller.commands.elections import (
     balance_leaders,
     elect_leaders,
@@ -107,6 +108,25 @@ def test_below_the_minimum_in_sync_those_who_leave_stay_eligible() -> None:
     assert state(scene) == (-1, (), (1, 2))
     unfence(scene, 2)
     assert state(scene) == (2, (2,), (1,))
+
+
+@pytest.mark.spec("CLU-11")
+@pytest.mark.parametrize(("kind_of_resource", "name", "minimum"), [(2, "orders", "1"), (4, "", "2")])
+def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: int, name: str, minimum: str) -> None:
+    """With a minimum of one, 1 alone commits what 2 does not have. As Kafka does, for whatever minimum."""
+    scene = Scene()
+    scene.add_topic("orders", [1, 2], min_insync_replicas="2")
+    fence(scene, 2)
+    assert state(scene) == (1, (1,), (2,))
+    kind = message("IncrementalAlterConfigsRequest")
+    config = kind.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
+    resource = kind.AlterConfigsResource(resource_type=kind_of_resource, resource_name=name, configs=[config])
+    response = scene.run(incremental_alter_configs, kind(resources=[resource], validate_only=False))
+    assert response.responses[0].error_code == 0
+    assert state(scene) == (1, (1,), ())
+    fence(scene, 1)
+    unfence(scene, 2)
+    assert state(scene)[0] == -1, "only 1 has all that was committed"
 
 
 @pytest.mark.spec("CLU-11")

@@ -7,6 +7,8 @@ import time
 import pytest
 from tests.broker.controller.cluster import Cluster
 
+from ballast_broker.controller import replica
+
 
 @pytest.mark.spec("CLU-02")
 async def test_a_quorum_of_one_serves_in_a_tenth_of_a_second() -> None:
@@ -49,3 +51,20 @@ async def test_a_snapshot_replaces_the_log_it_contains() -> None:
         await node.start()
         await cluster.until(node.lifecycle.running.is_set)
         assert [topic.name for topic in node.image.topics] == ["one", "two"]
+
+
+@pytest.mark.spec("CLU-03", "LOG-33")
+async def test_a_start_replays_no_more_than_some_times_its_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "ALWAYS_REPLAYED_BYTES", 2_000)
+    async with Cluster() as cluster:
+        store = cluster.nodes[1].store
+        await cluster.create_topic("many", *[[1]] * 40)
+        await cluster.until(lambda: store.latest_snapshot)
+        first = store.latest_snapshot
+        assert first is not None
+        await cluster.create_topic("few", *[[1]] * 20)  # more than 2,000 bytes, but less than the snapshot
+        assert store.latest_snapshot == first
+        for number in range(5):
+            await cluster.create_topic(f"more-{number}", *[[1]] * 40)
+        await cluster.until(lambda: store.latest_snapshot != first)
+        assert store.log.log_start_offset == first.offset

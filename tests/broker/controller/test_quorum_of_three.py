@@ -9,6 +9,9 @@ import pytest
 from tests.broker.controller.cluster import Cluster, Node
 
 from ballast_broker.controller.service import ServiceTiming
+from ballast_broker.raft import wire
+from ballast_broker.raft.messages import Vote
+from ballast_wire.errors import ApiError
 from ballast_wire.messages import message
 
 
@@ -50,6 +53,24 @@ async def test_another_controller_serves_soon_after_the_active_one_dies() -> Non
         for node in cluster.live:
             assert [topic.name for topic in node.image.topics] == ["after", "before"]
         assert cluster.active.id != dead.id
+
+
+@pytest.mark.spec("CLU-02")
+async def test_a_vote_that_could_not_be_written_down_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next life of the voter would not know of it, and might vote for somebody else in the same epoch."""
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with Cluster(voters=3) as cluster:
+        voter, candidate = [node for node in cluster.live if node is not cluster.active]
+        monkeypatch.setattr(voter.store, "persist", fail)
+        core = candidate.driver.core
+        vote = Vote(core.epoch + 1, candidate.id, core.epoch, core.log_end_offset, pre_vote=False)
+        with pytest.raises(ApiError):
+            await voter.driver.handle(wire.VOTE, 2, wire.encode_request(vote, voter.id, voter.driver.quorum))
+        assert [type(failure) for failure in voter.failures] == [OSError]
+        voter.failures.clear()
 
 
 @pytest.mark.spec("CLU-01")

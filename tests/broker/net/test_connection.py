@@ -60,6 +60,25 @@ async def test_buffers_are_used_again_and_nobody_sees_what_was_in_them() -> None
         assert serving.server.queued_bytes == 0
 
 
+async def test_large_frames_go_on_where_they_began() -> None:
+    """Behind small ones in the buffer that all share: each connection fills its own, while others read on."""
+    async with Serving() as serving:
+        clients = [await serving.connect() for _ in range(5)]
+        bodies = [bytes([number + 1]) * (70_000 + 60_000 * number) for number in range(len(clients))]
+        for _ in range(3):
+            for client, body in zip(clients, bodies, strict=True):
+                client.send_raw(framed(b"one") + framed(b"two") + framed(body)[:50_000])
+            assert [(await client.receive(), await client.receive()) for client in clients] == [(b"one", b"two")] * 5
+            begun = sum(map(len, bodies))
+            await until(lambda begun=begun: serving.server.queued_bytes == begun, "all have begun")  # type: ignore[misc]
+            for client, body in reversed(list(zip(clients, bodies, strict=True))):
+                client.send_raw(framed(body)[50_000:] + framed(b"three"))
+            for client, body in zip(clients, bodies, strict=True):
+                assert await client.receive() == body
+                assert await client.receive() == b"three"
+        assert serving.server.queued_bytes == 0
+
+
 async def test_a_frame_can_be_written_to() -> None:
     """Offsets are stamped into the request's own buffer."""
 
@@ -172,6 +191,31 @@ async def test_replies_keep_the_order_of_requests() -> None:
         for body in (b"p3", b"p2", b"p1"):
             later.answer(body)
         assert [await client.receive() for _ in range(4)] == [b"p1", b"p2", b"now", b"p3"]
+
+
+async def test_small_replies_and_files_keep_their_order(tmp_path: Path) -> None:
+    content = random_file(tmp_path / "f", 300_000)
+
+    def dispatch(_: Peer, frame: memoryview) -> Reply:
+        if frame == b"file":
+            return file_reply(b"head", Slice(tmp_path / "f", 0, len(content)))
+        return framed(bytes(frame))
+
+    asked = [b"a", b"b", b"file", b"c", b"file", b"d"]
+    async with Serving(dispatch) as serving:
+        client = await serving.connect()
+        client.send(*asked)
+        answers = [b"head" + content if body == b"file" else body for body in asked]
+        assert [await client.receive() for _ in asked] == answers
+
+
+@pytest.mark.spec("CLI-08")
+async def test_what_was_answered_before_the_end_is_told() -> None:
+    async with Serving() as serving:
+        client = await serving.connect()
+        client.send_raw(framed(b"a") + framed(b"b") + (-1).to_bytes(4, "big", signed=True))
+        assert [await client.receive(), await client.receive()] == [b"a", b"b"]
+        assert await client.closed_by_server()
 
 
 async def test_a_request_that_is_not_pipelined_holds_back_the_next() -> None:

@@ -104,6 +104,9 @@ class MemoryLog:
         self.log_start_offset = max(self.log_start_offset, offset)
         self.batches = [batch for batch in self.batches if _view(batch).last_offset >= offset]
 
+    def delete_old_segments(self, now_ms: int) -> int:
+        return 0
+
     def flush(self, up_to: int | None = None) -> None:
         self.flush_count += 1
         self.flushed = self.log_end_offset
@@ -144,6 +147,9 @@ class MemoryDisk:
 
     def exists(self, path: str) -> bool:
         return path in self.files
+
+    def size(self, path: str) -> int:
+        return len(self.files[path])
 
     def list(self, path: str) -> list[str]:
         return [name[len(path) + 1 :] for name in self.files if name.startswith(path + "/")]

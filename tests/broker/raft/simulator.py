@@ -383,7 +383,8 @@ class World:
         elif isinstance(effect, Send):
             self._transmit("deliver", node.id, effect.to, node.id, node.incarnation, effect.to, effect.request)
             if isinstance(effect.request, Fetch | Vote):
-                self.at(2.0, "failed", node.id, node.incarnation, effect.to, effect.request, False)
+                patience = core.patience_for(effect.request)
+                self.at(2.0 * patience, "failed", node.id, node.incarnation, effect.to, effect.request, False)
         elif isinstance(effect, AnswerFetch):
             self._answer(node, effect)
         elif isinstance(effect, AppendLeaderChange):
@@ -424,14 +425,14 @@ class World:
         leader = self.nodes[effect.leader]
         available = leader.core is not None and leader.log.latest_snapshot == effect.snapshot
         if not available or self.rng.random() < self.faults.loss * 3:
-            core.snapshot_loaded(self.now, None)
+            core.snapshot_loaded(self.now, effect, complete=False)
             return
         node.generation += 1
         node.log.entries = []
         node.log.start_offset = node.log.flushed = effect.snapshot.offset
         node.log.latest_snapshot = effect.snapshot
         self.note(f"{node.id} loads snapshot {tuple(effect.snapshot)}")
-        core.snapshot_loaded(self.now, effect.snapshot)
+        core.snapshot_loaded(self.now, effect, complete=True)
 
     def _leader_changed(self, node: SimNode, effect: LeaderChanged) -> None:
         if effect.leader != node.id:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
@@ -107,3 +109,19 @@ def test_committed_records_reach_followers_and_observers() -> None:
     marks = {core_of(node).high_watermark for node in world.nodes.values()}
     assert max(marks) - min(marks) <= 2
     assert min(marks) > 10
+
+
+@pytest.mark.spec("CLU-02")
+@pytest.mark.parametrize("seed", range(5))
+def test_where_answers_take_longer_than_an_election_somebody_leads_all_the_same(seed: int) -> None:
+    world = World(seed, 3, 0, replace(QUIET, delay_s=3.0))
+    world.run(120.0)
+    before, epoch = world.written, max(world.leaders)
+    world.run(240.0)
+    assert max(world.leaders) <= epoch + 6, "without patience it is twelve to thirty"
+    assert world.written > before + 500, "somebody led nearly all the time"
+    world.faults = QUIET
+    patience = [core_of(node).patience for node in world.nodes.values()]
+    assert max(patience) > 1
+    world.run(world.now + 60.0 * 5)
+    assert [core_of(node).patience for node in world.nodes.values()] == [1.0] * 3, "calm again"

@@ -35,11 +35,11 @@ class Threads:
         return await asyncio.to_thread(work)
 
 
-async def open_store(path: Path) -> tuple[LogManager, MetadataStore]:
+async def open_store(path: Path, **log_config: Any) -> tuple[LogManager, MetadataStore]:
     config = StorageConfig(log_dirs=(str(path),), node_id=1, cluster_id="MkU3OEVBNTcwNTJENDM2Qg")
     manager = LogManager(RealDisk(), Clock(), Threads(), config, SeededRandom())
     await manager.start()
-    log = await manager.open_raft_log(LogConfig())
+    log = await manager.open_raft_log(LogConfig(**log_config))
     return manager, MetadataStore(manager.disk, log.folder.path, log)
 
 
@@ -101,6 +101,27 @@ async def test_snapshots_count_once_they_are_complete(tmp_path: Path) -> None:
     assert store.snapshots == [SnapshotId(4, 2), SnapshotId(8, 2)]
     assert not [name for name in store.disk.list(store.directory) if name.endswith(".part")]
     assert store.epoch_end_offset(1) == (-1, -1)
+    await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-03")
+async def test_segments_that_lie_before_the_older_snapshot_go(tmp_path: Path) -> None:
+    small = {"segment_bytes": 200, "retention_ms": -1}
+    manager, store = await open_store(tmp_path, **small)
+    for _ in range(20):
+        store.append(batch(2), 2, 5)
+    store.committed_up_to(40)
+    for end in (20, 30):
+        store.new_snapshot(SnapshotId(end, 2)).finish()
+        store.snapshot_written(SnapshotId(end, 2))
+    assert store.start_offset == 20
+    first = min(name for name in store.disk.list(store.directory) if name.endswith(".log"))
+    assert 10 < int(first.removesuffix(".log")) <= 20
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path, **small)
+    assert 10 < store.start_offset <= 20
+    assert store.end_offset == 40
+    assert len(store.read(20, 1 << 20, 40)) > 0
     await manager.shutdown()
 
 

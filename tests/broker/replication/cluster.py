@@ -133,7 +133,7 @@ class Controller:
         return round_trip(response, version)
 
     # -- what operators and the metadata log do
-    def register(self, broker_id: int, directories: list[UUID]) -> int:
+    def register(self, broker_id: int, directories: list[UUID], rack: str | None = None) -> int:
         kind = message("BrokerRegistrationRequest")
         request = kind(
             broker_id=broker_id,
@@ -141,7 +141,7 @@ class Controller:
             incarnation_id=UUID(bytes=self._random.bytes_of(16)),
             listeners=[kind.Listener(name="PLAINTEXT", host=HOST, port=broker_id, security_protocol=0)],
             features=[kind.Feature(name="metadata.version", min_supported_version=1, max_supported_version=30)],
-            rack=None,
+            rack=rack,
             log_dirs=directories,
             is_migrating_zk_broker=False,
             previous_broker_epoch=-1,
@@ -212,8 +212,11 @@ def round_trip(sent: Any, version: int) -> Any:
 class Node:
     """One broker."""
 
-    def __init__(self, cluster: Cluster, broker_id: int, directories: list[Path], **settings: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, broker_id: int, directories: list[Path], rack: str | None = None, **settings: Any
+    ) -> None:
         self.broker_id = broker_id
+        self.rack = rack
         self.directories = directories
         self.up = False
         self.epoch = -1
@@ -225,7 +228,7 @@ class Node:
     async def start(self) -> None:
         await self.open()
         ids = [directory.id for directory in self.logs.directories if directory.online]
-        self.epoch = self._cluster.controller.register(self.broker_id, ids)
+        self.epoch = self._cluster.controller.register(self.broker_id, ids, self.rack)
         self._cluster.controller.join(self.broker_id, self.replicas.publish)
 
     async def start_unnoticed(self) -> None:

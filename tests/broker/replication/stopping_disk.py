@@ -101,8 +101,9 @@ class StoppingDisk(RealDisk):
         for file in self._files:
             file.close()
 
-    def make_directory(self, path: str) -> None:
-        self.change(f"mkdir {path}", lambda: RealDisk.make_directory(self, path))
+    def make_directory(self, path: str) -> bool:
+        made: bool = self.change(f"mkdir {path}", lambda: RealDisk.make_directory(self, path))
+        return made
 
     def rename(self, old: str, new: str) -> None:
         self.change(f"rename {old} to {new}", lambda: RealDisk.rename(self, old, new))

@@ -135,6 +135,27 @@ async def test_a_follower_that_is_behind_the_leaders_start_begins_again_there(tm
 
 
 @pytest.mark.spec("REP-07")
+async def test_a_follower_begins_inside_of_a_batch_where_the_leader_does(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        assert await one.produce_to_all(ORDERS, "b", "c", "d") is ErrorCode.NONE
+        assert await one.replicas.delete_records({ORDERS: 2}, 1000) == {ORDERS: (ErrorCode.NONE, 2)}
+        await two.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        assert await one.produce_to_all(ORDERS, "e") is ErrorCode.NONE
+        log = two.logs.get(ORDERS)
+        assert (log.log_start_offset, log.bases, log.log_end_offset) == (2, [1], 5), "the batch is kept whole"
+        assert two.stored(ORDERS) == one.stored(ORDERS) == ["b", "c", "d", "e"]
+        await two.crash()
+        await two.start()
+        await eventually(lambda: two.logs.get(ORDERS).log_start_offset == 2, "the leader says so again")
+        assert two.stored(ORDERS) == ["b", "c", "d", "e"]
+
+
+@pytest.mark.spec("REP-07")
 async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         one, two = await cluster.add(1, 2)

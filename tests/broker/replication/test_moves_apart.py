@@ -55,6 +55,8 @@ async def test_a_follower_moves_while_its_leader_cannot_be_reached_and_no_quota_
             cluster.nodes[1].produce(ORDERS, f"record {number}")
         cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
         await eventually(lambda: follower.logs.get(ORDERS).log_end_offset == 60)
+        # Its next fetch has come, and waits: none is on its way any more.
+        await eventually(lambda: cluster.nodes[1].logs.get(ORDERS).high_watermark == 60)
         cluster.cuts.add(frozenset({1, 2}))
         replicas = follower.replicas
         fetches = len(cluster.fetches)

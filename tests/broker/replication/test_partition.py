@@ -61,6 +61,24 @@ def test_a_replica_outside_of_the_isr_does_not_hold_it_unless_it_keeps_up() -> N
     assert partition.high_watermark == 10
 
 
+@pytest.mark.spec("REP-10")
+def test_nobody_waits_for_a_replica_that_the_controller_has_put_out_of_the_isr_until_it_keeps_up_again() -> None:
+    """Its disk has failed: its broker is alive, and it had kept up until then."""
+    partition = leader()
+    partition.appended(10, now_ms=1)
+    for broker_id in (2, 3):
+        partition.follower_fetched(broker_id, -1, 10, 0, now_ms=2)
+    without = Metadata((1, 2, 3), (1, 2), 1, partition_epoch=1)
+    assert partition.become(without, log_end_offset=10, high_watermark=10, now_ms=3) is Transition.STILL_LEADER
+    partition.appended(11, now_ms=4)
+    assert partition.follower_fetched(2, -1, 11, 0, now_ms=5)
+    assert partition.high_watermark == 11
+    partition.follower_fetched(3, -1, 11, 0, now_ms=6)
+    partition.appended(12, now_ms=7)
+    partition.follower_fetched(2, -1, 12, 0, now_ms=8)
+    assert partition.high_watermark == 11
+
+
 @pytest.mark.spec("REP-10", "REP-14")
 def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
     partition = leader(isr=(1,))
@@ -179,6 +197,37 @@ def test_newer_metadata_overtakes_a_proposal() -> None:
     answer = partition.isr_answered(change, ErrorCode.NONE, isr=(1,), leader_epoch=0, partition_epoch=1)
     assert answer is IsrAnswer.WAIT
     assert partition.isr == {1, 2}
+
+
+def test_where_replicas_lie_is_taken_in_without_looking_at_the_role_again() -> None:
+    partition = leader(replicas=(1, 2), isr=(1, 2))
+    assert partition.take_epoch(Metadata((1, 2), (1, 2), 1, partition_epoch=3))
+    assert partition.partition_epoch == 3
+    assert not partition.take_epoch(Metadata((1, 2), (1, 2), 1, partition_epoch=2)), "older"
+    assert partition.partition_epoch == 3
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        Metadata((1, 2), (1,), 1, partition_epoch=1),
+        Metadata((1, 2, 3), (1, 2), 1, partition_epoch=1),
+        Metadata((1, 2), (1, 2), 1, leader_epoch=1, partition_epoch=1),
+        Metadata((1, 2), (1, 2), 2, leader_epoch=1, partition_epoch=1),
+    ],
+)
+def test_a_change_of_role_or_isr_is_more_than_an_epoch(metadata: Metadata) -> None:
+    partition = leader(replicas=(1, 2), isr=(1, 2))
+    assert not partition.take_epoch(metadata)
+    assert partition.partition_epoch == 0
+
+
+@pytest.mark.spec("REP-13")
+def test_a_proposal_under_way_is_overtaken_by_any_newer_epoch() -> None:
+    partition = leader(replicas=(1, 2), isr=(1,))
+    partition.follower_fetched(2, 7, 0, 0, now_ms=1)
+    assert partition.propose_expand(2) is not None
+    assert not partition.take_epoch(Metadata((1, 2), (1,), 1, partition_epoch=1))
 
 
 @pytest.mark.spec("REP-20")

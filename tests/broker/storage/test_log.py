@@ -223,6 +223,26 @@ def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
         log.append_as_follower(memoryview(bytes(encode_batch([Record(None, b"x", 5)], base_offset=7))))
 
 
+def test_only_an_empty_log_takes_a_batch_that_lies_across_its_start(bench, read_all):
+    def batch(base, count=4):
+        return memoryview(bytes(encode_batch([Record(None, b"x", 5)] * count, base_offset=base, leader_epoch=1)))
+
+    log = bench.create()
+    log.truncate_fully_and_start_at(10)
+    with pytest.raises(UnexpectedAppendOffset):
+        log.append_as_follower(batch(6))
+    log.append_as_follower(batch(8))
+    assert (log.bases, log.log_start_offset, log.log_end_offset) == ([8], 10, 12)
+    assert log.high_watermark == 10
+    with pytest.raises(UnexpectedAppendOffset):
+        log.append_as_follower(batch(11))
+    log.append_as_follower(batch(12))
+    log.close()
+    again = bench.load(clean=False, start_offset=10)
+    assert (again.log_start_offset, again.log_end_offset) == (10, 16)
+    assert [record.offset for record in read_all(again)] == list(range(10, 16))
+
+
 def test_truncation_and_a_restart_give_the_same_log(bench, read_all):
     log = bench.create(segment_bytes=1000, index_interval_bytes=100)
     for number in range(50):

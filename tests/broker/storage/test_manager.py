@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from ballast_broker.storage import checkpoint, loading
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
+from ballast_broker.storage.maintenance import PROBE_S
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.storage.recovery import scan_segment
 from ballast_wire.errors import ApiError, ErrorCode
@@ -43,7 +45,11 @@ class BadDisk(RealDisk):
 
     def make_directory(self, path):
         self._check(path)
-        super().make_directory(path)
+        return super().make_directory(path)
+
+    def write_atomically(self, path, data):
+        self._check(path)
+        super().write_atomically(path, data)
 
     def rename(self, old, new):
         self._check(old)
@@ -357,6 +363,38 @@ def test_killed_in_the_middle_of_a_move(world, when):
     run(story())
 
 
+@pytest.mark.spec("DIR-31", "DIR-41")
+def test_a_copy_does_not_take_the_place_of_a_log_whose_directory_is_away(world):
+    """A move has just ended, another one begins, the broker is killed, and the disk between the two fails."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        write(log, 5)
+        _, second, third = sorted(manager.directories, key=lambda directory: directory is not log.directory)
+        for name in ("copied", "unfinished"):
+            future = manager.create_future(partition(), second if name == "copied" else third)
+            count = 5 if name == "copied" else 3
+            current = manager.logs[partition()]
+            future.append_as_follower(memoryview(current.read(0, 1 << 20, upper_offset=count).read()))
+            if name == "copied":
+                manager.swap_future(partition())
+        world.kill(manager)
+        world.disk.bad = (second.path,)
+        again = world.manager()
+        await again.start()
+        assert partition() not in again.logs
+        world.kill(again)
+        world.disk.bad = ()
+        healed = world.manager()
+        await healed.start()
+        assert healed.logs[partition()].log_end_offset == 5
+        assert healed.future_logs[partition()].log_end_offset == 3
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-34")
 def test_strays_are_set_aside_and_kept(world):
     async def story():
@@ -391,6 +429,108 @@ def test_deleting_and_creating_again(world):
         assert not again.future_logs
 
     run(story())
+
+
+@pytest.mark.spec("TOP-24", "TOP-26")
+@pytest.mark.parametrize("by", ["deleted", "deleted before a crash", "set aside"])
+def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
+    """The checkpoint of log start offsets is written once a minute: until then it speaks of the log that went."""
+    path = f"{world.paths[0]}/{checkpoint.LOG_START_OFFSETS}"
+
+    async def without_the_old_one(manager):
+        task = asyncio.create_task(manager.maintenance.run())
+        async with asyncio.timeout(10):
+            while checkpoint.read_offsets(world.disk, path):
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        log = create(manager)
+        write(log, 9)
+        log.advance_log_start_offset(7)
+        await manager.maintenance.checkpoint_start_offsets()
+        assert checkpoint.read_offsets(world.disk, path) == {partition(): 7}
+        (manager.rename_stray if by == "set aside" else manager.delete)(partition())
+        if by == "deleted before a crash":
+            world.kill(manager)
+            manager = world.manager(log_dirs=(world.paths[0],))
+            await manager.start()
+        await without_the_old_one(manager)
+        write(create(manager), 3)
+        world.kill(manager)
+        again = world.manager(log_dirs=(world.paths[0],))
+        await again.start()
+        log = again.logs[partition()]
+        assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+
+    run(story())
+
+
+class SlowDisk(BadDisk):
+    """Whoever replaces a file takes a while, or as long as it takes another to do the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = threading.Event()
+        self.another_begun = threading.Event()
+        self.replacing = 0
+        self.most = 0
+
+    def write_atomically(self, path, data):
+        self.replacing += 1
+        self.most = max(self.most, self.replacing)
+        (self.another_begun if self.replacing > 1 else self.begun).set()
+        self.another_begun.wait(0.1)
+        super().write_atomically(path, data)
+        self.replacing -= 1
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        log = create(manager)
+        disk = manager.disk = SlowDisk()
+        first, second = (
+            asyncio.create_task(checkpoint_of_a_record(manager, log)),
+            asyncio.create_task(checkpoint_of_a_record(manager, log)),
+        )
+        if cancelled:
+            await asyncio.to_thread(disk.begun.wait)
+            first.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert disk.most == 1
+        assert log.directory.online
+        assert checkpoint.read_offsets(disk, f"{world.paths[0]}/{checkpoint.RECOVERY_POINTS}") == {partition(): 2}
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_directory_that_nobody_writes_to_is_found_out_when_it_fails(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        await manager.maintenance.checkpoint_high_watermarks()
+        world.disk.bad = (world.paths[1],)
+        await manager.maintenance.checkpoint_high_watermarks()
+        assert manager.directories[1].online, "there was nothing to write"
+        world.clock.now_ms += int(PROBE_S * 1000)
+        await manager.maintenance.checkpoint_high_watermarks()
+        assert [directory.online for directory in manager.directories] == [True, False, True]
+
+    run(story())
+
+
+async def checkpoint_of_a_record(manager, log):
+    write(log, 1)
+    log.flush()
+    await manager.maintenance.checkpoint_recovery_points()
 
 
 @pytest.mark.spec("LOG-41")
@@ -596,5 +736,55 @@ def test_a_log_that_is_there_is_never_created_over(world):
         with pytest.raises(ApiError):
             create(manager)
         assert Path(world.paths[0], "t-0", "00000000000000000000.log").read_bytes() == b"records"
+
+    run(story())
+
+
+LEFT_BY_A_KILL = {
+    "nothing in it": {},
+    "an empty id": {"partition.metadata": 0},
+    "half of the id": {"partition.metadata": 30},
+    "the id": {"partition.metadata": 43},
+    "no index": {"partition.metadata": 43, f"{0:020d}.log": 0},
+    "one index": {"partition.metadata": 43, f"{0:020d}.log": 0, f"{0:020d}.index": 0},
+}
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("left", LEFT_BY_A_KILL.values(), ids=LEFT_BY_A_KILL.keys())
+def test_killed_while_a_new_log_is_made(world, left):
+    """After each step of its making; the next start goes on where the folder is."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        folder = Path(create(manager).folder.path)
+        world.kill(manager)
+        for file in folder.iterdir():
+            if file.name in left:
+                os.truncate(file, left[file.name])
+            else:
+                file.unlink()
+        again = world.manager()
+        await again.start()
+        log = again.get_or_create(partition(), TOPIC_ID, LogConfig())
+        assert (log.folder.path, log.topic_id, log.log_end_offset) == (str(folder), TOPIC_ID, 0)
+        write(log, 3)
+        world.kill(again)
+        last = world.manager()
+        await last.start()
+        assert (last.logs[partition()].topic_id, last.logs[partition()].log_end_offset) == (TOPIC_ID, 3)
+
+    run(story())
+
+
+def test_a_new_log_holds_no_file_open_before_it_is_written_to(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        assert not len(manager.context.open_files)
+        write(log)
+        assert len(manager.context.open_files) == 1
 
     run(story())

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.broker.storage.conftest import TOPIC_ID
+from tests.sim.disk import SimDisk, Store
 
+from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.producer_snapshots import snapshot_path
 from ballast_wire.records import Record, encode_batch
 
@@ -270,3 +275,23 @@ def test_cut_at_any_byte_or_filled_with_zeros(new_bench, read_all, data):
     bench.append(again)
     assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
     bench.release()
+
+
+@pytest.mark.spec("LOG-40", "TOP-24")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(bench, read_all, seed):
+    """Without the id, the records would be taken for those of whatever topic has the name by then."""
+    store = Store(random.Random(seed), bench.clock.wall_ms)
+    bench.disk = SimDisk(store)
+    bench.disk.make_directory(bench.directory.path)
+    for parent in Path(bench.directory.path).parents:
+        bench.disk.sync_directory(str(parent))
+    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    log = bench.create()
+    bench.append(log)
+    log.flush()
+    bench.append(log)
+    store.lose_power()
+    again = bench.load(clean=False)
+    assert again.topic_id == TOPIC_ID
+    assert [record.offset for record in read_all(again)][:1] == [0]

@@ -152,7 +152,7 @@ def test_a_flush_syncs_what_has_changed_and_no_more(bench, make, monkeypatch):
         return list(synced)
 
     log = make(count=0)
-    assert flushed(0) == ["checkpoint", "000000.log", "names"]
+    assert flushed(0) == ["checkpoint", "000000.log", "n.metadata", "names", "names"]  # of the folder, and in it
     assert flushed(0) == ["000000.log"]
     assert flushed(1) == ["checkpoint", "000000.log", "names"]
     assert flushed(1) == ["000000.log"]
@@ -181,5 +181,5 @@ def test_a_flush_that_failed_is_made_whole_by_the_next(bench, make, monkeypatch)
         flushing.flush(log)
     assert log.recovery_point == 0
     flushing.flush(log)
-    assert synced == ["checkpoint", "000000.log"]
+    assert synced == ["checkpoint", "000000.log", "n.metadata"]
     assert log.recovery_point == 1

@@ -15,6 +15,11 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
 
+class Inline:
+    async def run(self, work):
+        return work()
+
+
 def batch(number, **keywords):
     return encode_batch([Record(b"k", b"%d" % number, 1_750_000_000_000)], **keywords)
 
@@ -120,10 +125,6 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
         async def run(self, work):
             raise OSError(5, "Input/output error")
 
-    class Inline:
-        async def run(self, work):
-            return work()
-
     async def story():
         sent = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
         now_ms = bench.clock.now_ms
@@ -221,3 +222,15 @@ def test_who_is_cancelled_lets_the_next_write_only_when_the_thread_is_done(bench
     asyncio.run(story())
     threads.close()
     assert [record.value for record in read_all(log)] == [b"1"]
+
+
+@pytest.mark.spec("LOG-32")
+@pytest.mark.parametrize(("took_s", "stays"), [(0.015, False), (0.03, True)])
+async def test_a_thread_that_waited_for_the_loop_is_not_the_disks(bench, monkeypatch, took_s, stays):
+    log = bench.create()
+    times, waited = (n * took_s for n in range(1000)), iter(range(1000))
+    bench.clock.monotonic = lambda: next(times)
+    monkeypatch.setattr(bench.directory, "waits", lambda: next(waited))
+    bench.directory.slow_until = 1.0
+    await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Inline())
+    assert (bench.directory.slow_until > 1.0) is stays

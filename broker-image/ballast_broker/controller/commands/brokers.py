@@ -64,7 +64,7 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
         id=request.broker_id,
         epoch=before.epoch if before is not None and same else context.next_offset,
         incarnation_id=incarnation,
-        listeners={each.name: Listener(each.host, each.port, each.security_protocol) for each in request.listeners},
+        listeners=_listeners(request),
         rack=request.rack,
         fenced=before.fenced if before is not None and same else True,
         in_controlled_shutdown=before.in_controlled_shutdown if before is not None and same else False,
@@ -78,6 +78,16 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
         records += leave(context, places, before.id, unclean=not clean)
     response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
     return Outcome(records, response)  # atomic: whoever sees the registration sees that it leads nothing
+
+
+def _listeners(request: Any) -> dict[str, Listener]:
+    return {each.name: Listener(each.host, each.port, each.security_protocol) for each in request.listeners}
+
+
+def listens_where_it_did(context: CommandContext, request: Any) -> bool:
+    """The broker that registers has the addresses of the one that is registered."""
+    before = context.image.cluster.brokers.get(request.broker_id)
+    return before is not None and dict(before.listeners) == _listeners(request)
 
 
 def before_registration(context: CommandContext, request: Any) -> Outcome:
@@ -167,7 +177,7 @@ def register_controller(context: CommandContext, request: Any) -> Outcome:
     registered = ControllerImage(
         request.controller_id,
         known_id(request.incarnation_id),
-        {each.name: Listener(each.host, each.port, each.security_protocol) for each in request.listeners},
+        _listeners(request),
         {each.name: (each.min_supported_version, each.max_supported_version) for each in request.features},
     )
     response = message("ControllerRegistrationResponse")(error_code=0, error_message=None, throttle_time_ms=0)

@@ -61,11 +61,15 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
     _check_elr(context, resource, changes)
     if resource[0] == RESOURCE_TOPIC or any(value is not None for value in changes.values()):
         context.rules.validate(*resource, after)
-    return [
+    records = [
         record("ConfigRecord", resource_type=resource[0], resource_name=resource[1], name=key, value=value)
         for key, value in sorted(changes.items())
         if before.get(key) != value
     ]
+    if context.elr_enabled and before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
+        # With a lower minimum the ISR may commit what those eligible until now have not.
+        records.append(record("ClearElrRecord", topic_name=resource[1] if resource[0] == RESOURCE_TOPIC else ""))
+    return records
 
 
 def _check_elr(context: CommandContext, resource: tuple[int, str], changes: Mapping[str, str | None]) -> None:

@@ -38,13 +38,13 @@ def create_topics(context: CommandContext, request: Any, *, may_describe_configs
     _check_total(context, request)
     counts = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
-    for name in counts:
-        topic = next(each for each in request.topics if each.name == name)
+    describe = _Describing(context, may_describe_configs)
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
         result = type(response).CreatableTopicResult(name=name, topic_id=ZERO_UUID, error_code=0, error_message=None)
         try:
             if counts[name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            created = _create(context, topic, result, may_describe_configs)
+            created = _create(context, topic, result, describe)
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
         else:
@@ -63,7 +63,7 @@ def _check_total(context: CommandContext, request: Any) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-def _create(context: CommandContext, topic: Any, result: Any, may_describe_configs: Allowed) -> list[Any]:
+def _create(context: CommandContext, topic: Any, result: Any, describe: _Describing) -> list[Any]:
     name = topic.name
     if name == METADATA_TOPIC:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
@@ -74,7 +74,7 @@ def _create(context: CommandContext, topic: Any, result: Any, may_describe_confi
     configs = _configs(context, topic)
     registrations = _manual(context, topic) if topic.assignments else _automatic(context, topic)
     topic_id = context.new_id()
-    _describe(context, result, topic_id, registrations, configs, may_describe_configs)
+    describe(result, topic_id, registrations, configs)
     config_records = [
         record("ConfigRecord", resource_type=RESOURCE_TOPIC, resource_name=name, name=key, value=value)
         for key, value in sorted(configs.items())
@@ -131,33 +131,42 @@ def _automatic(context: CommandContext, topic: Any) -> list[PartitionRegistratio
     return place(context, 0, count, context.config.default_replication_factor if factor == -1 else factor)
 
 
-def _describe(
-    context: CommandContext,
-    result: Any,
-    topic_id: UUID,
-    registrations: list[PartitionRegistration],
-    configs: dict[str, str],
-    may_describe_configs: Allowed,
-) -> None:
-    result.topic_id = topic_id
-    if not may_describe_configs(result.name):
-        result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        result.num_partitions = result.replication_factor = -1
-        result.configs = []
-        return
-    kind = message("CreateTopicsResponse").CreatableTopicResult.CreatableTopicConfigs
-    result.num_partitions = len(registrations)
-    result.replication_factor = len(registrations[0].replicas)
-    result.configs = [
-        kind(
-            name=each.name,
-            value=each.value,
-            read_only=each.read_only,
-            config_source=each.source,
-            is_sensitive=each.sensitive,
-        )
-        for each in context.rules.effective_topic_configs(configs, *context.dynamic_broker_configs)
-    ]
+class _Describing:
+    """Tells of the topics of one request what they have become; those with equal configs share what is told of them."""
+
+    def __init__(self, context: CommandContext, may_describe_configs: Allowed) -> None:
+        self._context = context
+        self._may_describe_configs = may_describe_configs
+        self._known: dict[tuple[tuple[str, str], ...], list[Any]] = {}
+
+    def __call__(
+        self, result: Any, topic_id: UUID, registrations: list[PartitionRegistration], configs: dict[str, str]
+    ) -> None:
+        result.topic_id = topic_id
+        if not self._may_describe_configs(result.name):
+            result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            result.num_partitions = result.replication_factor = -1
+            result.configs = []
+            return
+        result.num_partitions = len(registrations)
+        result.replication_factor = len(registrations[0].replicas)
+        key = tuple(configs.items())
+        if key not in self._known:
+            self._known[key] = self._effective(configs)
+        result.configs = self._known[key]
+
+    def _effective(self, configs: dict[str, str]) -> list[Any]:
+        kind = message("CreateTopicsResponse").CreatableTopicResult.CreatableTopicConfigs
+        return [
+            kind(
+                name=each.name,
+                value=each.value,
+                read_only=each.read_only,
+                config_source=each.source,
+                is_sensitive=each.sensitive,
+            )
+            for each in self._context.rules.effective_topic_configs(configs, *self._context.dynamic_broker_configs)
+        ]
 
 
 def delete_topics(context: CommandContext, request: Any) -> Outcome:

@@ -1,0 +1,38 @@
+"""Which replica a consumer should read from, when it says where it is (KIP-392). PURE.
+
+The leader serves whoever is in its own rack, and whoever is in a rack without a replica that keeps up. All others are
+sent to the replica in their rack; they come back by themselves when that one no longer serves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ballast_broker.replication.partition import Follower, Partition
+
+NOBODY = -1
+
+
+class Nearest:
+    """`racks` holds those of all brokers that serve, or nothing where readers are not to be sent anywhere."""
+
+    def __init__(self) -> None:
+        self.racks: Mapping[int, str] = {}
+
+    def choose(self, state: Partition, rack: str, offset: int) -> int:
+        """As the partition's leader: who should be asked for what begins at `offset`, or NOBODY else."""
+        racks = self.racks
+        if racks.get(state.broker_id) == rack:
+            return NOBODY
+        candidates = [
+            follower
+            for follower in state.followers.values()
+            if racks.get(follower.broker_id) == rack
+            and follower.broker_id in state.isr
+            and follower.log_start_offset <= offset <= follower.log_end_offset
+        ]
+        return max(candidates, key=_freshness).broker_id if candidates else NOBODY
+
+
+def _freshness(follower: Follower) -> tuple[int, int]:
+    return follower.log_end_offset, follower.last_caught_up_ms

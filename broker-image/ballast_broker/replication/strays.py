@@ -1,0 +1,31 @@
+"""Logs that a broker finds on its disks and that the metadata does not put there. Loop thread only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ballast_broker.metadata.image import MetadataImage
+    from ballast_broker.storage.manager import LogManager
+    from ballast_wire.names import TopicPartition
+
+
+def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> list[TopicPartition]:
+    """They go; answers which were set aside. Only for an image that is up to date.
+
+    What it took from here while this broker or its directory was away is deleted, as from a broker that is there. What
+    it does not know is set aside; so is what was written under a leader that it has yet to elect: it is then older than
+    the log, and may be wrong about who has it.
+    """
+    strays = []
+    for topic_partition, log in list(logs.logs.items()):
+        topic = image.topics.by_name(topic_partition.topic)
+        known = topic.partitions.get(topic_partition.partition) if topic and topic.id == log.topic_id else None
+        if known is not None and broker_id in known.replicas:
+            continue
+        if known is not None and (log.latest_epoch or 0) <= known.leader_epoch:
+            logs.delete(topic_partition)
+        else:
+            logs.rename_stray(topic_partition)
+            strays.append(topic_partition)
+    return strays

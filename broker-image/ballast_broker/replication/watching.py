@@ -1,0 +1,138 @@
+"""Which partitions of a fetch session may have news: the others cost nothing, however many the session follows.
+
+A partition is due until a look finds it settled: all of it read, all of it committed, a follower in sync. From then on
+its replica says when something changes. A follower asks for a settled partition with each fetch of its session, without
+naming it; what the leader has to know of that (`Follower.asked_again`) is noted when the partition is due again.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ballast_broker.replication.reading import READ_COMMITTED, FetchEntry, FetchParams, FetchResult
+from ballast_wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ballast_broker.replication.replica import Replica
+    from ballast_broker.replication.waiting import ParkedFetch
+
+NEVER_TOLD = -2
+
+
+class Watch:
+    """One session's. `due` is in the order in which partitions are read."""
+
+    __slots__ = ("asked_ms", "due", "parked", "replica_id")
+
+    def __init__(self) -> None:
+        self.due: dict[Watched, None] = {}
+        self.replica_id = -1
+        self.asked_ms = 0  # when the session's last request came
+        self.parked: ParkedFetch | None = None
+
+    @property
+    def of_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    def asked(self, params: FetchParams, now_ms: int) -> None:
+        self.replica_id = params.replica_id
+        self.asked_ms = now_ms
+
+    def mark(self, entry: Watched) -> None:
+        """Look at it with the next answer."""
+        if entry in self.due:
+            return
+        self.due[entry] = None
+        if self.replica_id >= 0 and entry.replica is not None:
+            follower = entry.replica.state.followers.get(self.replica_id)
+            if follower is not None:
+                follower.asked_again(self.asked_ms)
+
+    def looked(self, result: FetchResult, params: FetchParams, replica: Replica | None) -> None:
+        """Whether the partition stays due after what was found; from now on `replica` tells of its changes."""
+        entry = result.entry
+        assert isinstance(entry, Watched)
+        if entry.replica is not replica:
+            entry.watch_replica(replica)
+        if replica is not None and _is_settled(entry, result, params, replica):
+            self.due.pop(entry, None)
+
+    def not_told(self, result: FetchResult) -> None:
+        """It was found, but will not be told: if it is news, that is still to be told."""
+        entry = result.entry
+        if isinstance(entry, Watched) and entry.is_news(result):
+            self.due.setdefault(entry)
+
+    def put_last(self, entry: Watched) -> None:
+        """Who got data is read last the next time: fairness where not all fits into one answer."""
+        if entry in self.due:
+            del self.due[entry]
+            self.due[entry] = None
+
+
+@dataclass(slots=True, eq=False)
+class Watched(FetchEntry):
+    """One partition of a session: what is asked, and what was last told of it."""
+
+    watch: Watch | None = None
+    replica: Replica | None = None
+    told_high_watermark: int = NEVER_TOLD
+    told_log_start_offset: int = NEVER_TOLD
+
+    def ask(self, asked: FetchEntry) -> None:
+        """The client asks for something else of the same partition."""
+        self.topic_partition = asked.topic_partition
+        self.fetch_offset = asked.fetch_offset
+        self.last_fetched_epoch = asked.last_fetched_epoch
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.log_start_offset = asked.log_start_offset
+        self.max_bytes = asked.max_bytes
+
+    def watch_replica(self, replica: Replica | None) -> None:
+        if self.replica is not None:
+            self.replica.watched.pop(self, None)
+        self.replica = replica
+        if replica is not None:
+            replica.watched[self] = None
+
+    def leave(self) -> None:
+        """The session follows it no more."""
+        self.watch_replica(None)
+        if self.watch is not None:
+            self.watch.due.pop(self, None)
+
+    def is_news(self, result: FetchResult) -> bool:
+        """Must this be told? Data, errors and moved offsets are; silence means: as before."""
+        return (
+            result.error is not ErrorCode.NONE
+            or (result.slice is not None and result.slice.size > 0)
+            or result.diverging_epoch is not None
+            or result.preferred_replica >= 0
+            or result.high_watermark != self.told_high_watermark
+            or result.log_start_offset != self.told_log_start_offset
+        )
+
+    def told(self, result: FetchResult) -> None:
+        failed = result.error is not ErrorCode.NONE  # told again next time, whatever the offsets are then
+        self.told_high_watermark = NEVER_TOLD if failed else result.high_watermark
+        self.told_log_start_offset = NEVER_TOLD if failed else result.log_start_offset
+
+
+def _is_settled(entry: Watched, result: FetchResult, params: FetchParams, replica: Replica) -> bool:
+    """Only what `Replica.wake` or `Replica.changed` tells of can make the next look find something else."""
+    if not result.is_plain or result.slice is not None:
+        return False
+    if params.replica_id < 0:
+        committed = params.isolation == READ_COMMITTED
+        return entry.fetch_offset >= (result.last_stable_offset if committed else result.high_watermark)
+    # The high watermark may wait for time to pass (one about to join), and one out of sync joins by its own fetches.
+    # So does one that is about to leave: that it has left will be the controller's answer, of which nobody tells.
+    log, state = replica.log, replica.state
+    return (
+        log is not None
+        and entry.fetch_offset == log.end_offset == result.high_watermark
+        and params.replica_id in state.isr
+        and (state.pending is None or params.replica_id in state.pending.members)
+    )

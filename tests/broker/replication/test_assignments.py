@@ -1,0 +1,114 @@
+"""When the controller is told where replicas are, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.sim import loop
+
+from ballast_broker.replication.assignments import LONGEST_LULL_S, LULL_S, Assignments
+from ballast_wire.messages import message
+
+TOPIC, HERE, THERE = UUID(int=1_000), UUID(int=2_000), UUID(int=3_000)
+
+
+class Controller:
+    """Agrees to everything, and notes when it was told of how many."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[float, int]] = []
+
+    async def call(self, request: Any, version: int) -> Any:
+        topics = [topic for directory in request.directories for topic in directory.topics]
+        self.told.append((asyncio.get_running_loop().time(), sum(len(topic.partitions) for topic in topics)))
+        response = message("AssignReplicasToDirsResponse")
+        data = response.DirectoryData
+        return response(
+            error_code=0,
+            directories=[
+                data(
+                    id=directory.id,
+                    topics=[
+                        data.TopicData(
+                            topic_id=topic.topic_id,
+                            partitions=[
+                                data.TopicData.PartitionData(partition_index=each.partition_index, error_code=0)
+                                for each in topic.partitions
+                            ],
+                        )
+                        for topic in directory.topics
+                    ],
+                )
+                for directory in request.directories
+            ],
+        )
+
+
+def run(work: Callable[[Assignments], Coroutine[Any, Any, None]]) -> list[tuple[float, int]]:
+    """When the controller was told of how many, in seconds from the beginning."""
+    controller = Controller()
+
+    async def main() -> float:
+        assignments = Assignments(controller, 1, lambda: 7)
+        began = asyncio.get_running_loop().time()
+        await work(assignments)
+        await assignments.close()
+        return began
+
+    began = loop.run(main())
+    return [(at - began, count) for at, count in controller.told]
+
+
+async def create(assignments: Assignments, seconds: float) -> int:
+    """A partition every tenth of a second."""
+    count = round(seconds * 10)
+    for number in range(count):
+        assignments.assign_in_time(TOPIC, number, HERE)
+        await asyncio.sleep(0.1)
+    return count
+
+
+def test_new_replicas_are_told_of_together_when_no_more_are_made() -> None:
+    async def work(assignments: Assignments) -> None:
+        await create(assignments, 5)
+        await asyncio.sleep(3 * LULL_S)
+        assert not len(assignments)
+
+    ((at, count),) = run(work)
+    assert count == 50
+    assert 5 < at <= 5 + 2 * LULL_S
+
+
+def test_creation_without_an_end_does_not_keep_them_back_for_ever() -> None:
+    async def work(assignments: Assignments) -> None:
+        await create(assignments, 3 * LONGEST_LULL_S)
+
+    assert run(work)[0][0] == pytest.approx(LONGEST_LULL_S)
+
+
+@pytest.mark.parametrize("why", ["a move", "a failed directory"])
+def test_a_move_and_a_failed_directory_wait_for_nothing(why: str) -> None:
+    async def work(assignments: Assignments) -> None:
+        await create(assignments, LULL_S / 2)
+        if why == "a move":
+            assert await assignments.assign(TOPIC, 100, THERE)
+        else:
+            assignments.hurry()
+            await asyncio.sleep(0.01)
+
+    ((at, _),) = run(work)
+    assert at == pytest.approx(LULL_S / 2)
+
+
+def test_the_next_burst_waits_again_after_a_hurry() -> None:
+    async def work(assignments: Assignments) -> None:
+        assert await assignments.assign(TOPIC, 0, THERE)
+        await asyncio.sleep(1)
+        assignments.assign_in_time(TOPIC, 1, HERE)
+        await asyncio.sleep(3 * LULL_S)
+
+    assert [at for at, _ in run(work)] == [0, pytest.approx(1 + LULL_S)]

@@ -1,0 +1,150 @@
+"""What the compactor remembers of a log: up to where it is clean, and no further than that is true."""
+
+# ruff: noqa: ASYNC110 - a test polls for real files
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID
+
+import pytest
+from tests.broker.storage.conftest import SeededRandom
+from tests.sim.disk import SimDisk, Store
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import checkpoint
+from ballast_broker.storage.cleaner_process import CleanerInThread
+from ballast_broker.storage.context import StorageConfig
+from ballast_broker.storage.disk import RealThreads
+from ballast_broker.storage.manager import LogManager
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+PARTITION = TopicPartition("t", 0)
+COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+DIRECTORY = "/d"
+
+
+class World:
+    """One directory on a disk that can lose its power."""
+
+    def __init__(self, clock, seed=0):
+        self.clock = clock
+        self.store = Store(random.Random(seed), clock.wall_ms)
+        self.disk = SimDisk(self.store)
+        self.threads = RealThreads(1)
+
+    async def start(self):
+        config = StorageConfig(node_id=1, log_dirs=(DIRECTORY,), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+        manager = LogManager(
+            self.disk, self.clock, self.threads, config, SeededRandom(), config_of=lambda _: COMPACT,
+            cleaner=CleanerInThread(self.disk, self.threads),
+        )  # fmt: skip
+        await manager.start()
+        return manager
+
+    async def start_again(self, *, power_lost=False):
+        self.disk.kill()
+        if power_lost:
+            self.store.lose_power()
+        self.disk = SimDisk(self.store)
+        return await self.start()
+
+    def cleaned_to(self):
+        return checkpoint.read_offsets(self.disk, f"{DIRECTORY}/{checkpoint.CLEANER_OFFSETS}").get(PARTITION, 0)
+
+    def flushed_to(self):
+        return checkpoint.read_offsets(self.disk, f"{DIRECTORY}/{checkpoint.RECOVERY_POINTS}").get(PARTITION, 0)
+
+
+@pytest.fixture
+def new_world(bench):
+    worlds = []
+
+    def make(seed=0):
+        worlds.append(World(bench.clock, seed))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.threads.close()
+
+
+def create(manager, number=1):
+    return manager.get_or_create(PARTITION, UUID(int=number), COMPACT, is_new=True)
+
+
+def put(log, *keys):
+    for key in keys:
+        batch = encode_batch([Record(b"%d" % key, b"v%d" % log.log_end_offset, 1_750_000_000_000)])
+        log.append_as_leader(batch, 0, now_ms=1_750_000_000_000)
+    log.update_high_watermark(log.log_end_offset)
+
+
+@pytest.mark.spec("LOG-25", "TOP-24")
+@pytest.mark.parametrize("killed", [False, True])
+def test_of_a_topic_that_is_created_again_nothing_is_clean(new_world, read_all, killed):
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        assert await manager.compactor.clean_dirtiest()
+        assert world.cleaned_to() == 4
+        manager.compactor.uncleanable[PARTITION] = "it was"
+        manager.delete(PARTITION)
+        if killed:
+            manager = await world.start_again()
+        log = create(manager, 2)
+        put(log, 1, 2, 1, 2, 3, 4)
+        log.roll()
+        assert await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2, 3, 4]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25", "LOG-40")
+def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world):
+    """Also for a start after a crash: both checkpoints are written anew soon after the cut."""
+
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        log.flush()
+        task = asyncio.create_task(manager.maintenance.run())
+        async with asyncio.timeout(10):
+            while world.flushed_to() < 4:
+                await asyncio.sleep(0.005)
+            assert await manager.compactor.clean_dirtiest()
+            assert world.cleaned_to() == 4
+            log.truncate_to(2)
+            assert (log.cleaned_to, log.recovery_point) == (2, 2)
+            while world.cleaned_to() > 2 or world.flushed_to() > 2:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_counts_as_clean_after_a_loss_of_power_is_clean(new_world, read_all, seed):
+    async def story():
+        world = new_world(seed)
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        log.flush()
+        assert await manager.compactor.clean_dirtiest()
+        manager = await world.start_again(power_lost=True)
+        if world.cleaned_to():
+            assert [int(record.key) for record in read_all(manager.logs[PARTITION])] == [1, 2]
+
+    asyncio.run(story())
