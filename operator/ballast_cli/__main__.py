@@ -12,6 +12,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import io
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,9 +85,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))
         return 0
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no bars shows question marks, and no traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         command = load(arguments[0])
-        return command.module.run(command.parse(arguments[1:]))
+        code = command.module.run(command.parse(arguments[1:]))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read, `head` for instance, has seen enough. Python would try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except CommandError as error:
         print(f"ballast {arguments[0]}: {error}", file=sys.stderr)
         return error.exit_code

@@ -14,7 +14,9 @@ from pathlib import Path
 from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NAMES = ("broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "scale")
+NAMES = (
+    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "scale", "topics",
+)  # fmt: skip
 PASSES_ARGUMENTS_ON = True
 
 

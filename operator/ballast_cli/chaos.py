@@ -1,9 +1,11 @@
-"""Faults on a cluster of three real brokers on loopback under load, with a checker.
+"""Faults on a cluster of three real brokers under load, with a checker.
 
-Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen and restarted, in an
-order that the seed gives, while producers and consumers go on. In the end: nothing acknowledged is lost, nothing is
-there twice, each producer's order is kept, all replicas are equal. The exit code is 1 where that does not hold; the
-data then stays where it is, with the seed and the history printed.
+Brokers are killed (a follower, a leader, the active controller, two in turn, all at once), frozen, restarted, and cut
+off from each other or from all, one way or both, in an order that the seed gives, while producers and consumers go on;
+every kind has its turn before one comes again. In the end: nothing acknowledged is lost, nothing is there twice, each
+producer's order is kept, all replicas are equal. The exit code is 1 where that does not hold; the data then stays where
+it is, with the seed and the history printed. To be cut off, brokers run in network namespaces of their own: where they
+cannot be made (it takes root), brokers are on loopback, and those kinds are left out.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_MINUTES = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from e2e.chaos import Chaos, Settings
     from e2e.processes import until_interrupted
 
-    freezes = (0.5, 3.0, 8.0, 15.0) + ((60.0,) if args.minutes >= 10 else ())
-    settings = Settings(seed, seconds=args.minutes * 60, freeze_seconds=freezes)
+    settings = Settings(seed, seconds=args.minutes * 60, kinds=kinds(args.minutes))
     print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
     try:
         verdict = until_interrupted(Chaos(folder, settings, say).run)
@@ -55,6 +57,15 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(f"  {line}" for line in verdict.history))
     print(f"the data is in {folder}; again: ./ballast chaos --seed {seed} --minutes {args.minutes:g}")
     return 1
+
+
+def kinds(minutes: float) -> tuple[str, ...]:
+    from e2e import fault_kinds, hosts
+
+    missing = hosts.why_not()
+    if missing is not None:
+        print(f"brokers on loopback, and no faults of the network: {missing}", flush=True)
+    return fault_kinds.kinds(network=missing is None, long=minutes >= LONG_MINUTES)
 
 
 def say(line: str) -> None:

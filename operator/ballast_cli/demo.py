@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ballast_cli import CommandError
-from ballast_cli.up import CLUSTER, NAMESPACE, Stack, wait_ready
+from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, wait_ready
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import KafkaConnection
@@ -46,12 +48,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ballast-demo-") as temporary:
         try:
-            return asyncio.run(_tell(Stack(args.data or Path(temporary)), args.spark))
+            with refusals():
+                story = _tell(Stack(args.data or Path(temporary)), args.spark, kept=args.data is not None)
+                code = asyncio.run(_until_stopped(story))
+            return code
         except TimeoutError as error:
             raise CommandError(str(error)) from error
 
 
-async def _tell(stack: Stack, spark: bool) -> int:
+async def _until_stopped(story: Coroutine[Any, Any, int]) -> int:
+    """SIGTERM ends it like Ctrl-C: nothing is left running or lying about."""
+    telling = asyncio.ensure_future(story)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, telling.cancel)
+    try:
+        return await telling
+    except asyncio.CancelledError:
+        if telling.cancelled() and not cast(asyncio.Task[Any], asyncio.current_task()).cancelling():
+            return 128 + signal.SIGTERM
+        telling.cancel()
+        await asyncio.wait({telling})
+        raise
+
+
+async def _tell(stack: Stack, spark: bool, kept: bool) -> int:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 
     began = time.monotonic()
@@ -71,7 +90,7 @@ async def _tell(stack: Stack, spark: bool) -> int:
         finally:
             await kafka.close()
     finally:
-        await stack.stop()
+        await stack.stop(gently=kept)
     planner = "the Spark job" if spark else "the operator itself (./ballast demo --spark: the Spark job)"
     _say(f"That took {time.monotonic() - began:.0f} s; planned by {planner}. Your own cluster: ./ballast up")
     return 0 if level else 1

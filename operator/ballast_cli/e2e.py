@@ -1,7 +1,7 @@
 """Scenarios on a Kubernetes: embedded, host (the real programs on this machine), kind, or the current kubeconfig.
 
 Each scenario is a test under tests/kubernetes, told as it goes; SCENARIO is a part of a name. --prepare builds what
-the provider needs (for host: Kubernetes itself and an image) and runs nothing; --list names the scenarios.
+the provider needs (for host: Kubernetes itself and images) and runs nothing; --list names the scenarios.
 current: BALLAST_E2E_IMAGE names an image that the nodes can run, BALLAST_E2E_NODE an address where node ports answer.
 """
 
@@ -30,30 +30,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", choices=PROVIDERS, default="host", help="where (host)")
     parser.add_argument("--prepare", action="store_true", help="only build what the provider needs")
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
-    parser.add_argument("--all", action="store_true", help="also those that CI does not run yet")
+    parser.add_argument(
+        "--faults", type=float, metavar="MINUTES", help="only this: faults of every kind, for so long, on host"
+    )
+    parser.add_argument("--seed", type=int, help="of the faults (another one each time)")
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="a part of a scenario's name (all)")
 
 
 def run(args: argparse.Namespace) -> int:
+    _check(args)
     command = [sys.executable, "-P", "-m", "pytest", "-m", "kubernetes", "tests/kubernetes", "--quiet"]
     if args.list:
         command += ["--collect-only"]
     else:
-        _prepare(args.provider)
+        _prepare(args.provider, whole=args.prepare)
         if args.prepare:
             return 0
         command += ["--capture=no", "--no-header", "--durations=0", "--durations-min=1"]
-    if args.scenario:
-        command += ["-k", " or ".join(args.scenario)]
     variables = source_variables() | {"BALLAST_E2E_PROVIDER": args.provider}
-    if args.all:
-        variables["BALLAST_E2E_ALL"] = "1"
+    scenarios = args.scenario
+    if args.faults is not None:
+        scenarios = ["test_mixed_faults"]
+        variables["BALLAST_E2E_FAULT_MINUTES"] = str(args.faults)
+        variables["BALLAST_E2E_FAULT_SEED"] = "" if args.seed is None else str(args.seed)
+    if scenarios:
+        command += ["-k", " or ".join(scenarios)]
     sys.stdout.flush()
     os.chdir(ROOT)
     os.execve(command[0], command, variables)
 
 
-def _prepare(name: str) -> None:
+def _check(args: argparse.Namespace) -> None:
+    if args.faults is None:
+        if args.seed is not None:
+            raise CommandError("--seed is of --faults.")
+        return
+    if not args.faults > 0:
+        raise CommandError("--faults needs a number of minutes above 0.")
+    if args.provider != "host" or args.scenario:
+        raise CommandError("--faults breaks a node of its own: with --provider host, and without names of scenarios.")
+
+
+def _prepare(name: str, whole: bool) -> None:
+    """What a start needs; `whole` is also what only some scenarios need."""
     sys.path.append(str(ROOT))
     from e2e.kubernetes.binaries import BuildError
     from e2e.kubernetes.providers import PROVIDERS as KNOWN
@@ -64,5 +83,7 @@ def _prepare(name: str) -> None:
         raise Missing(f"provider {name} needs {'; '.join(missing)}.")
     try:
         provider.prepare()
+        if whole:
+            provider.prepare_spark()
     except BuildError as error:
         raise CommandError(str(error)) from None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ballast_cli import CommandError
 from ballast_cli.image_archive import write_archive
-from ballast_cli.image_base import BaseError, cache_folder, debian_base, missing_for_base
+from ballast_cli.image_base import Base, BaseError, cache_folder, debian_base, missing_for_base
 from ballast_cli.image_contents import ROOT, Flavour, content_key, stage
 from ballast_cli.image_start import StartError, broker_start_seconds
 
@@ -95,19 +95,28 @@ class Built:
         return sum(layer.stat().st_size for layer in self.layers)
 
 
-def build_archive(
-    flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print, fresh: bool = False
-) -> Built:
-    """The archive of the present sources; what was built from the same sources before is used again."""
-    folder = cache_folder() / "images"
+def build_layers(flavour: Flavour, say: Callable[[str], None] = print) -> tuple[Base, list[Path]]:
+    """What takes long: the base, and the layers upon it. They stay in the cache."""
+    folder = _archives()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         base = debian_base(flavour.debian_packages, say)
     except BaseError as error:
         raise CommandError(str(error)) from None
     staged = stage(flavour, folder, say)
-    path = out or folder / f"{flavour.image}-{content_key(flavour)}-{name.rpartition(':')[2]}.tar"
-    layers = [staged.packages, staged.sources]
+    return base, [staged.packages, staged.sources]
+
+
+def _archives() -> Path:
+    return cache_folder() / "images"
+
+
+def build_archive(
+    flavour: Flavour, name: str, out: Path | None = None, say: Callable[[str], None] = print, fresh: bool = False
+) -> Built:
+    """The archive of the present sources; what was built from the same sources before is used again."""
+    base, layers = build_layers(flavour, say)
+    path = out or _archives() / f"{flavour.image}-{content_key(flavour)}-{name.rpartition(':')[2]}.tar"
     if out or fresh or not path.exists():
         write_archive(path, name, [base.layer, *layers], flavour.settings(platform.machine()))
     return Built(name, path, base.folder, layers)

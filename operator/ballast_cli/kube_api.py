@@ -24,6 +24,13 @@ Obj = dict[str, Any]
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 TIMEOUT_SECONDS = 60.0
+# How a server that dies is noticed, before its answer or within it.
+LOST = (OSError, http.client.HTTPException)
+
+
+# Refusals of a server that cannot do it just now.
+BUSY = 429
+BROKEN = 500
 
 
 class Refused(CommandError):
@@ -35,6 +42,11 @@ class Refused(CommandError):
         reason = status.get("reason") or http.client.responses.get(code, str(code))
         super().__init__(f"Error from server ({reason}): {status.get('message', '')}")
         self.code = code
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same may be done a moment later: the server is starting, or its storage does not answer it."""
+        return self.code == BUSY or self.code >= BROKEN
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,14 @@ class KubeApi:
         import yaml
 
         path = _config_path(kubeconfig)
-        config: Obj = yaml.safe_load(path.read_text()) or {}
+        try:
+            config: Obj = yaml.safe_load(path.read_text())
+        except OSError as fault:
+            raise CommandError(f"{path} cannot be read: {fault.strerror}.") from None
+        except (yaml.YAMLError, UnicodeDecodeError):
+            config = {}
+        if not isinstance(config, dict) or not config:
+            raise CommandError(f"{path} is no kubeconfig. ./ballast up prints the one of its cluster.")
         chosen = _named(config.get("contexts") or [], context or config.get("current-context", ""), "context")
         cluster = _named(config.get("clusters") or [], chosen.get("cluster", ""), "cluster")
         user = _named(config.get("users") or [], chosen.get("user", ""), "user")
@@ -105,17 +124,27 @@ class KubeApi:
             closing = self._headers | headers | {"Connection": "close"}
             connection.request(method, self._server.path.rstrip("/") + path, content, closing)
             response = connection.getresponse()
-        except OSError as fault:
+        except LOST as fault:
             connection.close()
-            raise CommandError(f"cannot reach the Kubernetes API at {self._server.geturl()}: {fault}.") from None
+            raise self._lost(fault) from None
         if response.status >= 400:
-            text = response.read()
+            with response:
+                text = self._read(response)
             try:
                 status = json.loads(text)
             except ValueError:
                 status = {"message": text.decode(errors="replace")}
             raise Refused(status, response.status)
         return response
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except LOST as fault:
+            raise self._lost(fault) from None
+
+    def _lost(self, fault: Exception) -> CommandError:
+        return CommandError(f"cannot reach the Kubernetes API at {self._server.geturl()}: {fault}.")
 
     def call(
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None,
@@ -124,7 +153,7 @@ class KubeApi:
         whole = path + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content_type}
         with self._send(method, whole, body, headers) as response:
-            decoded: Obj = json.loads(response.read())
+            decoded: Obj = json.loads(self._read(response))
             return decoded
 
     def watch(self, path: str, query: dict[str, str], accept: str = "application/json") -> Iterator[Obj]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import addresses, at_least_one, identifiers
 from ballast_cli.reassignment import (
     INTER_BROKER_RATES,
     LOG_DIRS_RATE,
@@ -36,14 +37,14 @@ LOOK_EVERY_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,...]")
+    parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]")
     parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
     parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
-    parser.add_argument("--brokers", metavar="ID,...", help="generate: onto these brokers (default: all)")
-    parser.add_argument("--throttle", type=int, metavar="BYTES", help="execute: bytes a second between brokers")
+    parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: onto these (default: all)")
+    parser.add_argument("--throttle", type=at_least_one, metavar="BYTES", help="execute: a second, between brokers")
     parser.add_argument(
         "--replica-alter-log-dirs-throttle",
-        type=int,
+        type=at_least_one,
         metavar="BYTES",
         help="execute: bytes a second between directories",
     )
@@ -73,8 +74,8 @@ def _plan_of(args: argparse.Namespace) -> Plan:
         raise CommandError("--json FILE is needed: the plan")
     try:
         return read_plan(Path(args.json).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"cannot read the plan: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read the plan {args.json}: {error}") from error
 
 
 # -- generate
@@ -86,14 +87,17 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
 
     seen = cluster.look()
     topics = set(args.topics.split(",")) if args.topics else None
-    brokers = {int(each) for each in args.brokers.split(",")} if args.brokers else {each for each, _ in seen.brokers}
+    brokers = set(args.brokers or (each for each, _ in seen.brokers))
     try:
         planned = plan_generate(_load_of(seen), topics, brokers)
     except (PlanError, ValueError) as error:
         raise CommandError(str(error)) from error
     plan = {Key(move.topic, move.partition): Target(move.to.replicas, move.to.log_dirs) for move in planned.moves}
     if args.json:
-        Path(args.json).write_text(write_plan(plan) + "\n", encoding="utf-8")
+        try:
+            Path(args.json).write_text(write_plan(plan) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"cannot write the plan: {error}") from error
     print("Current partition replica assignment")
     print(write_plan(seen.present(plan)))
     print("\nProposed partition reassignment configuration")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 import urllib.error
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import addresses
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import KafkaConnection
@@ -27,7 +29,9 @@ WATCH_SECONDS = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="a broker; several are separated by commas")
+    parser.add_argument(
+        "--bootstrap", type=addresses, metavar="HOST:PORT", help="a broker; several are separated by commas"
+    )
     parser.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="one object per cluster and look, for programs")
 
@@ -46,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.watch:
                 raise
             trouble = str(error)
-        if args.watch and not args.json:
+        if args.watch and not args.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             sys.stdout.write("\x1b[2J\x1b[H")
         for view in pages:
             print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)

@@ -1,8 +1,9 @@
 """Run everything that needs nothing but Python: lint, types, import rules, tests.
 
-With arguments, only pytest runs, with those arguments: ./ballast test tests/broker -k recovery. Tests that need real
-disks, Java, Prometheus, Chromium or Kubernetes run when their marker is asked for (-m java); CI does. A report of which
-behaviours of docs/spec the tests show: ./ballast test --spec-report.
+Without arguments each processor takes a file of tests at a time. With arguments, only pytest runs, and with them:
+./ballast test tests/broker -k recovery. Tests that need real disks, Java, Prometheus, Chromium or Kubernetes run when
+their marker is asked for (-m java); CI does. A report of which behaviours of docs/spec the tests show:
+./ballast test --spec-report.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ STAGES = (
     Stage("format", ("-m", "ruff", "format", "--check", "--quiet")),
     Stage("types", ("-m", "mypy")),
     Stage("imports", ("-c", LINT_IMPORTS, "--no-logo")),
-    Stage("tests", ("-m", "pytest", "-q")),
+    Stage("tests", ("-m", "pytest", "-q", "--numprocesses=auto", "--maxprocesses=4")),
 )
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ballast_cli import CommandError
+from ballast_cli.arguments import at_least_one, port
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
@@ -27,15 +32,30 @@ PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--brokers", type=int, metavar="N", help="brokers of the example cluster (3)")
-    parser.add_argument("--volumes", type=int, metavar="N", help="volumes of each broker (3)")
+    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the example cluster (3)")
+    parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
-    parser.add_argument("--port", type=int, default=0, metavar="P", help="port of the Kubernetes API (any)")
+    parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
 
 
 def run(args: argparse.Namespace) -> int:
     data = args.data or Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / "up"
-    return asyncio.run(_run(Stack(data, args.port), args.brokers, args.volumes))
+    with refusals():
+        code = asyncio.run(_run(Stack(data, args.port), args.brokers, args.volumes))
+    return code
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What the embedded API refuses is told in its own sentence."""
+    from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+
+    try:
+        yield
+    except ApiError as refusal:
+        raise CommandError(refusal.message) from refusal
+    except ApiUnavailableError as fault:
+        raise CommandError(f"the embedded Kubernetes API does not answer: {fault}") from fault
 
 
 class Stack:
@@ -53,16 +73,27 @@ class Stack:
         self.api: Any = None
 
     async def start(self) -> None:
+        from ballast_local.cluster import InUseError
+        from ballast_local.errors import ApiError
         from ballast_operator.apply.kubernetes import KubernetesApi
         from ballast_operator.kubeconfig import read_kubeconfig
 
-        self.kubeconfig = await self._local.start(self.data, self._port)
+        try:
+            self.kubeconfig = await self._local.start(self.data, self._port)
+        except InUseError as error:
+            raise CommandError(f"{error}. Stop it, or choose another directory with --data.") from error
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CommandError(f"port {self._port} is in use; without --port a free one is taken.") from error
+            raise CommandError(f"cannot start in {self.data}: {error}") from error
+        except (sqlite3.Error, ApiError) as error:
+            raise CommandError(f"cannot start in {self.data}: {error}") from error
         self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
         await self._apply_crds()
         await self._start_operator()
 
-    async def stop(self) -> None:
-        """The operator first, so that it does not see the brokers go."""
+    async def stop(self, gently: bool = True) -> None:
+        """The operator first, so that it does not see the brokers go. Where no data has to stay, they are killed."""
         if self._operator is not None and self._operator.returncode is None:
             self._operator.terminate()
             with contextlib.suppress(TimeoutError):
@@ -72,7 +103,7 @@ class Stack:
                 await self._operator.wait()
         if self.api is not None:
             await self.api.close()
-        await self._local.stop()
+        await (self._local.stop() if gently else self._local.stop(grace_seconds=0.0))
 
     def environment(self) -> dict[str, str]:
         """For processes of ours that work with this API."""
@@ -80,9 +111,19 @@ class Stack:
         environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
         return environment
 
-    async def operator_ended(self) -> int:
+    async def ended(self) -> str:
+        """Returns when a part of it cannot go on, and says which."""
         assert self._operator is not None
-        return await self._operator.wait()
+        failed = asyncio.create_task(self._local.failed())
+        operator = asyncio.create_task(self._operator.wait())
+        try:
+            await asyncio.wait({failed, operator}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failed.cancel()
+            operator.cancel()
+        if operator.done() and not operator.cancelled():
+            return f"the operator has ended; see {self.data / 'operator.log'}"
+        return f"nothing can be written to {self.data} any more: is the disk full?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Server-side apply of one of our objects."""
@@ -122,9 +163,13 @@ class Stack:
                 await asyncio.sleep(0.05)
 
     async def _start_operator(self, kubeconfig: Path | None = None) -> None:
+        from ballast_local.workloads import launch
+
         log = (self.data / "operator.log").open("ab")
-        # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order.
+        # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order. Killed, it
+        # takes the operator with it.
         self._operator = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", launch.__file__, str(os.getpid()),
             sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, *self.operator_settings,
             stdout=log, stderr=log, env=self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
             start_new_session=True,
@@ -163,22 +208,25 @@ async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READ
         if found and ready:
             said = ready["message"]
             current = status.get("observedGeneration") == found["metadata"]["generation"]
-            if ready["status"] == "True" and current and await _listening(status.get("bootstrapServers", "")):
+            if ready["status"] == "True" and current and (plural != "kafkaclusters" or await _serving(found)):
                 return found
         await asyncio.sleep(0.1)
     raise TimeoutError(f"{name} is not ready after {seconds:.0f} s: {said}")
 
 
-async def _listening(addresses: str) -> bool:
-    """Whether all of these can be connected to: after a restart the status still tells of the time before."""
-    for address in filter(None, addresses.split(",")):
-        host, _, port = address.rpartition(":")
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            return False
-        writer.close()
-    return True
+async def _serving(body: Mapping[str, Any]) -> bool:
+    """Whether all brokers of a KafkaCluster answer: after a restart its status still tells of the time before."""
+    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+    from ballast_operator.observe import observe_brokers
+
+    kafka = KafkaConnection(ConnectionSettings(body["status"]["bootstrapServers"]))
+    try:
+        brokers = (await observe_brokers(kafka)).brokers.values()
+    except KafkaUnavailableError:
+        return False
+    finally:
+        await kafka.close()
+    return sum(broker.online for broker in brokers) >= int(body["spec"]["brokers"])
 
 
 async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
@@ -192,32 +240,29 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
         print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
         if brokers is not None or volumes is not None or await stack.get("kafkaclusters", CLUSTER) is None:
             await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
-        if not await _until_up(stack, stop, began):
-            return 0 if stop.is_set() else 1
-        ended = asyncio.create_task(stack.operator_ended())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if ended.done():
-            print(f"the operator has ended; see {stack.data / 'operator.log'}", file=sys.stderr)
+        parts = (_up(stack, began), stack.ended(), stop.wait())
+        up, ended, stopping = tasks = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if up.done() and up.result():
+                await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                print("stopping; the data stays", flush=True)
+                return 0
+            if ended.done():
+                print(ended.result(), file=sys.stderr)
             return 1
-        ended.cancel()
-        print("stopping; the data stays", flush=True)
-        return 0
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     finally:
         await stack.stop()
 
 
-async def _until_up(stack: Stack, stop: asyncio.Event, began: float) -> bool:
-    waiting = asyncio.create_task(wait_ready(stack, "kafkaclusters", CLUSTER))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not waiting.done():
-        waiting.cancel()
-        return False
+async def _up(stack: Stack, began: float) -> bool:
     try:
-        cluster = waiting.result()
+        cluster = await wait_ready(stack, "kafkaclusters", CLUSTER)
     except TimeoutError as error:
         print(f"{error}\nsee {stack.data / 'operator.log'}", file=sys.stderr)
         return False

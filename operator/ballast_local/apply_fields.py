@@ -17,7 +17,7 @@ from ballast_local.field_sets import (
     item_element,
     leaves,
 )
-from ballast_local.field_types import FieldType
+from ballast_local.field_types import FieldType, RootType
 
 # Fields that nobody owns: the server sets them.
 _UNOWNED: frozenset[Path] = frozenset(
@@ -34,6 +34,20 @@ def _owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
     found = leaves({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, kind)
     ledger = ("f:metadata", "f:managedFields")
     return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
+
+
+# Maps of the built-in kinds; what else is above a field there is always present and belongs to nobody.
+_BUILT_IN_MAPS = frozenset({"f:metadata", "f:data", "f:binaryData"})
+
+
+def _with_branches(found: dict[Path, Any], custom: bool) -> dict[Path, Any]:
+    """The leaves and the maps and lists above them: who makes the first member of a map has made the map, too."""
+    result = dict(found)
+    for path in found:
+        if custom or path[0] in _BUILT_IN_MAPS:
+            for length in range(2 if path[0] == "f:metadata" else 1, len(path)):
+                result.setdefault(path[:length], None)
+    return result
 
 
 class Ledger:
@@ -79,8 +93,9 @@ def track(old: Obj | None, new: Obj, kind: FieldType, manager: str, subresource:
     """Sets new's managedFields after an update, patch or create by `manager`."""
     old_entries = ((old or {}).get("metadata") or {}).get("managedFields") or []
     ledger = Ledger(old_entries)
-    before = _owned_leaves(old, kind) if old else {}
-    after = _owned_leaves(new, kind)
+    custom = isinstance(kind, RootType) and kind.custom
+    before = _with_branches(_owned_leaves(old, kind), custom) if old else {}
+    after = _with_branches(_owned_leaves(new, kind), custom)
     key = (manager, "Update", subresource)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     removed = before.keys() - after.keys()
@@ -105,7 +120,7 @@ def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: st
     for other, paths in ledger.sets.items():
         if other == key:
             continue
-        fought = [path for path, value in wanted.items() if _owns(paths, path) and current.get(path, _ABSENT) != value]
+        fought = [path for path, value in wanted.items() if _owns(paths, path) and _changes(path, value, current)]
         if fought and not force:
             conflicts[other] = sorted(fought)
         for path in fought:
@@ -133,6 +148,12 @@ _ABSENT = object()
 
 def _owns(paths: FieldSet, path: Path) -> bool:
     return path in paths and not path[-1].startswith("k:")
+
+
+def _changes(path: Path, value: Any, current: dict[Path, Any]) -> bool:
+    if not value and isinstance(value, (dict, list)) and path not in current:
+        return not _present(path, current)  # an empty map adds nothing to one that has members
+    return bool(current.get(path, _ABSENT) != value)
 
 
 def _present(path: Path, after: dict[Path, Any]) -> bool:

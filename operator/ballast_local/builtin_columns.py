@@ -23,10 +23,14 @@ def _at(path: str, default: Any = "<none>") -> Callable[[Obj, datetime], Any]:
 
 
 def _age_of(path: str) -> Callable[[Obj, datetime], Any]:
-    from ballast_local.table import age
-
     read = _at(path, None)
-    return lambda obj, now: age(read(obj, now), now)
+
+    def cell(obj: Obj, now: datetime) -> str:
+        from ballast_local.table import age
+
+        return age(read(obj, now), now)
+
+    return cell
 
 
 def _ready(obj: Obj, now: datetime) -> str:
@@ -135,7 +139,10 @@ BUILT_IN_COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "events.": (
         ("Last Seen", 0, _event_age), ("Type", 0, _at("type")), ("Reason", 0, _at("reason")),
-        ("Object", 0, _event_object), ("Message", 0, lambda obj, now: obj.get("message") or obj.get("note") or ""),
+        ("Object", 0, _event_object), ("Subobject", 1, _at("involvedObject.fieldPath", "")),
+        ("Source", 1, lambda obj, now: obj.get("source", {}).get("component") or obj.get("reportingComponent") or ""),
+        ("Message", 0, lambda obj, now: obj.get("message") or obj.get("note") or ""),
+        ("First Seen", 1, _age_of("firstTimestamp")), ("Count", 1, _at("count", 1)), ("Name", 1, _at("metadata.name")),
     ),
     "statefulsets.apps": (("Ready", 0, _ratio("status.readyReplicas", "spec.replicas")),),
     "deployments.apps": (

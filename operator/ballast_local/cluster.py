@@ -21,8 +21,13 @@ from ballast_local.server import Server
 from ballast_local.store import HISTORY_LIMIT, Store
 from ballast_local.strategy import Strategy
 from ballast_local.workloads.controllers import Workloads
+from ballast_local.workloads.node import STOP_SECONDS
 
 DEFAULT_PORT = 0
+
+
+class InUseError(RuntimeError):
+    """Another process has the directory."""
 
 
 class LocalCluster:
@@ -44,6 +49,11 @@ class LocalCluster:
     @property
     def requests_served(self) -> int:
         return self._server.requests_served if self._server else 0
+
+    async def failed(self) -> None:
+        """Returns when nothing more can be written to the database, because the disk is full for instance."""
+        assert self._store is not None
+        await self._store.failed.wait()
 
     async def start(self, data_dir: Path | str, port: int = DEFAULT_PORT) -> Path:
         """Starts everything; returns the path of the kubeconfig. Port 0: that of the last time, or a free one."""
@@ -83,15 +93,18 @@ class LocalCluster:
                 raise
             await server.start(0, data / "tls.crt", data / "tls.key")
 
-    async def stop(self) -> None:
-        """Ends watches, stops the pods' processes as a node that shuts down would, and closes the store."""
+    async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
+        """Ends watches, stops the pods' processes as a node that shuts down would, and closes the store. Once."""
         self._closing.set()
-        if self._workloads is not None:
-            await self._workloads.stop()
-        if self._server is not None:
-            await self._server.stop()
-        if self._store is not None:
-            await self._store.close()
+        workloads, self._workloads = self._workloads, None
+        if workloads is not None:
+            await workloads.stop(grace_seconds)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -111,7 +124,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise RuntimeError(f"another embedded Kubernetes API uses the directory {path.parent}") from None
+        raise InUseError(f"another embedded Kubernetes API uses the directory {path.parent}") from None
     return handle
 
 

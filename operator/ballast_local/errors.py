@@ -18,9 +18,10 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = dict(details or {})
+        self.details = {name: value for name, value in (details or {}).items() if value not in ("", [])}
 
     def status(self) -> Obj:
+        details = {"details": self.details} if self.details else {}
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -28,7 +29,7 @@ class ApiError(Exception):
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
-            "details": self.details,
+            **details,
             "code": self.code,
         }
 
@@ -92,6 +93,6 @@ def method_not_allowed(method: str) -> ApiError:
     return ApiError(405, "MethodNotAllowed", f"the server does not allow {method} on the requested resource")
 
 
-def unsupported_media(content_type: str, accepted: str) -> ApiError:
-    message = f"the body of the request was in an unknown format ({content_type}); accepted: {accepted}"
+def unsupported_media(accepted: str) -> ApiError:
+    message = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
     return ApiError(415, "UnsupportedMediaType", message)

@@ -29,7 +29,8 @@ _LIST_KEYS: dict[str, tuple[str, ...]] = {
 }
 _SETS = frozenset({"finalizers"})
 _ATOMIC_MAPS = frozenset({"selector", "matchLabels", "nodeSelector", "fieldRef", "resourceFieldRef", "secretKeyRef",
-                          "configMapKeyRef", "lastState"})  # fmt: skip
+                          "configMapKeyRef", "lastState", "involvedObject", "regarding", "related",
+                          "roleRef"})  # fmt: skip
 
 
 class FieldType:
@@ -120,6 +121,7 @@ class RootType(FieldType):
     """The top of an object: metadata is everybody's, the rest is the kind's."""
 
     def __init__(self, schema: Obj | None) -> None:
+        self.custom = schema is not None
         self._rest: FieldType = BuiltInType() if schema is None else SchemaType(schema)
 
     def child(self, name: str) -> FieldType:

@@ -125,6 +125,8 @@ class Writer:
         if self._form.table:
             objects = (self._object(entry) for entry in page_.entries)
             return encode(table(self._resource, objects, metadata, datetime.now(UTC), self._include))
+        if self._resource.custom:
+            metadata.setdefault("continue", "")
         kind, api_version = self._resource.list_kind or f"{self._resource.kind}List", self._resource.api_version
         if self._form.partial:
             kind, api_version = "PartialObjectMetadataList", "meta.k8s.io/v1"

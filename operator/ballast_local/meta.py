@@ -11,6 +11,16 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
 _QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
+_LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 ANNOTATIONS_LIMIT = 256 * 1024
@@ -52,13 +62,9 @@ def name_causes(plural: str, name: str) -> list[Obj]:
     limit, pattern = (63, _LABEL) if label else (253, _SUBDOMAIN)
     if len(name) <= limit and pattern.match(name):
         return []
-    what = "a lowercase RFC 1123 label" if label else "a lowercase RFC 1123 subdomain"
-    message = (
-        f'Invalid value: "{name}": {what} must consist of lower case alphanumeric characters'
-        f"{' or' if label else ','} '-'{'' if label else ' or .'}, start and end with an alphanumeric character,"
-        f" and be no longer than {limit} characters"
-    )
-    return [cause("FieldValueInvalid", message, "metadata.name")]
+    messages = [] if pattern.match(name) else [_LABEL_RULE if label else _SUBDOMAIN_RULE]
+    messages += [f"must be no more than {limit} bytes"] if len(name) > limit else []
+    return [cause("FieldValueInvalid", f'Invalid value: "{name}": {text}', "metadata.name") for text in messages]
 
 
 def label_causes(meta: Obj) -> list[Obj]:

@@ -89,7 +89,7 @@ class Objects:
         if owned is not None:
             metadata["managedFields"] = owned
         else:
-            apply_fields.track(None, obj, RootType(resource.schema), options.manager, "", meta.now())
+            apply_fields.track(None, _own(resource, obj), RootType(resource.schema), options.manager, "", meta.now())
         return self._file(resource, self._strategy.stored(resource, obj), options)
 
     def _prepare(self, resource: Resource, namespace: str, obj: Obj) -> None:
@@ -313,6 +313,12 @@ class Objects:
 
 def _content(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion")}
+
+
+def _own(resource: Resource, obj: Obj) -> Obj:
+    """What of a new object its creator owns: not the status, and a namespace's spec is the server's finalizer."""
+    others = ("status", "spec") if resource.key == "namespaces." else ("status",)
+    return {key: value for key, value in obj.items() if key not in others} if resource.status else obj
 
 
 def _lingers(resource: Resource, obj: Obj) -> bool:

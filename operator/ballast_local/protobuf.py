@@ -99,9 +99,7 @@ def decode_body(raw: bytes) -> Obj:
         meta = dict(_parts(envelope.get(1, b"")))
         kind = meta.get(2, b"").decode()
         if kind not in _KINDS:
-            raise unsupported_media(
-                f"application/vnd.kubernetes.protobuf of {kind}", "application/json, application/yaml"
-            )
+            raise unsupported_media("application/json, application/yaml")
         obj = _message(envelope.get(2, b""), _KINDS[kind])
     except (IndexError, ValueError, AttributeError, TypeError) as fault:
         raise bad_request(f"the body of the request is no Kubernetes protobuf: {fault}") from None

@@ -74,7 +74,7 @@ def parse_body(raw: bytes, content_type: str) -> Any:
     if kind == "application/vnd.kubernetes.protobuf":
         return decode_body(raw)
     if "protobuf" in kind or "cbor" in kind:
-        raise unsupported_media(kind, "application/json, application/yaml")
+        raise unsupported_media("application/json, application/yaml")
     try:
         if "yaml" in kind:
             return yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -102,6 +102,7 @@ BUILT_IN: tuple[Resource, ...] = (
         "CustomResourceDefinition",
         "crd crds",
         namespaced=False,
+        categories=("api-extensions",),
         status=True,
     ),
     _row("authorization.k8s.io/v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", "", namespaced=False,

@@ -180,7 +180,7 @@ class Routes:
         accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
         if not resource.custom:
             accepted += ", application/strategic-merge-patch+json"
-        raise unsupported_media(kind, accepted)
+        raise unsupported_media(accepted)
 
     async def _body(self, request: web.Request) -> Obj:
         raw = await request.read()
@@ -205,6 +205,7 @@ class Routes:
         await self._store.flush()
         row = target.resource
         details = {"name": target.name, "group": row.group, "kind": row.plural, "uid": entry.uid}
+        details = {name: value for name, value in details.items() if value}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
         return json_response(encode(status))
 

@@ -25,7 +25,7 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
         "apiVersion": "autoscaling/v1",
         "metadata": {key: value for key, value in obj["metadata"].items() if key in kept},
         "spec": {"replicas": _one(paths.spec_replicas, obj, 0)},
-        "status": {"replicas": _one(paths.status_replicas, obj, 0), "selector": selector},
+        "status": {"replicas": _one(paths.status_replicas, obj, 0)} | ({"selector": selector} if selector else {}),
     }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ballast_local.errors import ApiError
+
 Row = tuple[str, str, str, int, bytes]
 
 # Revisions skipped at each start: more than can be in flight unwritten, so none is ever given out twice.
@@ -28,6 +30,8 @@ class Storage:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
+        self.failed = asyncio.Event()
+        """Nothing more can be written."""
 
     async def open(self) -> tuple[int, list[Row]]:
         """The highest revision ever given out, and all objects."""
@@ -61,7 +65,7 @@ class Storage:
     async def durable(self, revision: int) -> None:
         """Returns when everything up to this revision is on disk."""
         if self._failure is not None:
-            raise RuntimeError("the embedded API cannot write its database") from self._failure
+            raise self._unwritable()
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((revision, future))
         self._wake.set()
@@ -80,13 +84,19 @@ class Storage:
                     self._on_durable(batch[-1][0])
             except sqlite3.Error as failure:
                 self._failure = failure
-                for _, future in waiting:
+                self.failed.set()
+                # Also those who came while it was tried: nobody would answer them any more.
+                for _, future in waiting + self._waiting:
                     if not future.done():
-                        future.set_exception(RuntimeError(f"the embedded API cannot write its database: {failure}"))
+                        future.set_exception(self._unwritable())
                 return
             for _, future in waiting:
                 if not future.done():
                     future.set_result(None)
+
+    def _unwritable(self) -> ApiError:
+        why = f"the embedded Kubernetes API cannot write its database {self._path}: {self._failure}"
+        return ApiError(500, "InternalError", why)
 
     def _commit(self, batch: list[tuple[int, str, str, str, bytes | None]]) -> None:
         assert self._connection is not None
@@ -101,7 +111,8 @@ class Storage:
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('revision', ?)", (batch[-1][0],))
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a full disk has ended it already
+                connection.execute("ROLLBACK")
             raise
 
     async def close(self) -> None:

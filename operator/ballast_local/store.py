@@ -96,6 +96,11 @@ class Store:
     async def close(self) -> None:
         await self._storage.close()
 
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set when nothing more can be written: what changes from then on is not kept."""
+        return self._storage.failed
+
     async def flush(self) -> None:
         """Returns when all that was written so far is durable."""
         if self.durable_revision < self.revision:

@@ -45,7 +45,9 @@ class Strategy:
         if resource.custom:
             causes += self._prepare_custom(resource, new, old, field_validation, warn)
         else:
-            self._report_unknown(self._schemas.unknown_fields(resource, new, field_validation), field_validation, warn)
+            self._report_unknown(
+                resource, self._schemas.unknown_fields(resource, new, field_validation), field_validation, warn
+            )
             default_built_in(resource, new, old)
             if resource.kind == "CustomResourceDefinition" and subresource != "status":
                 default_definition(new)
@@ -61,7 +63,7 @@ class Strategy:
     ) -> list[Obj]:
         schema = resource.schema
         assert schema is not None
-        self._report_unknown(prune(schema, new), field_validation, warn)
+        self._report_unknown(resource, prune(schema, new), field_validation, warn)
         apply_defaults(schema, new)
         causes = validate(schema, new)
         if causes:
@@ -71,12 +73,15 @@ class Strategy:
             held = self._rules[(resource.key, resource.version)] = (schema, RuleSet(schema))
         return held[1].check(new, old)
 
-    def _report_unknown(self, paths: list[str], field_validation: str, warn: Callable[[str], None]) -> None:
+    def _report_unknown(
+        self, resource: Resource, paths: list[str], field_validation: str, warn: Callable[[str], None]
+    ) -> None:
         if not paths or field_validation == "Ignore":
             return
         if field_validation == "Strict":
             listed = ", ".join(f'unknown field "{path}"' for path in paths)
-            raise bad_request(f"strict decoding error: {listed}")
+            what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{what}: strict decoding error: {listed}")
         for path in paths:
             warn(f'unknown field "{path}"')
 

@@ -89,13 +89,12 @@ def columns_of(resource: Resource) -> list[tuple[Obj, Cell]]:
     built_in = BUILT_IN_COLUMNS.get(resource.key)
     if built_in is None:
         return [name, created]
-    events = resource.plural == "events"
-    heads: list[tuple[Obj, Cell]] = [] if events else [name]
+    heads: list[tuple[Obj, Cell]] = [] if resource.plural == "events" else [name]
     for title, priority, cell in built_in:
-        heads.append(
-            ({"name": title, "type": "string", "format": "", "description": title, "priority": priority}, cell)
-        )
-    return heads if events else _with_age(heads, created)
+        kind = "date" if title == "Created At" else "string"
+        heads.append(({"name": title, "type": kind, "format": "", "description": title, "priority": priority}, cell))
+    ageless = resource.plural in ("events", "customresourcedefinitions")
+    return heads if ageless else _with_age(heads, created)
 
 
 def _with_age(heads: list[tuple[Obj, Cell]], created: tuple[Obj, Cell]) -> list[tuple[Obj, Cell]]:

@@ -7,7 +7,7 @@ cannot be read is kept as a `Broken`, so that it can be told and does not vanish
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +18,9 @@ from ballast_operator.model.reassignment import Reassignment, read_reassignment
 from ballast_operator.model.topic import KafkaTopic, read_topic
 
 T = TypeVar("T", KafkaCluster, KafkaTopic, Reassignment)
+# Whatever was under way when an object was deleted has come long before as many others were.
+MAX_GONE = 10_000
+H = TypeVar("H", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Kind(Generic[T]):
         self._reader: Callable[[Mapping[str, Any]], T] = reader
         self._objects: dict[Key, T] = {}
         self.broken: dict[Key, Broken] = {}
+        self._gone: dict[str, None] = {}
 
     def get(self, key: Key) -> T | None:
         return self._objects.get(key)
@@ -50,11 +54,18 @@ class Kind(Generic[T]):
     def __len__(self) -> int:
         return len(self._objects)
 
+    def metas(self) -> Iterator[Meta]:
+        """Of all objects, also of those that cannot be read."""
+        yield from [one.meta for one in self._objects.values()]
+        yield from [one.meta for one in self.broken.values()]
+
     def put(self, body: Mapping[str, Any]) -> tuple[T | None, T | None]:
         """(the object before, the object now); the same one twice if the event told nothing new."""
         meta = read_meta(body)
         before = self._objects.get(meta.key)
-        known = before.meta if before else (self.broken[meta.key].meta if meta.key in self.broken else None)
+        if meta.uid in self._gone:
+            return before, before  # what was read or written just before it was deleted came late
+        known = self._known(meta.key)
         if known is not None and known.uid == meta.uid and _not_newer(meta, known):
             return before, before
         try:
@@ -70,11 +81,19 @@ class Kind(Generic[T]):
 
     def remove(self, key: Key, uid: str) -> T | None:
         """Forget a deleted object; the deletion of a former object of that name changes nothing."""
-        found = self._objects.get(key)
-        if found is not None and uid and found.meta.uid != uid:
+        if uid:
+            self._gone[uid] = None
+            if len(self._gone) > MAX_GONE:
+                del self._gone[next(iter(self._gone))]
+        known = self._known(key)
+        if known is not None and uid and known.uid != uid:
             return None
         self.broken.pop(key, None)
         return self._objects.pop(key, None)
+
+    def _known(self, key: Key) -> Meta | None:
+        found = self._objects.get(key) or self.broken.get(key)
+        return found.meta if found is not None else None
 
 
 def _not_newer(meta: Meta, known: Meta) -> bool:
@@ -134,6 +153,11 @@ class Cache:
         known = {topic.meta.uid for topic in self.topics} | {one.meta.uid for one in self.topics.broken.values()}
         return frozenset(uids) - known
 
+    def knows(self, cluster: Key) -> bool:
+        """Whether there is anything of this cluster."""
+        described = cluster in self.clusters.broken or self.clusters.get(cluster) is not None
+        return described or cluster in self._topics_by_cluster or cluster in self._reassignments_by_cluster
+
     def topics_of(self, cluster: Key) -> list[KafkaTopic]:
         return list(self._topics_by_cluster.get(cluster, {}).values())
 
@@ -149,12 +173,17 @@ class Cache:
     def _unlink_topic(self, topic: KafkaTopic | None) -> None:
         if topic is None:
             return
-        self._topics_by_cluster[topic.cluster].pop(topic.key, None)
-        names = self._topics_by_name[topic.cluster, topic.topic]
-        names.pop(topic.key, None)
-        if not names:
-            del self._topics_by_name[topic.cluster, topic.topic]
+        _drop(self._topics_by_cluster, topic.cluster, topic.key)
+        _drop(self._topics_by_name, (topic.cluster, topic.topic), topic.key)
 
     def _unlink_reassignment(self, reassignment: Reassignment | None) -> None:
         if reassignment is not None:
-            self._reassignments_by_cluster[reassignment.cluster].pop(reassignment.key, None)
+            _drop(self._reassignments_by_cluster, reassignment.cluster, reassignment.key)
+
+
+def _drop(held: dict[H, dict[Key, T]], by: H, key: Key) -> None:
+    """Without empty shelves, of which there would be one for each cluster and topic that ever was."""
+    if by in held:
+        held[by].pop(key, None)
+        if not held[by]:
+            del held[by]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.apply.writer import Writer
-from ballast_operator.cache import Cache
+from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
 from ballast_operator.connections import Connections, SecretMissingError
 from ballast_operator.events import Events
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # An outage shorter than this is told only for objects that are looked at anyway.
 OUTAGE_TOLD_SECONDS = 15.0
+LIST_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,10 @@ class ClusterCycle:
         CLUSTER.set(str(self._key))
         cluster = self._shared.cache.clusters.get(self._key)
         if cluster is None:
-            return await self._without_cluster(work)
+            broken = self._shared.cache.clusters.broken.get(self._key)
+            if broken is None and not self._shared.cache.whole:
+                return self._not_listed_yet(work)
+            return await (self._without_cluster(work) if broken is None else self._unreadable(work, broken))
         self._start_resync(work, cluster)
         again = Again()
         kafka, blocked = None, None
@@ -146,6 +150,14 @@ class ClusterCycle:
         await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
         again.topics |= work.topics
 
+    def _not_listed_yet(self, work: Work) -> Again:
+        """As after a start. It need not be missing: whose deletion waits for it must not be let go."""
+        again = Again(topics=set(work.topics), topics_seconds=LIST_SECONDS)
+        again.cluster_within(LIST_SECONDS)
+        if work.reassignments:
+            again.reassignments_within(LIST_SECONDS)
+        return again
+
     async def _without_cluster(self, work: Work) -> Again:
         """The KafkaCluster does not exist: say so, and hold nobody's deletion."""
         await self._connections.close()
@@ -158,6 +170,15 @@ class ClusterCycle:
         await self._clusters.forget()
         return again
 
+    async def _unreadable(self, work: Work, broken: Broken) -> Again:
+        """The KafkaCluster is there but means nothing to us: it is not gone, and what waits for it goes on waiting."""
+        outage = self._outage = self._outage or Outage(self._shared.now(), monotonic(), broken.error)
+        verdict = unreachable_verdict(self._key.name, outage.since, f"the object cannot be read: {broken.error}")
+        again = Again()
+        await self._topics.handle(work.topics, self._shared.now(), again, blocked=verdict)
+        await self._reassignments.tell(verdict, again)
+        return again
+
     async def _lost(self, cluster: KafkaCluster, error: Exception, again: Again) -> Verdict:
         if self._outage is None:
             log.warning("cluster %s does not answer: %s", self._key, error)
@@ -166,7 +187,7 @@ class ClusterCycle:
         again.cluster_within(0.0)
         again.reassignments_within(0.0)
         await self._clusters.unreachable(cluster, self._outage.since, error, again)
-        return unreachable_verdict(cluster, self._outage.since, self._outage.error)
+        return unreachable_verdict(cluster.meta.name, self._outage.since, self._outage.error)
 
     def _come_back(self, again: Again, cluster: KafkaCluster) -> None:
         """The worker sleeps at most until the next resync."""

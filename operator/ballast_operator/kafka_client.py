@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ BOOTSTRAP_TIMEOUT_MS = 6_000
 CALL_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_CALLS = 16
 MAX_NODES_TRIED = 4
+SIDE_BY_SIDE = 3
 
 
 class KafkaUnavailableError(Exception):
@@ -116,16 +118,24 @@ class KafkaConnection:
         """As `send`, but for the controller: with KRaft any broker passes it on, before that it has to be found."""
 
         def call(client: KafkaAdminClient) -> Any:
-            if DescribeQuorumRequest.API_KEY in client._manager.broker_version_data.api_versions:
+            if _any_broker_passes_on(client):
                 return client._manager.run(_send_one, client._manager, request, None)
-            return client._manager.run(
-                client._send_request_to_controller,
-                request,
-                lambda response: [kafka_errors.for_code(code) for code in errors(response)],
-                False,
-            )
+            return _send_to_controller(client, request, errors)
 
         return await self._call(call)
+
+    async def send_all_to_controller(
+        self, requests: Sequence[Any], errors: Callable[[Any], Sequence[int]]
+    ) -> list[Any]:
+        """As `send_to_controller`, for requests that may overtake each other: a few travel at the same time."""
+
+        def call(client: KafkaAdminClient) -> list[Any]:
+            if _any_broker_passes_on(client):
+                answers: list[Any] = client._manager.run(_send_side_by_side, client._manager, requests)
+                return answers
+            return [_send_to_controller(client, request, errors) for request in requests]
+
+        return await self._call(call) if requests else []
 
     async def send_each(self, requests: Mapping[int, Any]) -> dict[int, Any]:
         """A request to each of several brokers at the same time; the value of one that failed is its exception."""
@@ -193,6 +203,21 @@ def describe_error(error: BaseException) -> str:
     return text[0] if text else type(error).__name__
 
 
+def _any_broker_passes_on(client: KafkaAdminClient) -> bool:
+    """What is for the controller: with KRaft."""
+    return DescribeQuorumRequest.API_KEY in client._manager.broker_version_data.api_versions
+
+
+def _send_to_controller(client: KafkaAdminClient, request: Any, errors: Callable[[Any], Sequence[int]]) -> Any:
+    """Where it has to be found: before KRaft."""
+    return client._manager.run(
+        client._send_request_to_controller,
+        request,
+        lambda response: [kafka_errors.for_code(code) for code in errors(response)],
+        False,
+    )
+
+
 async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
     """Runs on the library's loop. Where any broker will do, one that cannot be reached is passed over."""
     if node is not None:
@@ -204,6 +229,26 @@ async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
         except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError) as error:
             failure = error
     raise failure
+
+
+async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Any]:
+    """Runs on the library's loop. Each goes to a broker that has little to do; an answer is waited for in its turn."""
+    answers: list[Any] = []
+    under_way: deque[tuple[Any, Any]] = deque()
+    for request in requests:
+        if len(under_way) == SIDE_BY_SIDE:
+            answers.append(await _answer(manager, *under_way.popleft()))
+        under_way.append((request, manager.send(request, node_id=manager.least_loaded_node())))
+    while under_way:
+        answers.append(await _answer(manager, *under_way.popleft()))
+    return answers
+
+
+async def _answer(manager: Any, request: Any, sent: Any) -> Any:
+    try:
+        return await sent
+    except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError):
+        return await _send_one(manager, request, None)
 
 
 async def _send_each(manager: Any, requests: Mapping[int, Any]) -> dict[int, Any]:

@@ -85,6 +85,10 @@ def read_kubeconfig(path: Path) -> ApiAccess:
         document = yaml.safe_load(path.read_text())
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError):
+        document = None
+    if not isinstance(document, Mapping):
+        raise KubeconfigError(f"{path} is no kubeconfig")
     current = document.get("current-context")
     context = _named(document, "contexts", current, "context", path)
     cluster = _named(document, "clusters", context["cluster"], "cluster", path)

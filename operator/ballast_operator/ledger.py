@@ -9,12 +9,13 @@ operators that both believe to be the leader one fails before it touches Kafka.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.apply.writer import MANAGER, owner_reference
 from ballast_operator.cache import Cache
+from ballast_operator.clock import monotonic
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import MANAGED_BY
 from ballast_operator.model.topic import KafkaTopic
@@ -33,6 +34,7 @@ class Ledger:
         self._path = path_of("v1", "configmaps", cluster.meta.namespace, self._name)
         self._resource_version: str | None = None
         self._intents: dict[str, Intent] | None = None
+        self._heard: dict[str, float] = {}
 
     @property
     def uid(self) -> str:
@@ -44,8 +46,18 @@ class Ledger:
             found = await self._api.find(self._path)
             self._resource_version = found["metadata"]["resourceVersion"] if found else None
             text = ((found or {}).get("data") or {}).get(KEY, "{}")
-            self._intents = {uid: _read(entry) for uid, entry in json.loads(text).items()}
+            self._keep({uid: _read(entry) for uid, entry in json.loads(text).items()})
+        assert self._intents is not None
         return self._intents
+
+    def age_s(self, uid: str) -> float:
+        """How long this operator has known of the intention. It may be older, and another one's."""
+        return monotonic() - self._heard.get(uid, monotonic())
+
+    def _keep(self, intents: dict[str, Intent]) -> None:
+        now = monotonic()
+        self._intents = intents
+        self._heard = {uid: self._heard.get(uid, now) for uid in intents}
 
     async def record(self, intents: Mapping[str, Intent], cache: Cache) -> None:
         """Keep these intentions before they are carried out, and drop those that statuses tell by now."""
@@ -55,6 +67,13 @@ class Ledger:
             merged[uid] = joined(merged.get(uid), intent)
         if merged != known:
             await self._save(merged)
+
+    async def withdraw(self, uids: Collection[str]) -> None:
+        """Drop what Kafka has refused for certain: a topic of that name that comes later is somebody else's."""
+        known = await self.load()
+        left = {uid: intent for uid, intent in known.items() if uid not in uids}
+        if left != known:
+            await self._save(left)
 
     async def prune(self, cache: Cache) -> None:
         """Drop what statuses tell by now."""
@@ -88,7 +107,7 @@ class Ledger:
             self._intents = None
             raise
         self._resource_version = answer["metadata"]["resourceVersion"]
-        self._intents = intents
+        self._keep(intents)
 
     def _body(self, intents: Mapping[str, Intent]) -> dict[str, Any]:
         entries = {uid: _write(intent) for uid, intent in intents.items()}

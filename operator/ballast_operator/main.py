@@ -11,7 +11,8 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 import kopf
@@ -37,15 +38,36 @@ MANAGER = "ballast-operator"
 FAILURES_IN_A_ROW = 5
 LONG_LIFE_SECONDS = 30.0
 WATCH_AGAIN_SECONDS = 0.5
+WAY_OUT_SECONDS = 10.0
 
 
-def registry_of(runtime: Runtime, access: ApiAccess) -> kopf.OperatorRegistry:
+class KopfStuckError(Exception):
+    """Kopf was to end, and has not."""
+
+
+_left_alone: list[asyncio.Task[None]] = []
+
+
+def registry_of(
+    runtime: Runtime, access: ApiAccess, stop: asyncio.Event | None, ending: asyncio.Event
+) -> kopf.OperatorRegistry:
     """The handlers: one per kind that tells the runtime, and one for what belongs to clusters."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
         return connection_info(access)
+
+    @kopf.on.startup(registry=registry)
+    async def begin(**_: Any) -> None:
+        """Kopf has taken the signals for itself. Only who gets them knows whether it ends for one, or for a fault."""
+        take_signals(stop)
+
+    @kopf.on.cleanup(registry=registry)
+    async def let_go(**_: Any) -> None:
+        """Kopf gives 5 s to what does not end with it: workers, a waiter for its flag."""
+        runtime.end_workers()
+        ending.set()
 
     for plural, kind in KINDS.items():
         _watch(registry, runtime, plural, kind)
@@ -87,6 +109,19 @@ def connection_info(access: ApiAccess) -> kopf.ConnectionInfo:
     )
 
 
+class NoDiffs(kopf.DiffBaseStorage):
+    """Only handlers of changes use differences, and there are none: a copy of each object would be made for nothing."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return cast(kopf.BodyEssence, {})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is kept on objects")
+
+
 def settings_of() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -94,7 +129,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.peering.mandatory = False
     settings.persistence.finalizer = f"{GROUP}/kopf"
     settings.persistence.progress_storage = kopf.StatusProgressStorage(field="status.kopf")
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"kopf.{GROUP}")
+    settings.persistence.diffbase_storage = NoDiffs()
     settings.watching.server_timeout = 300
     # What is watched is known; looking for it in the whole cluster would need rights that are not needed otherwise.
     settings.scanning.disabled = True
@@ -137,25 +172,62 @@ async def _watch_all(
     failures = 0
     while True:
         began = monotonic()
+        ending = asyncio.Event()
+        # A task from before Kopf, which cancels all that are younger and waits for them.
+        passing_on = asyncio.create_task(_pass_on(stop, ending)) if stop is not None else None
+        watching = kopf.operator(
+            registry=registry_of(runtime, access, stop, ending),
+            settings=settings_of(),
+            # Kopf would look for the name of the user, and a container's user has none.
+            identity=cast(Any, runtime.leader.identity),
+            memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
+            namespaces=list(namespaces),
+            clusterwide=not namespaces,
+            stop_flag=ending,
+            ready_flag=ready,
+        )
         try:
-            return await kopf.operator(
-                registry=registry_of(runtime, access),
-                settings=settings_of(),
-                # Kopf would look for the name of the user, and a container's user has none.
-                identity=cast(Any, runtime.leader.identity),
-                memories=kopf.ResourceMemories() if hasattr(kopf, "ResourceMemories") else None,
-                namespaces=list(namespaces),
-                clusterwide=not namespaces,
-                stop_flag=stop,
-                ready_flag=ready,
-            )
+            return await _to_its_end(watching, ending)
         except Exception as error:
             failures = 1 if monotonic() - began > LONG_LIFE_SECONDS else failures + 1
             if failures > FAILURES_IN_A_ROW or (stop is not None and stop.is_set()):
                 raise
             log.warning("the watches failed and begin anew: %s", error)
+        finally:
+            if passing_on is not None:
+                passing_on.cancel()
         await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)
         runtime.begin_anew()
+
+
+async def _to_its_end(watching: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
+    """Kopf waits for all its tasks, and one of them may not end: a stream whose connection broke waits for a login that
+    nobody makes any more, and takes its cancellation for that of the wait. It is left alone then."""
+    told = asyncio.create_task(ending.wait())  # as old as Kopf, so that it does not count among its tasks
+    running = asyncio.create_task(watching)
+    try:
+        await asyncio.wait({told, running}, return_when=asyncio.FIRST_COMPLETED)
+        _, stuck = await asyncio.wait({running}, timeout=WAY_OUT_SECONDS)
+    finally:
+        told.cancel()
+        running.cancel()
+    if stuck:
+        _left_alone.append(running)
+        raise KopfStuckError(f"Kopf has not ended within {WAY_OUT_SECONDS:.0f} s")
+    running.result()
+
+
+def take_signals(stop: asyncio.Event | None) -> None:
+    """SIGINT and SIGTERM set the flag."""
+    if stop is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _pass_on(stop: asyncio.Event, ending: asyncio.Event) -> None:
+    await stop.wait()
+    ending.set()
 
 
 async def await_definitions(runtime: Runtime, stop: asyncio.Event | None) -> None:
@@ -201,13 +273,17 @@ async def serve_probes(runtime: Runtime, at: str) -> web.AppRunner:
 
 async def _main(namespaces: Sequence[str], probe_at: str | None, kubeconfig: str | None, relist_seconds: float) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+    take_signals(stop)
     access = find_access(kubeconfig)
     runtime = Runtime(access, namespaces, relist_seconds=relist_seconds)
-    await operate(access, namespaces, probe_at, stop, runtime=runtime)
+    try:
+        await operate(access, namespaces, probe_at, stop, runtime=runtime)
+    finally:
+        if _left_alone:  # the loop would wait for them as Kopf did
+            code = 0 if sys.exc_info()[0] is None else 1
+            log.info("what Kopf could not end ends with the process")
+            logging.shutdown()
+            os._exit(code)
 
 
 def main(

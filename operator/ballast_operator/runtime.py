@@ -12,7 +12,7 @@ from typing import Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import Writer
-from ballast_operator.cache import Cache
+from ballast_operator.cache import Cache, Kind
 from ballast_operator.clock import monotonic, utc_now
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 LEASE = "ballast-operator"
 STUCK_SECONDS = 180.0
 RELIST_SECONDS = 300.0
-SWEEP_SECONDS = 60.0
 PLURALS = {
     cluster_model.KIND: cluster_model.PLURAL,
     topic_model.KIND: topic_model.PLURAL,
@@ -63,7 +62,8 @@ class Runtime:
         self.leader = Leader(self._lease_api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
         self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, utc_now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._telling: set[asyncio.Task[None]] = set()
         self._beat = monotonic()
         self.metrics.watch(
             self.depth, self.oldest_seconds, lambda: self.leader.leads, lambda: self.writer.status_writes,
@@ -73,11 +73,16 @@ class Runtime:
     async def start(self) -> None:
         """Start what runs in the background."""
         for run in (self.leader.run, self.events.run, self._keep_house):
-            self._tasks.append(asyncio.create_task(run(), name=run.__qualname__))
+            self._background.append(asyncio.create_task(run(), name=run.__qualname__))
+
+    def end_workers(self) -> None:
+        """No cycle begins any more."""
+        for _, task in self._workers.values():
+            task.cancel()
 
     async def stop(self) -> None:
         """End all tasks; what was begun is left as it is, and found by whoever comes next."""
-        tasks = [*self._tasks, *(task for _, task in self._workers.values())]
+        tasks = [*self._background, *self._telling, *(task for _, task in self._workers.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -118,8 +123,10 @@ class Runtime:
             ended = self.cache.remove_reassignment(key, uid)
             if ended is not None:
                 self._worker(ended.cluster).add(reassignments=True, topics=self._owners(ended.meta))
-        elif self.cache.clusters.remove(key, uid) is not None:
-            self._worker(key).add(cluster=True, reassignments=True)
+        else:
+            unread = key in self.cache.clusters.broken
+            if self.cache.clusters.remove(key, uid) is not None or unread:
+                self._worker(key).add(cluster=True, reassignments=True)
 
     def changed_below(self, cluster: Key) -> None:
         """Something that belongs to a cluster (a pod, a claim) changed."""
@@ -153,19 +160,15 @@ class Runtime:
         return [Key(meta.namespace, name) for name in names]
 
     def _tell_broken(self, kind: str, body: Mapping[str, Any]) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.create_task(self._write_broken(kind, body)))
+        task = asyncio.create_task(self._write_broken(kind, body))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     async def _write_broken(self, kind: str, body: Mapping[str, Any]) -> None:
         """Say in the status that the spec cannot be read; only an API server without the schema lets that happen."""
         meta = body["metadata"]
         key = Key(meta["namespace"], meta["name"])
-        kinds: dict[str, Any] = {
-            cluster_model.KIND: self.cache.clusters,
-            topic_model.KIND: self.cache.topics,
-            reassignment_model.KIND: self.cache.reassignments,
-        }
-        broken = kinds[kind].broken.get(key)
+        broken = self._kind(kind).broken.get(key)
         if broken is None or not self.leader.leads:
             return
         verdict = SHARED["InvalidSpec"].says(error=broken.error)
@@ -221,6 +224,9 @@ class Runtime:
         """None while all is well, else what is stuck."""
         if monotonic() - self._beat > STUCK_SECONDS:
             return "the loop is stuck"
+        for task in self._background:
+            if task.done():
+                return f"{task.get_name()} has ended"
         for cluster, (worker, task) in self._workers.items():
             if task.done():
                 return f"the worker of {cluster} has ended"
@@ -250,19 +256,23 @@ class Runtime:
         self._leadership_changed(self.leader.leads)
         self._relist_at = monotonic()
 
+    def _end_workers(self) -> None:
+        """A cluster of which nothing is left needs no worker; one that comes again gets a new one."""
+        for cluster, (worker, task) in list(self._workers.items()):
+            if worker.idle and not self.cache.knows(cluster):
+                del self._workers[cluster]
+                task.cancel()
+
     async def relist(self) -> None:
         """Compare the cache with the API: a watch that lost a deletion would otherwise keep the object for ever."""
         for kind, plural in PLURALS.items():
             for namespace in self.namespaces or (None,):
                 await self._relist(kind, plural, namespace)
         self.cache.whole = True
+        self._end_workers()
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
-        known: dict[Key, str] = {
-            resource.key: resource.meta.uid
-            for resource in self._kind(kind)
-            if namespace in (None, resource.meta.namespace)
-        }
+        known = {meta.key: meta.uid for meta in self._kind(kind).metas() if namespace in (None, meta.namespace)}
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
             meta = body["metadata"]
             known.pop(Key(meta["namespace"], meta["name"]), None)
@@ -276,7 +286,7 @@ class Runtime:
                 if found is not None:
                     self.heard(kind, found)
 
-    def _kind(self, kind: str) -> Iterable[Any]:
+    def _kind(self, kind: str) -> Kind[Any]:
         if kind == topic_model.KIND:
             return self.cache.topics
         return self.cache.reassignments if kind == reassignment_model.KIND else self.cache.clusters

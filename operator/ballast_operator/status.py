@@ -33,7 +33,8 @@ class Reason:
     def says(self, **values: Any) -> Verdict:
         text = " ".join(part for part in (self.text, self.advice) if part)
         message = text.format(**values)
-        return Verdict(self.name, self.ready, message[:MAX_MESSAGE], self.stalled)
+        shown = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+        return Verdict(self.name, self.ready, shown, self.stalled)
 
 
 class Verdict(NamedTuple):
@@ -177,6 +178,10 @@ CLUSTER = _table(
     Reason("Ready", TRUE, "All {brokers} brokers are online."),
     Reason("Starting", FALSE, "{online} of {brokers} brokers are online.", "The others are starting."),
     Reason("BrokersOffline", FALSE, "Brokers that are not online: {ids}.", "See the events and logs of their pods."),
+    Reason(
+        "DirectoriesUnknown", FALSE, "Brokers that have not told their log directories yet: {ids}.",
+        "They are asked again.",
+    ),
     Reason(
         "DirectoryFailed", FALSE, "Log directories that have failed: {directories}.",
         "Replace the volume and restart the broker, or set spec.storage.onDirectoryFailure to Drain.",

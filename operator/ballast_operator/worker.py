@@ -18,7 +18,7 @@ from ballast_operator.model.meta import Key
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.05
-BATCH = 500
+TOPICS_PER_CYCLE = 1_000
 RETRY_SECONDS = 2.0
 FIRST_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 30.0
@@ -169,7 +169,7 @@ class Worker:
         self.add(due.topics, due.reassignments, due.cluster)
 
     def _take(self) -> Work:
-        topics = set(list(self._dirty.topics)[:BATCH])
+        topics = set(list(self._dirty.topics)[:TOPICS_PER_CYCLE])
         work = Work(topics, self._dirty.reassignments, self._dirty.cluster)
         self._dirty = Work(self._dirty.topics - topics)
         self.dirty_since = self._clock() if self._dirty else None

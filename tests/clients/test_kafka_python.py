@@ -8,12 +8,22 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from e2e.sockets import forget_sockets
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from tests.clients.running import RunningBroker
 
 PATIENCE_S = 30.0
+# It leaves some of its sockets to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def sockets_are_forgotten() -> Iterator[None]:
+    """Within the test that left them."""
+    yield
+    forget_sockets()
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
-"""kubectl, unchanged, named by BALLAST_KUBECTL: everything that people do with it."""
+"""kubectl, unchanged, built here or named by BALLAST_KUBECTL: everything that people do with it."""
 
 import os
 import subprocess
 
 import pytest
 import yaml
+from e2e.kubernetes.binaries import kubectl as kubectl_program
 from tests.local.conftest import definition, eventually
 
-KUBECTL = os.environ.get("BALLAST_KUBECTL", "")
-pytestmark = [pytest.mark.kubernetes, pytest.mark.skipif(not KUBECTL, reason="BALLAST_KUBECTL names no kubectl")]
+KUBECTL = kubectl_program()
+pytestmark = [pytest.mark.kubernetes, pytest.mark.skipif(not KUBECTL, reason="no kubectl is built, none is named")]
 
 SERVER = """
 apiVersion: apps/v1

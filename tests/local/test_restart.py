@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tests.local.conftest import DEFINITIONS, Api, definition, eventually
 
 from ballast_local.cluster import LocalCluster
-from ballast_local.storage import RESTART_GAP
+from ballast_local.errors import ApiError
+from ballast_local.storage import RESTART_GAP, Storage
 from ballast_local.store import Store
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
@@ -116,6 +118,34 @@ def test_one_process_per_directory(own):
 
     with pytest.raises(RuntimeError, match="another embedded Kubernetes API uses"):
         asyncio.run(second())
+
+
+def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path):
+    """Neither who waited before the write was tried, nor who came while it was."""
+
+    async def fill():
+        told, go = [], threading.Event()
+        storage = Storage(tmp_path / "db", told.append)
+        await storage.open()
+        storage._executor.submit(lambda: storage._connection.execute("PRAGMA max_page_count = 8"))
+        held = storage._executor.submit(go.wait)
+        storage.put(2, "configmaps.", "n", "a", bytes(1 << 20))
+        first = asyncio.create_task(storage.durable(2))
+        while storage._pending:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        second = asyncio.create_task(storage.durable(2))
+        await asyncio.sleep(0)
+        go.set()
+        held.result(10)
+        async with asyncio.timeout(10):
+            for waiting in (first, second, storage.durable(2)):
+                with pytest.raises(ApiError, match=r"cannot write its database .*/db: .*full"):
+                    await waiting
+            await storage.failed.wait()
+        await storage.close()
+        assert told == []
+
+    asyncio.run(fill())
 
 
 def obj(name):

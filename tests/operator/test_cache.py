@@ -67,3 +67,23 @@ def test_an_object_that_cannot_be_read_is_kept_apart_and_does_not_look_deleted()
     assert "partitions" in cache.topics.broken[Key("default", "t")].error
     cache.put_topic(body("t", 3, partitions=2))
     assert cache.topics.broken == {}
+
+
+@pytest.mark.spec("OPR-04")
+def test_what_was_read_before_a_deletion_and_comes_after_it_brings_nothing_back() -> None:
+    cache = Cache()
+    cache.put_topic(body("t", 5))
+    cache.remove_topic(Key("default", "t"), "u")
+    assert cache.put_topic(body("t", 4)) == (None, None)
+    assert cache.topics_of(CLUSTER) == []
+    cache.put_topic(body("t", 6, uid="another"))
+    assert [one.meta.uid for one in cache.topics_of(CLUSTER)] == ["another"]
+
+
+def test_the_deletion_of_a_former_object_leaves_one_that_cannot_be_read() -> None:
+    cache = Cache()
+    cache.put_topic(body("t", 2, partitions="many"))
+    cache.remove_topic(Key("default", "t"), "former")
+    assert cache.topics.broken
+    cache.remove_topic(Key("default", "t"), "u")
+    assert cache.topics.broken == {}

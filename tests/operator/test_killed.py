@@ -128,3 +128,17 @@ def test_of_two_operators_one_acts_and_the_other_takes_over_in_time(world: World
     other.wait()
     world.api("delete", LEASE)
     world.restart_operator()
+
+
+@pytest.mark.spec("OPR-04")
+def test_who_is_told_to_stop_gives_the_lease_back_at_once(world: World) -> None:
+    """Kopf gives 5 s to tasks that do not end with it, and all the while the Lease was held."""
+    world.topic("held", partitions=1)
+    world.until_ready("KafkaTopic", "held")
+    began = time.monotonic()
+    world.end_operator()
+    assert time.monotonic() - began < 4.5
+    assert world.api("get", LEASE)["spec"]["holderIdentity"] == ""
+    world.restart_operator()
+    world.topic("after", partitions=1)
+    world.until_ready("KafkaTopic", "after")

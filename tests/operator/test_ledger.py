@@ -50,3 +50,14 @@ def test_an_object_that_cannot_be_read_is_not_gone() -> None:
     cache.whole = True
     assert cache.topics.broken
     assert cache.gone_topics(["broken", "gone"]) == {"gone"}
+
+
+@pytest.mark.spec("OPR-04")
+def test_an_intention_ages_from_when_it_was_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("ballast_operator.ledger.monotonic", lambda: now[0])
+    held = ledger()
+    held._keep({"first": CREATION})
+    now[0] = 107.0
+    held._keep({"first": CREATION, "second": CREATION})
+    assert (held.age_s("first"), held.age_s("second"), held.age_s("unknown")) == (7.0, 0.0, 0.0)

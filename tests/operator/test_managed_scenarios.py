@@ -283,9 +283,11 @@ def test_a_directory_that_fails_is_shown_and_its_replicas_are_made_elsewhere(wor
     Path(f"{lost}.lost").rename(lost)
     for name in ("precious", "finder"):
         world.delete("KafkaTopic", name)
-    apply(world, **spec)
     world.api("delete", path_of("v1", "pods", "default", "demo-1"))
     world.until("the disk is back", lambda: not failed(), 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+    world.until("should it fail again, it is drained again", lambda: not named(world, "-heal-"))
+    apply(world, **spec)
     world.until_ready("KafkaCluster", "demo", 60)
 
 

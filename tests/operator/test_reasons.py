@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
-from ballast_operator.plan.cluster_status import health
+from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.stored import keep
@@ -27,6 +28,7 @@ from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
+from ballast_operator.worker import Again
 from ballast_planner import Plan
 
 pytestmark = pytest.mark.spec("OPR-02")
@@ -130,10 +132,25 @@ def _fields(seen: Any) -> dict[str, Any]:
 
 def test_the_health_of_a_cluster_has_a_reason() -> None:
     assert health(view(brokers=(0, 1)), expected=3).reason == "Starting"
+    assert health(view(offline=[2]), expected=3).reason == "BrokersOffline"
+    leaving = health(view(brokers=range(4), offline=[3]), expected=3)
+    assert (leaving.reason, leaving.message) == ("Ready", "All 3 brokers are online.")
     failed = view()
     broken = {**failed.directories, DirectoryId(1, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
     found = health(failed.__class__(**{**_fields(failed), "directories": broken}), expected=3)
     assert (found.reason, "/b of broker 1" in found.message) == ("DirectoryFailed", True)
+
+
+async def test_a_cluster_is_not_ready_before_every_broker_has_told_its_directories() -> None:
+    ready = {number: PodFacts(f"demo-{number}", "uid", number, ready=True) for number in range(3)}
+    managed, scene = managed_with(KubeFacts(exists=True, replicas=3, pods=ready))
+    whole = cluster_status(scene.view, scene.cluster.status)
+    told = {where: found for where, found in scene.view.directories.items() if where.broker != 1}
+    seen = replace(scene.view, directories=told, described=frozenset({0, 2}))
+    verdict = managed._health(scene, cluster_status(seen, scene.cluster.status))
+    assert (verdict.reason, verdict.ready, "yet: 1." in verdict.message) == ("DirectoriesUnknown", "False", True)
+    # One that answered before and is silent now is shown as it was, and the cluster stays ready.
+    assert managed._health(scene, cluster_status(seen, whole)).reason == "Ready"
 
 
 class Refusing:
@@ -149,7 +166,7 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=claims)
     managed = ManagedCluster(subject.key, SimpleNamespace(api=None))  # type: ignore[arg-type]
     managed._objects = Refusing()  # type: ignore[assignment]
-    scene = ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None)  # type: ignore[arg-type]
+    scene = ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
     verdict = await managed._claims(scene)
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
@@ -159,7 +176,7 @@ def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedS
     subject = cluster(**spec)
     managed = ManagedCluster(subject.key, SimpleNamespace(api=None, now=lambda: "2026-01-02T04:00:00Z"))  # type: ignore[arg-type]
     managed._kube = kube
-    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None)  # type: ignore[arg-type]
+    return managed, ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("OPR-45")
@@ -201,7 +218,7 @@ def test_an_object_that_cannot_be_read_is_told_so(ballast_world: World) -> None:
         try:
             await until(lambda: runtime.leader.leads)
             runtime.heard("KafkaTopic", body)
-            await until(lambda: all(task.done() for task in runtime._tasks[3:]))
+            await until(lambda: all(task.done() for task in runtime._telling))
             found = await runtime.api.get(world.path("KafkaTopic", "odd", "elsewhere"))
         finally:
             await runtime.stop()

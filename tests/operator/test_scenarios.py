@@ -196,6 +196,33 @@ def test_what_kafka_refuses_is_a_condition_with_its_words(
     world.delete("KafkaTopic", name)
 
 
+@pytest.mark.spec("OPR-20")
+def test_what_is_made_by_hand_after_kafka_refused_it_is_not_ours(world: World) -> None:
+    world.topic("by-hand", partitions=1, replicas=9, deletionPolicy="Delete")
+    world.until_reason("KafkaTopic", "by-hand", "InvalidReplicationFactor")
+    made = world.run(create_topics(world.kafka, [CreateTopic("by-hand", 1, 1, (), {})]))
+    assert made["by-hand"].ok
+    world.until_reason("KafkaTopic", "by-hand", "TopicExists")
+    world.delete("KafkaTopic", "by-hand")
+    world.until_gone("KafkaTopic", "by-hand")
+    assert "by-hand" in world.view().topics
+
+
+@pytest.mark.spec("OPR-02", "OPR-33")
+def test_a_change_after_the_end_is_seen_by_who_waits_for_a_condition(world: World) -> None:
+    world.topic("at-rest", partitions=1, replicas=1)
+    world.until_ready("KafkaTopic", "at-rest")
+    world.reassign("at-rest", replicationFactor=[{"topic": "at-rest", "replicas": 1}])
+    world.until_phase("at-rest", "Succeeded")
+    changed = world.patch("Reassignment", "at-rest", {"spec": {"throttle": {"intraBroker": "1Mi"}}})
+
+    def seen() -> bool:
+        conditions = (world.get("Reassignment", "at-rest") or {})["status"]["conditions"]
+        return {one["observedGeneration"] for one in conditions} == {changed["metadata"]["generation"]}
+
+    world.until("the conditions are about the present spec", seen)
+
+
 @pytest.mark.spec("OPR-25")
 def test_a_cluster_that_does_not_exist_is_said_and_holds_no_deletion(world: World) -> None:
     world.apply("KafkaTopic", "lost", {"clusterRef": {"name": "nowhere"}, "deletionPolicy": "Delete"})

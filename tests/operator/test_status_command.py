@@ -75,6 +75,8 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
     monkeypatch.setattr(status, "_look", look)
     monkeypatch.setattr(status, "WATCH_SECONDS", 0.0)
     assert main(["status", "--watch", "--bootstrap", "127.0.0.1:1"]) == 130
-    assert capsys.readouterr().out.count("127.0.0.1:1 does not answer: refused") == 2
+    shown = capsys.readouterr().out
+    assert shown.count("127.0.0.1:1 does not answer: refused") == 2
+    assert "\x1b" not in shown, "nobody clears a screen that is not there"
     looks.clear()
     assert main(["status", "--bootstrap", "127.0.0.1:1"]) not in (0, 130)

@@ -7,7 +7,7 @@ import pytest
 
 from ballast_operator import worker as worker_module
 from ballast_operator.model.meta import Key
-from ballast_operator.worker import BATCH, Again, Timers, Work, Worker
+from ballast_operator.worker import TOPICS_PER_CYCLE, Again, Timers, Work, Worker
 
 CLUSTER = Key("default", "demo")
 
@@ -51,12 +51,12 @@ def test_a_thousand_events_are_a_few_batches() -> None:
         recorder = Recorder()
         worker = Worker(CLUSTER, recorder, lambda: True, asyncio.get_running_loop().time)
         for _ in range(3):
-            worker.add(topics=keys(1000))
+            worker.add(topics=keys(1500))
         await cycles(recorder, worker, 2)
         return recorder.seen
 
     seen = asyncio.run(scenario())
-    assert [len(work.topics) for work in seen] == [BATCH, 1000 - BATCH]
+    assert [len(work.topics) for work in seen] == [TOPICS_PER_CYCLE, 1500 - TOPICS_PER_CYCLE]
 
 
 @pytest.mark.spec("OPR-04")

@@ -101,6 +101,13 @@ class World:
     def operator_log(self) -> str:
         return (self.data / "operator.log").read_text()
 
+    def end_operator(self) -> None:
+        """As Kubernetes ends a pod."""
+        process = self._stack._operator
+        assert process is not None
+        process.terminate()
+        self.run(process.wait())
+
     def kill_operator(self, keep_lease: bool = False) -> None:
         """kill -9. The Lease that it leaves behind is taken away, unless the ten seconds of it are what is tested."""
         process = self._stack._operator

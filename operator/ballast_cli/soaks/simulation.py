@@ -17,6 +17,7 @@ SCHEDULES_PER_LINE = 50
 
 def play(first: int, times: int) -> int:
     """Every seed of the range; the exit code is 1 where one failed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers must not outlive it
     began = time.monotonic()
     spawn = multiprocessing.get_context("spawn")
     failed: list[int] = []

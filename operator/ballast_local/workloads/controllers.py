@@ -62,11 +62,11 @@ class Workloads:
         await self._node.start()
         self._house = asyncio.create_task(keep_house(self._housekeeping, self._pods))
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float) -> None:
         self._closing.set()
         if self._house is not None:
             self._house.cancel()
             await asyncio.gather(self._house, return_exceptions=True)
         for controller in self._controllers:
             await controller.stop()
-        await self._node.stop()
+        await self._node.stop(grace_seconds)

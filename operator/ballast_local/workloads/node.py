@@ -43,12 +43,13 @@ class Node:
                 self._client.set_status("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], _lost(pod))
             self._consider(self._client.get("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"]) or pod)
 
-    async def stop(self) -> None:
-        """As when a node shuts down: pods end with their grace, and stay stored to run again."""
+    async def stop(self, grace_seconds: float) -> None:
+        """As when a node shuts down: pods end with their grace but no more than this, and stay stored to run again."""
         self._closing = True
         runners = list(self._runners.values())
         if runners:
-            stops = [asyncio.create_task(runner.stop(self._grace(runner.pod))) for runner in runners]
+            graces = [min(self._grace(runner.pod), grace_seconds) for runner in runners]
+            stops = [asyncio.create_task(one.stop(grace)) for one, grace in zip(runners, graces, strict=True)]
             _, late = await asyncio.wait(stops, timeout=STOP_SECONDS)
             for runner in runners if late else []:
                 runner.kill()

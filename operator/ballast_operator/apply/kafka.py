@@ -46,10 +46,13 @@ def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
 
 
 async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
-    outcomes: dict[str, Outcome] = {}
-    for chunk in _by_partitions(actions):
-        outcomes |= await _create_topics(kafka, chunk)
-    return outcomes
+    requests = [_create_request(chunk) for chunk in _by_partitions(actions)]
+    responses = await kafka.send_all_to_controller(requests, lambda r: [t.error_code for t in r.topics])
+    return {
+        topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))
+        for response in responses
+        for topic in response.topics
+    }
 
 
 def _by_partitions(actions: Sequence[CreateTopic]) -> list[list[CreateTopic]]:
@@ -66,7 +69,7 @@ def _by_partitions(actions: Sequence[CreateTopic]) -> list[list[CreateTopic]]:
     return chunks
 
 
-async def _create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
+def _create_request(actions: Sequence[CreateTopic]) -> Any:
     row = CreateTopicsRequest.CreatableTopic
     topics = [
         row(
@@ -81,12 +84,7 @@ async def _create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic])
         )
         for action in actions
     ]
-    request = CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
-    response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.topics])
-    return {
-        topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))
-        for topic in response.topics
-    }
+    return CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
 
 
 async def create_partitions(kafka: KafkaConnection, actions: Sequence[ExpandTopic]) -> dict[str, Outcome]:

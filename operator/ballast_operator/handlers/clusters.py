@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
 # Reasons that are no cause for concern.
-IN_COURSE = frozenset({"Ready", "Starting", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"})
+IN_COURSE = frozenset(
+    {"Ready", "Starting", "DirectoriesUnknown", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"}
+)
 
 
 class WrongClusterError(KafkaUnavailableError):

@@ -51,6 +51,7 @@ class Scene:
     kube: KubeFacts
     view: KafkaView
     kafka: KafkaConnection
+    again: Again
 
 
 class ManagedCluster:
@@ -113,17 +114,18 @@ class ManagedCluster:
         """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
         assert self._identity is not None
         view = replace(view, ongoing=await observe_ongoing(kafka))
-        scene = Scene(cluster, self._identity, self._kube, view, kafka)
+        scene = Scene(cluster, self._identity, self._kube, view, kafka, again)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
         drains: list[Drain] = []
+        # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
+        exposed = await self._cordon(scene)
         said = [
-            await self._scale_down(scene, drains),
-            await self._remove_volumes(scene, drains),
+            await self._scale_down(scene, drains, exposed),
+            await self._remove_volumes(scene, drains, exposed),
             await self._roll(scene),
         ]
-        await self._cordon(scene)
         await self._propose(scene)
         await self._heal_directories(scene)
         await self._unregister(scene)
@@ -133,16 +135,20 @@ class ManagedCluster:
         verdict = next((one for one in (self._lost(), *said, grown, self._racks(scene)) if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
-        return verdict or self._health(scene), status
+        return verdict or self._health(scene, status), status
 
-    def _health(self, scene: Scene) -> Verdict:
+    def _health(self, scene: Scene, status: ClusterStatus) -> Verdict:
         wanted = scene.cluster.spec.brokers
         troubled = self.explain(scene.cluster)
         # A broker that went down a moment ago still counts as online in Kafka; its pod tells sooner.
         ready = sum(pod.ready for ordinal, pod in scene.kube.pods.items() if ordinal < wanted)
         if troubled is None and ready < wanted:
             return CLUSTER["Starting"].says(online=ready, brokers=wanted)
-        return troubled or health(scene.view, wanted)
+        verdict = troubled or health(scene.view, wanted)
+        silent = [broker.id for broker in status.brokers if not broker.directories]
+        if verdict.reason == "Ready" and silent:
+            return CLUSTER["DirectoriesUnknown"].says(ids=_ids(silent))
+        return verdict
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube
@@ -160,7 +166,7 @@ class ManagedCluster:
 
     # Fewer brokers.
 
-    async def _scale_down(self, scene: Scene, drains: list[Drain]) -> Verdict | None:
+    async def _scale_down(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
         excess = plan.excess_brokers(scene.cluster, scene.kube)
         name = f"{scene.cluster.meta.name[:150]}-drain-brokers"
         if not excess:
@@ -171,7 +177,7 @@ class ManagedCluster:
             least = max(scene.identity.voters) + 1
             return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
         left = plan.replicas_on(scene.view, excess)
-        if left == 0 and self._drained(name):
+        if left == 0 and exposed.isdisjoint(excess) and self._drained(name):
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
@@ -201,7 +207,7 @@ class ManagedCluster:
 
     # Fewer volumes.
 
-    async def _remove_volumes(self, scene: Scene, drains: list[Drain]) -> Verdict | None:
+    async def _remove_volumes(self, scene: Scene, drains: list[Drain], exposed: frozenset[int]) -> Verdict | None:
         leaving = plan.leaving_volumes(scene.cluster, scene.kube)
         name = f"{scene.cluster.meta.name[:150]}-drain-volumes"
         if not leaving:
@@ -216,7 +222,7 @@ class ManagedCluster:
         shown = ", ".join(leaving)
         if left is None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
-        if left == 0 and self._drained(name):
+        if left == 0 and exposed.isdisjoint(brokers) and self._drained(name):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
             await self._objects.apply_layout(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
@@ -234,7 +240,7 @@ class ManagedCluster:
         """See to it that a Reassignment empties what has to go; the words of why it does not."""
         current = self._own(prefix)
         if current is None:
-            await self._create(scene.cluster, _unique(prefix, mode), mode)
+            await self._create(scene, _unique(prefix, mode), mode)
             return None
         if current.meta.deleting:
             return None
@@ -269,13 +275,14 @@ class ManagedCluster:
         found.sort(key=lambda one: (one.status.phase not in ENDS, one.meta.age_order))
         return found[-1] if found else None
 
-    async def _create(
-        self, cluster: KafkaCluster, name: str, mode: Mapping[str, Any], approval: str = "Automatic"
-    ) -> None:
+    async def _create(self, scene: Scene, name: str, mode: Mapping[str, Any], approval: str = "Automatic") -> None:
+        cluster = scene.cluster
         spec: dict[str, Any] = {"clusterRef": {"name": cluster.meta.name}, "approval": approval, **mode}
         if cluster.spec.rebalance is not None and cluster.spec.rebalance.throttle is not None:
             spec["throttle"] = write(cluster.spec.rebalance.throttle)
         await self._shared.writer.create_reassignment(cluster, name, spec, cluster.meta.name)
+        # It is known already, so its event will tell nothing new.
+        scene.again.reassignments_within(0.0)
 
     # More brokers.
 
@@ -295,7 +302,7 @@ class ManagedCluster:
             approval = "Automatic" if policy is OnScaleUp.AUTOMATIC else "Required"
             mode = {"addBrokers": added}
             prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
-            await self._create(scene.cluster, _unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
+            await self._create(scene, _unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
         layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
         await self._objects.apply_layout(layout, scene.kube)
 
@@ -308,22 +315,28 @@ class ManagedCluster:
         failed = failed_directories(scene.view)
         prefix = f"{scene.cluster.meta.name[:150]}-heal"
         current = self._own(prefix)
+        known = all(one.online and one.id in scene.view.described for one in scene.view.brokers.values())
+        ended = current is not None and current.status.phase in ENDS and not current.meta.deleting
+        if current is not None and ended and known and not failed:
+            # The directory is well again. Should it fail once more, another one of this name has to be made.
+            await self._shared.writer.delete_reassignment(current)
         if failed and (current is None or current.status.phase in ENDS):
             mode = {"drainDirectories": [{"broker": d.broker, "directory": d.path} for d in failed]}
             name = _unique(prefix, mode)
             if current is None or current.meta.name != name:
-                await self._create(scene.cluster, name, mode)
+                await self._create(scene, name, mode)
 
     # Cordons.
 
-    async def _cordon(self, scene: Scene) -> None:
-        """What is being drained takes no new replicas; what is not being drained does."""
+    async def _cordon(self, scene: Scene) -> frozenset[int]:
+        """What is being drained takes no new replicas; what is not does. The brokers where that was otherwise."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
         excess = set(plan.excess_brokers(scene.cluster, scene.kube))
         leaving = plan.directories_of(
             scene.cluster, scene.view, plan.leaving_volumes(scene.cluster, scene.kube), online
         )
+        unread = set(online) - configs.keys()
         changes = []
         for broker, found in configs.items():
             wanted = "*" if broker in excess else _paths(broker, leaving)
@@ -332,6 +345,7 @@ class ManagedCluster:
         for (_, name), outcome in (await kafka_actions.alter_configs(scene.kafka, changes)).items():
             if not outcome.ok:
                 log.warning("cluster %s: broker %s could not be cordoned: %s", self._key, name, outcome.message)
+        return frozenset({int(change.name) for change in changes} | unread)
 
     # Restarts.
 
@@ -385,7 +399,7 @@ class ManagedCluster:
             refusal = await self._objects.grow_claim(scene.cluster, claim, size) or refusal
         storage = scene.cluster.spec.storage
         if storage is not None and storage.delete_claim:
-            for unused in plan.unused_claims(layout, scene.kube):
+            for unused in plan.claims_to_delete(layout, scene.kube, scene.view):
                 await self._objects.delete_claim(scene.cluster, unused.name, unused.uid)
         return CLUSTER["VolumeTooSmall"].says(error=refusal) if refusal else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,10 @@ class Plans:
 
     def forget(self, reassignment: Reassignment) -> None:
         self._known.pop(reassignment.meta.uid, None)
+
+    def forget_others(self, uids: Iterable[str]) -> None:
+        """Keep the plans of these only: one that was deleted before it started leaves no other trace."""
+        self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
 
     async def load(self, cases: Sequence[Case]) -> None:
         """From memory, else from the ConfigMaps that the status names."""

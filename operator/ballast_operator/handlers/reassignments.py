@@ -104,6 +104,7 @@ class ReassignmentHandler:
 
     async def handle(self, kafka: KafkaConnection, again: Again) -> None:
         """One look at all Reassignments of the cluster."""
+        self._plans.forget_others(one.meta.uid for one in self._shared.cache.reassignments_of(self._cluster))
         cases = []
         for reassignment in self._shared.cache.reassignments_of(self._cluster):
             if await self._at_rest(reassignment, again):
@@ -128,7 +129,10 @@ class ReassignmentHandler:
             return True
         if status.phase in ENDS:
             if status.observed_generation != reassignment.meta.generation:
-                current = replace(status, observed_generation=reassignment.meta.generation)
+                generation = reassignment.meta.generation
+                # Who waits for a condition goes by the generation that it names.
+                said = tuple(replace(one, observed_generation=generation) for one in status.conditions)
+                current = replace(status, observed_generation=generation, conditions=said)
                 await self._shared.writer.write_status(reassignment, current)
             await self._expire(reassignment, again)
         self._plans.forget(reassignment)

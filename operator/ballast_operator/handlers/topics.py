@@ -2,6 +2,7 @@
 
 Each round observes the batch, plans every topic from that one snapshot, and carries the actions out together; a topic
 leaves the rounds when its plan holds no more actions. What is about to be created is in the ledger before it happens.
+Kafka works on the next batch while Kubernetes still takes the statuses of the one before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from ballast_operator.apply import kafka as kafka_actions
@@ -21,7 +23,6 @@ from ballast_operator.cache import Cache, claim_order
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
-from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Phase
@@ -33,6 +34,7 @@ from ballast_operator.plan.topics import (
     TopicPlan,
     Unreachable,
     plan_topic,
+    refused,
     topic_error,
     wanted_config_keys,
 )
@@ -41,9 +43,12 @@ from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
 
+BATCH = 250
 MAX_ROUNDS = 5
 MAX_POLLS = 30
 POLL_SECONDS = 0.1
+# Fewer than the API is asked at the same time: what the next batch needs does not wait behind all of these.
+STATUSES_AT_ONCE = 8
 # Errors that only say that another controller or broker has to learn something first, or did it already.
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
 ACTIVE = frozenset({Phase.RUNNING, Phase.PAUSED, Phase.VERIFYING})
@@ -80,23 +85,37 @@ class TopicHandler:
         blocked: Verdict | None = None,
     ) -> None:
         """Look at these topics; `again` learns which to look at again soon. Without Kafka only statuses change."""
-        topics = {key: topic for key in keys if (topic := self._cache.topics.get(key)) is not None}
-        batch = Batch(topics)
+        waiting = iter([(key, topic) for key in keys if (topic := self._cache.topics.get(key)) is not None])
+        writing: asyncio.Task[None] | None = None
         try:
-            if kafka is None or ledger is None:
-                self._plan_without_kafka(batch, blocked)
-            else:
-                await self._rounds(batch, kafka, ledger)
+            while topics := dict(islice(waiting, BATCH)):
+                batch = Batch(topics)
+                try:
+                    if kafka is None or ledger is None:
+                        self._plan_without_kafka(batch, blocked)
+                    else:
+                        await self._rounds(batch, kafka, ledger)
+                finally:
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.create_task(self._conclude(batch, now, again), name="topic statuses")
         finally:
+            if writing is not None:
+                await writing
+
+    async def _conclude(self, batch: Batch, now: str, again: Again) -> None:
+        try:
             await self._write(batch, now)
+        finally:
             again.topics |= batch.retry
             if batch.created_reassignments:
                 again.reassignments_within(0.0)
 
     def _plan_without_kafka(self, batch: Batch, blocked: Verdict | None) -> None:
-        cluster = self._cache.clusters.get(self._cluster)
+        clusters = self._cache.clusters
+        found = clusters.get(self._cluster) is not None or self._cluster in clusters.broken
         for key, topic in batch.topics.items():
-            facts = TopicFacts(cluster_found=cluster is not None, unreachable=Unreachable("", ""))
+            facts = TopicFacts(cluster_found=found, unreachable=Unreachable("", ""))
             plan = plan_topic(topic, replace(facts, **self._claims(topic)))
             if blocked is not None and plan.verdict.reason == "ClusterUnreachable":
                 plan = replace(plan, verdict=blocked)
@@ -107,8 +126,12 @@ class TopicHandler:
         for _ in range(MAX_ROUNDS):
             intents = await ledger.load()
             facts = await self._observe(pending, batch.fresh, kafka, intents)
-            plans = {key: plan_topic(topic, facts[key]) for key, topic in pending.items()}
+            plans = {
+                key: plan_topic(topic, replace(facts[key], creation_may_come=_is_young(ledger, topic)))
+                for key, topic in pending.items()
+            }
             batch.plans.update(plans)
+            batch.retry |= {key for key, plan in plans.items() if plan.look_again}
             acting = {key: plan for key, plan in plans.items() if _acts(plan)}
             if not acting:
                 return
@@ -208,6 +231,8 @@ class TopicHandler:
         if intents:
             await ledger.record(intents, self._cache)
         outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
+        never_made = [key for key, plan in plans.items() if plan.create and refused(outcomes.get(key, Outcome()).error)]
+        await ledger.withdraw({batch.topics[key].meta.uid for key in never_made})
         await self._reassignments(batch, plans)
         done = set()
         for key, plan in plans.items():
@@ -263,9 +288,13 @@ class TopicHandler:
     # What is written.
 
     async def _write(self, batch: Batch, now: str) -> None:
-        results = await asyncio.gather(
-            *(self._write_one(key, plan, now) for key, plan in batch.plans.items()), return_exceptions=True
-        )
+        turn = asyncio.Semaphore(STATUSES_AT_ONCE)
+
+        async def write(key: Key, plan: TopicPlan) -> bool:
+            async with turn:
+                return await self._write_one(key, plan, now)
+
+        results = await asyncio.gather(*(write(*each) for each in batch.plans.items()), return_exceptions=True)
         for key, result in zip(batch.plans, results, strict=True):
             if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
                 where = about("KafkaTopic", key)
@@ -305,10 +334,15 @@ def _acts(plan: TopicPlan) -> bool:
     )
 
 
+def _is_young(ledger: Ledger, topic: KafkaTopic) -> bool:
+    """An operator that was killed may have asked for the topic; brokers carry out what reached them for so long."""
+    return ledger.age_s(topic.meta.uid) < kafka_actions.TIMEOUT_MS / 1000
+
+
 def _led(view: TopicView | None) -> bool:
     return view is not None and all(part.leader >= 0 for part in view.partitions.values())
 
 
-def unreachable_verdict(cluster: KafkaCluster, since: str, error: str) -> Verdict:
+def unreachable_verdict(cluster: str, since: str, error: str) -> Verdict:
     text = error if error.endswith(".") else error + "."
-    return SHARED["ClusterUnreachable"].says(cluster=cluster.meta.name, since=since, error=text)
+    return SHARED["ClusterUnreachable"].says(cluster=cluster, since=since, error=text)

@@ -74,9 +74,10 @@ def failed_directories(view: KafkaView) -> list[DirectoryId]:
 
 def health(view: KafkaView, expected: int | None = None) -> Verdict:
     """What Kafka itself says about the cluster's health; `expected` is the number of brokers wanted, if it is known."""
-    offline = [broker.id for broker in view.brokers.values() if not broker.online]
-    online = len(view.brokers) - len(offline)
-    if expected is not None and len(view.brokers) < expected:
+    wanted = [broker for broker in view.brokers.values() if expected is None or broker.id < expected]
+    offline = [broker.id for broker in wanted if not broker.online]
+    online = len(wanted) - len(offline)
+    if expected is not None and len(wanted) < expected:
         return CLUSTER["Starting"].says(online=online, brokers=expected)
     if offline:
         return CLUSTER["BrokersOffline"].says(ids=", ".join(map(str, sorted(offline))))

@@ -6,6 +6,7 @@ true any more, and ends only when nothing moves and its throttles have been put 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -64,7 +65,7 @@ def goal_of(reassignment: Reassignment) -> Goal:
     spec, status = reassignment.spec, reassignment.status
     if status.phase is Phase.ROLLED_BACK:
         return Goal.REST
-    if spec.rollback and status.started_at is not None:
+    if spec.rollback and status.started_at is not None and not _failed_for_good(reassignment):
         return Goal.BACK
     ended = status.phase in ENDS or _stale_for_good(reassignment)
     if reassignment.meta.deleting and not ended:
@@ -81,6 +82,12 @@ def _stale_for_good(reassignment: Reassignment) -> bool:
     status = reassignment.status
     current = status.observed_generation == reassignment.meta.generation
     return status.phase is Phase.STALE and status.started_at is not None and current
+
+
+def _failed_for_good(reassignment: Reassignment) -> bool:
+    """What cannot be put back is not tried for ever: a deletion would wait for it as long."""
+    status = reassignment.status
+    return status.phase is Phase.FAILED and status.observed_generation == reassignment.meta.generation
 
 
 def next_step(scene: Scene) -> Step:
@@ -227,8 +234,16 @@ def _expired(scene: Scene, states: Sequence[MoveState]) -> Verdict:
 
 
 def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
-    left = [f"{row.topic}-{row.partition} on broker {row.broker} ({row.reason})" for row in scene.plan.unplaced]
-    return REASSIGNMENT["Incomplete"].says(done=len(states), left=len(left), rows="; ".join(left[:SHOWN_ROWS]))
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for row in scene.plan.unplaced:
+        by_reason[row.reason].append(f"{row.topic}-{row.partition} on broker {row.broker}")
+    rows = "; ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
+    return REASSIGNMENT["Incomplete"].says(done=len(states), left=len(scene.plan.unplaced), rows=rows)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_ROWS} more" if len(names) > SHOWN_ROWS else ""
+    return ", ".join(names[:SHOWN_ROWS]) + more
 
 
 def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
@@ -239,11 +254,7 @@ def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
 
 
 def _rows(states: Sequence[MoveState]) -> str:
-    shown = [
-        f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states[:SHOWN_ROWS]
-    ]
-    more = f" and {len(states) - SHOWN_ROWS} more" if len(states) > SHOWN_ROWS else ""
-    return ", ".join(shown) + more
+    return _some([f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states])
 
 
 def claimed_partitions(plan: StoredPlan) -> Mapping[TopicPartition, None]:

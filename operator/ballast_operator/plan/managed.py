@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
-from ballast_operator.model.kafka import DirectoryId, KafkaView
+from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId
 from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
@@ -103,11 +103,21 @@ def directories_of(
 
 
 def replicas_in(view: KafkaView, directories: Collection[DirectoryId], brokers: Collection[int]) -> int | None:
-    """How many logs lie in these directories or are moving there; None unless all these brokers told."""
-    if not set(brokers) <= view.described:
-        return None
+    """How many logs lie in these directories or are moving there; None unless all these brokers told.
+
+    What a broker holds and does not describe lies, for all that is known, in a directory of it that failed.
+    """
     chosen = set(directories)
-    return sum(
+    failed = {d.broker for d in chosen if d in view.directories and not view.directories[d].online}
+    if not set(brokers) <= view.described or (failed and view.topic_errors):
+        return None
+    hidden = sum(
+        ReplicaId(name, index, broker) not in view.logs
+        for name, topic in view.topics.items()
+        for index, part in topic.partitions.items()
+        for broker in failed.intersection(part.replicas)
+    )
+    return hidden + sum(
         DirectoryId(replica.broker, path) in chosen
         for replica, log in view.logs.items()
         for path in (log.path, log.future_path)
@@ -261,6 +271,16 @@ def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
         claim
         for claim in kube.claims
         if claim.name not in in_use and not claim.deleting and (claim.pod not in pods or claim.volume not in volumes)
+    ]
+
+
+def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
+    """Unused claims, but for those of a broker that has replicas, whatever became of its pod."""
+    ordinals = {claim.name: int(claim.pod.rpartition("-")[2]) for claim in kube.claims}
+    return [
+        claim
+        for claim in unused_claims(layout, kube)
+        if ordinals[claim.name] < layout.brokers or replicas_on(view, [ordinals[claim.name]]) == 0
     ]
 
 

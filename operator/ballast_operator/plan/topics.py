@@ -56,6 +56,7 @@ class TopicFacts:
     rival: KafkaTopic | None = None
     others: bool = False
     intent: Intent | None = None
+    creation_may_come: bool = False  # somebody asked for it a moment ago: that it is missing says nothing yet
     reassignment: Reassignment | None = None
     moved_by: str | None = None
     throttle: Throttle | None = None
@@ -76,6 +77,7 @@ class TopicPlan:
     add_finalizer: bool = False
     remove_finalizer: bool = False
     intent: Intent | None = None
+    look_again: bool = False
 
     @property
     def acts_on_kafka(self) -> bool:
@@ -305,7 +307,8 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
     if waits is not None:
         return TopicPlan(waits, status)
     if facts.view is None:
-        return gone
+        may_come = facts.creation_may_come and topic.status.topic_id is None
+        return TopicPlan(TOPIC["Deleting"].says(), status, look_again=True) if may_come else gone
     ours = topic.status.topic_id
     if ours is not None and ours != facts.view.id:
         return gone
@@ -323,6 +326,11 @@ _ERRORS: Mapping[str, str] = {
     "TOPIC_AUTHORIZATION_FAILED": "NotAuthorized",
     "CLUSTER_AUTHORIZATION_FAILED": "NotAuthorized",
 }
+
+
+def refused(error: str | None) -> bool:
+    """Whether Kafka has looked at it and said no, so that nothing was done and nothing will be."""
+    return error in _ERRORS
 
 
 def topic_error(error: str, message: str) -> Verdict:

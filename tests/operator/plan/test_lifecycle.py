@@ -167,6 +167,25 @@ def test_replicas_that_found_no_place_are_not_called_a_success() -> None:
     found = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, plan)
     assert (found.phase, found.verdict.reason) == (Phase.FAILED, "Incomplete")
     assert "orders-7 on broker 1 (no room)" in found.verdict.message
+    many = tuple(Unplaced("orders", number, 1, "no room " * 20) for number in range(50))
+    plan = keep(Plan((MOVE,), unplaced=many))
+    message = step(reassignment(drainBrokers=[1], status=STARTED), AT_TARGET, plan).verdict.message
+    assert "50 replicas found no place" in message
+    assert "and 40 more" in message
+    assert message.endswith("then create another Reassignment."), "what to do is told however many they are"
+
+
+@pytest.mark.spec("OPR-33")
+def test_a_rollback_that_failed_is_not_tried_for_ever_and_holds_no_deletion() -> None:
+    failed = {**STARTED, "phase": "Failed", "observedGeneration": 1}
+    assert goal_of(reassignment(partitions=ROWS, rollback=True, status=failed)) is Goal.REST
+    going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/operator"]}
+    asked = reassignment(partitions=ROWS, rollback=True, status=failed, meta={**going, "generation": 2})
+    assert goal_of(asked) is Goal.BACK, "what is asked for after a failure is tried once"
+    assert step(asked, ELSEWHERE).phase is Phase.FAILED
+    told = {**failed, "observedGeneration": 2}
+    again = reassignment(partitions=ROWS, rollback=True, status=told, meta={**going, "generation": 2})
+    assert goal_of(again) is Goal.REST
 
 
 @pytest.mark.spec("OPR-36")

@@ -6,7 +6,7 @@ import pytest
 from making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import Volume
-from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView, OngoingView
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, with_racks
 from ballast_operator.resources.layout import Identity, Layout
@@ -79,6 +79,17 @@ def test_what_a_directory_holds_is_known_only_when_all_brokers_told() -> None:
     both = [DirectoryId(0, "/b"), DirectoryId(1, "/b")]
     assert managed.replicas_in(held, both, [0, 1, 2]) == 2
     assert managed.replicas_in(view(offline=[2]), both, [0, 1, 2]) is None
+
+
+@pytest.mark.spec("OPR-08")
+@pytest.mark.spec("OPR-43")
+def test_a_directory_that_failed_is_not_empty_because_nothing_can_be_read_there() -> None:
+    held = view({"orders": topic_view((0, 1), (1, 0))}, {("orders", n, 1): LogView("/a", 1) for n in range(2)})
+    dead = {**held.directories, DirectoryId(0, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
+    failed = replace(held, directories=dead)
+    assert managed.replicas_in(failed, [DirectoryId(0, "/b")], [0, 1, 2]) == 2
+    assert managed.replicas_in(failed, [DirectoryId(1, "/b")], [0, 1, 2]) == 0
+    assert managed.replicas_in(replace(failed, topic_errors={"x": "E"}), [DirectoryId(0, "/b")], [0, 1, 2]) is None
 
 
 @pytest.mark.spec("OPR-43")
@@ -189,6 +200,9 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-4", "c-demo-0"]
     in_use = kube(claims=rows, pods={0: PodFacts("demo-0", "u", 0, claims={"c": "c-demo-0"})})
     assert [claim.name for claim in managed.unused_claims(layout, in_use)] == ["a-demo-4"]
+    holds = view({"orders": topic_view((0, 4))}, brokers=range(5), offline=[4])
+    assert [claim.name for claim in managed.claims_to_delete(layout, facts, holds)] == ["c-demo-0"]
+    assert [claim.name for claim in managed.claims_to_delete(layout, facts, view())] == ["a-demo-4", "c-demo-0"]
 
 
 # Racks.

@@ -67,6 +67,19 @@ def test_a_topic_that_we_created_before_we_could_say_so_is_ours() -> None:
     assert plan_topic(topic(partitions=3), other_name).verdict.reason == "TopicExists"
 
 
+@pytest.mark.spec("OPR-04", "OPR-08")
+def test_a_creation_that_may_still_come_holds_the_deletion() -> None:
+    asked = replace(MISSING, intent=Intent("orders", create=True), creation_may_come=True)
+    going = topic(meta=GONE, deletionPolicy="Delete")
+    held = plan_topic(going, asked)
+    assert (held.remove_finalizer, held.delete_id, held.look_again) == (False, None, True)
+    assert plan_topic(going, replace(asked, creation_may_come=False)).remove_finalizer
+    known = topic(status=OURS, meta=GONE, deletionPolicy="Delete")
+    assert plan_topic(known, asked).remove_finalizer, "it was there, and somebody has deleted it"
+    came = replace(THREE, intent=Intent("orders", create=True), creation_may_come=True)
+    assert plan_topic(going, came).delete_id == TOPIC_ID
+
+
 @pytest.mark.spec("OPR-08")
 def test_a_topic_made_anew_by_somebody_else_is_not_ours() -> None:
     replaced = plan_topic(topic(partitions=6, status={"topicId": "11111111-ab5f-4d0a-a08b-0d2ab0ee0a11"}), THREE)

@@ -1,0 +1,36 @@
+"""What several commands read from their arguments in the same way; argparse tells what is wrong with one."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+
+ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
+
+
+def addresses(text: str) -> str:
+    """HOST:PORT, or several separated by commas."""
+    for one in text.split(","):
+        found = ADDRESSES.fullmatch(one)
+        if found is None or not 0 < int(found[2]) < 65536:
+            raise ArgumentTypeError(f"{one!r} is no address of a broker such as localhost:9092")
+    return text
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 65536:
+        raise ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535, and 0 is any")
+    return int(text)
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
+
+
+def identifiers(text: str) -> list[int]:
+    """Numbers of brokers, separated by commas."""
+    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", text):
+        raise ArgumentTypeError(f"{text!r} is no list of broker ids such as 0,1,2")
+    return [int(one) for one in text.split(",")]

@@ -1,0 +1,61 @@
+"""The commands' own Kubernetes client and servers that die, or cannot answer just now."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ballast_cli import CommandError
+from ballast_cli.kube_api import KubeApi, Refused
+
+
+@contextmanager
+def server_that_says(answer: bytes, folder: Path) -> Iterator[KubeApi]:
+    """It answers one request with exactly that, and is gone; clients ask it to close the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        config = {
+            "clusters": [{"name": "one", "cluster": {"server": f"http://127.0.0.1:{listening.getsockname()[1]}"}}],
+            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+            "users": [{"name": "one", "user": {"token": "t"}}],
+            "current-context": "one",
+        }
+        (folder / "kubeconfig").write_text(json.dumps(config))
+        yield KubeApi(str(folder / "kubeconfig"))
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{",
+    ],
+)
+def test_a_server_that_dies_before_or_within_its_answer_cannot_be_reached(answer, tmp_path):
+    with server_that_says(answer, tmp_path) as api, pytest.raises(CommandError, match="cannot reach") as raised:
+        api.call("GET", "/version")
+    assert not isinstance(raised.value, Refused)
+
+
+@pytest.mark.parametrize(("code", "passing"), [(403, False), (404, False), (409, False), (429, True), (503, True)])
+def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(code, passing, tmp_path):
+    answer = f"HTTP/1.1 {code} No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    with server_that_says(answer, tmp_path) as api, pytest.raises(Refused) as raised:
+        api.call("GET", "/version")
+    assert raised.value.passing is passing

@@ -1,0 +1,156 @@
+"""What a person sees where something is not as it should be: a sentence and an exit code, nothing left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ballast_cli.__main__ import main
+from ballast_cli.up import ROOT
+
+PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
+WORDY = (
+    "import sys, ballast_cli.status as s; from ballast_cli.__main__ import main; "
+    "s.run = lambda _: print({}) or 0; sys.exit(main(['status']))"
+)
+
+
+@contextlib.contextmanager
+def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": PATHS, **environment},
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
+    assert process.stdout is not None
+    found = b""
+    while text not in found:
+        line = process.stdout.readline()
+        assert line, found
+        found += line
+
+
+def test_who_reads_may_stop_reading() -> None:
+    with running("-c", WORDY.format("'x' * (1 << 20)")) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
+        process.stdout = None
+
+
+def test_a_terminal_without_bars_gets_question_marks() -> None:
+    with running("-c", WORDY.format("'\\u2588\\u00b7'"), PYTHONIOENCODING="ascii") as process:
+        assert process.communicate(timeout=60) == (b"??\n", b"")
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["status", "--bootstrap", "nohost"], "'nohost' is no address"),
+        (["status", "--bootstrap", "a:1:2"], "'a:1:2' is no address"),
+        (["status", "--bootstrap", "a:9092,b:99999"], "'b:99999' is no address"),
+        (["status", "--bootstrap", ""], "'' is no address"),
+        (["reassign", "generate", "--bootstrap", "a:"], "'a:' is no address"),
+        (["reassign", "generate", "--bootstrap", "a:1", "--brokers", "0,x"], "'0,x' is no list"),
+        (["reassign", "execute", "--bootstrap", "a:1", "--throttle", "-5"], "'-5' is no number"),
+        (["up", "--brokers", "0"], "'0' is no number"),
+        (["up", "--volumes", "-1"], "'-1' is no number"),
+        (["up", "--port", "65536"], "'65536' is no port"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"root:x:0:0", b"a: [", b"\xff\xfe", b""])
+@pytest.mark.parametrize("command", [["status"], ["get", "kafkatopics"], ["operator"]])
+def test_a_file_that_is_no_kubeconfig(
+    command: list[str], content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "config"
+    path.write_bytes(content)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert main(command) == 2
+    told = capsys.readouterr()
+    assert f"{path} is no kubeconfig" in told.out + told.err
+
+
+@pytest.mark.timeout(120)
+def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running("-m", "ballast_cli", "up", "--data", str(data)) as process:
+        read_until(process, b"KUBECONFIG=")
+        port = (data / "kubeconfig").read_text().partition("https://127.0.0.1:")[2].partition('"')[0]
+        for arguments, says in (
+            (["--data", str(data)], b"another embedded Kubernetes API uses the directory"),
+            (["--data", str(tmp_path / "other"), "--port", port], f"port {port} is in use".encode()),
+            (["--data", str(data / "lock")], b"cannot start in"),
+        ):
+            with running("-m", "ballast_cli", "up", *arguments) as second:
+                told = second.communicate(timeout=60)[1]
+                assert second.returncode == 2
+                assert said_in_one_line(told, says)
+        (operator,) = children_that_run(process.pid, b"operator")
+        process.kill()
+        process.wait(60)
+        until_gone(operator)
+
+
+def said_in_one_line(told: bytes, says: bytes) -> bool:
+    return told.startswith(b"ballast up: ") and says in told and told.count(b"\n") == 1
+
+
+def children_that_run(pid: int, command: bytes) -> list[int]:
+    deadline = time.monotonic() + 30
+    while True:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        found = [child for child in children if command in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")]
+        if found or time.monotonic() > deadline:
+            return found
+
+
+def until_gone(pid: int) -> None:
+    handle = os.pidfd_open(pid)
+    try:
+        ended, deadline = select.poll(), 30_000
+        ended.register(handle, select.POLLIN)
+        assert ended.poll(deadline), f"process {pid} is still there"
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.timeout(120)
+def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    with running("-m", "ballast_cli", "demo", TMPDIR=str(tmp_path)) as process:
+        read_until(process, b"1. A KafkaCluster")
+        (operator,) = children_that_run(process.pid, b"operator")
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert not Path(f"/proc/{operator}").exists()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,170 @@
+"""What nobody would clear away or notice: plans, workers and tasks; and a cluster that cannot be read is not gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from making import NOW, move
+
+from ballast_operator.apply.kubernetes import KubernetesApi
+from ballast_operator.cache import Cache
+from ballast_operator.cycle import ClusterCycle, Shared
+from ballast_operator.events import Events
+from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.metrics import Metrics
+from ballast_operator.model.meta import FINALIZER, Key
+from ballast_operator.plan.stored import keep
+from ballast_operator.runtime import Runtime
+from ballast_operator.worker import Again, Work
+from ballast_planner import Plan
+
+NOBODY = ApiAccess("http://127.0.0.1:1")
+CLUSTER = Key("default", "demo")
+GOING = {"deletionTimestamp": NOW, "finalizers": [FINALIZER]}
+
+
+def body(name: str, spec: dict[str, Any], status: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    known = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "7", "generation": 1}
+    return {"metadata": {**known, **meta}, "spec": spec, "status": status or {}}
+
+
+class Told:
+    """A writer that keeps what it is told to write."""
+
+    def __init__(self) -> None:
+        self.finalizers: dict[str, bool] = {}
+        self.reasons: dict[str, str] = {}
+
+    async def set_finalizer(self, resource: Any, wanted: bool) -> bool:
+        self.finalizers[resource.meta.name] = wanted
+        return True
+
+    async def write_status(self, resource: Any, status: Any) -> bool:
+        self.reasons[resource.meta.name] = next(one.reason for one in status.conditions if one.type == "Ready")
+        return True
+
+
+def shared_by(cache: Cache, writer: object = None) -> Shared:
+    api = KubernetesApi(NOBODY)
+    return Shared(api, cache, cast(Any, writer), Events(api, lambda: NOW), Metrics(), lambda: NOW)
+
+
+@pytest.mark.spec("OPR-05")
+def test_the_plan_of_a_proposal_that_was_deleted_is_forgotten() -> None:
+    handler = ReassignmentHandler(CLUSTER, shared_by(Cache()))
+    handler._plans._known["deleted"] = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+    asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
+    assert handler._plans._known == {}
+
+
+@pytest.mark.spec("OPR-05")
+def test_a_cluster_of_which_nothing_is_left_has_no_worker() -> None:
+    async def scenario() -> None:
+        runtime = Runtime(NOBODY)
+        topic = body("orders", {"clusterRef": {"name": "demo"}, "partitions": 1})
+        runtime.cache.put_topic(topic)
+        worker, task = runtime._worker(CLUSTER), runtime._workers[CLUSTER][1]
+        runtime._end_workers()
+        assert runtime._worker(CLUSTER) is worker, "something of it is there"
+        runtime.cache.remove_topic(Key("default", "orders"), "uid-orders")
+        runtime._end_workers()
+        await asyncio.wait({task}, timeout=10)
+        assert task.cancelled()
+        assert runtime._workers == {}
+        assert runtime.alive() is None
+        await runtime.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-06")
+def test_liveness_notices_a_task_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        runtime = Runtime(NOBODY)
+        refused = asyncio.Event()
+
+        async def odd_lease() -> None:
+            refused.set()
+            raise ValueError("a Lease that nobody understands")
+
+        monkeypatch.setattr(runtime.leader, "_try_once", odd_lease)
+        await runtime.start()
+        assert runtime.alive() is None
+        await refused.wait()
+        await asyncio.wait({runtime._background[0]}, timeout=10)
+        assert runtime.alive() == "Leader.run has ended"
+        await runtime.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-08", "OPR-25")
+def test_a_cluster_that_cannot_be_read_is_not_gone() -> None:
+    reference = {"clusterRef": {"name": "demo"}}
+    cache, told = Cache(), Told()
+    cache.put_topic(body("kept", {**reference, "deletionPolicy": "Delete"}, {"topicId": "t"}, **GOING))
+    throttle = {"resource": "broker", "name": "0", "key": "leader.replication.throttled.rate", "ours": "1"}
+    running = {"phase": "Running", "startedAt": NOW, "throttle": [throttle]}
+    cache.put_reassignment(body("running", {**reference, "drainBrokers": [1]}, running, **GOING))
+    cache.clusters.put(body("demo", {"brokers": "many"}))
+    work = Work({Key("default", "kept")}, reassignments=True, cluster=True)
+
+    async def scenario() -> None:
+        cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
+        await cycle.run(work)
+        assert told.finalizers == {}
+        assert told.reasons == {"kept": "ClusterUnreachable", "running": "ClusterUnreachable"}
+        cache.clusters.remove(CLUSTER, "uid-demo")
+        cache.whole = True
+        await cycle.run(work)
+        assert told.finalizers == {"kept": False, "running": False}, "but one that is gone holds nobody"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
+def test_a_cluster_that_was_not_listed_yet_is_not_gone() -> None:
+    """After a start, topics may be heard of before their cluster: their deletion waits until it is known."""
+    cache, told = Cache(), Told()
+    cache.put_topic(
+        body("kept", {"clusterRef": {"name": "demo"}, "deletionPolicy": "Delete"}, {"topicId": "t"}, **GOING)
+    )
+    work = Work({Key("default", "kept")}, reassignments=True, cluster=True)
+
+    async def scenario() -> None:
+        again = await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
+        assert (told.finalizers, told.reasons) == ({}, {})
+        assert again.topics == work.topics
+        assert None not in (again.reassignments_seconds, again.cluster_seconds)
+        cache.whole = True
+        await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
+        assert told.finalizers == {"kept": False}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04")
+def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        runtime = Runtime(NOBODY)
+        runtime.cache.clusters.put(body("demo", {"brokers": "many"}))
+
+        async def nothing(*_: Any) -> Any:
+            return
+            yield
+
+        async def not_found(_: str) -> None:
+            return None
+
+        monkeypatch.setattr(runtime.api, "items", nothing)
+        monkeypatch.setattr(runtime.api, "find", not_found)
+        await runtime.relist()
+        assert runtime.cache.clusters.broken == {}
+        assert runtime._worker(CLUSTER).depth == 2, "its topics learn that it is gone"
+        await runtime.stop()
+
+    asyncio.run(scenario())
