@@ -93,7 +93,7 @@ class Workbench:
         width = FIRST_WINDOW
         while stop > begin:
             low = max(begin, stop - width)
-            candidates = self._eligible(self._order[low:stop], source, target)
+            candidates = self._last_eligible(self._order[low:stop], source, target)
             if candidates.size:
                 best = int(candidates[-1])
                 followers = candidates[~self.leader[candidates]]
@@ -123,8 +123,21 @@ class Workbench:
         residents = self.residents(directory)
         return residents[self.movable[residents]]
 
-    def _eligible(self, window: Ints, source: int, target: int) -> Ints:
+    def _last_eligible(self, window: Ints, source: int, target: int) -> Ints:
+        """Those at the end of the window; the rules are looked at for no more of them than it takes to find some."""
         window = window[self.movable[window]]
+        width = FIRST_WINDOW
+        while window.size:
+            found = self._allowed(window[-width:], source, target)
+            if found.size:
+                return found
+            window, width = window[:-width], width * 4
+        return window
+
+    def _eligible(self, window: Ints, source: int, target: int) -> Ints:
+        return self._allowed(window[self.movable[window]], source, target)
+
+    def _allowed(self, window: Ints, source: int, target: int) -> Ints:
         if window.size and self.owner[source] != self.owner[target]:
             window = window[self.may_go(window, int(self.owner[target]))]
         return window

@@ -57,6 +57,7 @@ def measured_of(
         for answer in answers
         for log_dir in answer["log_dirs"]
     ]
+    lacks = _unknown_sizes(topics, {answer["broker"] for answer in answers}, directories, places)
     rows = []
     for topic in topics:
         for partition in topic["partitions"]:
@@ -70,8 +71,34 @@ def measured_of(
         directories=directories,
         replicas=pd.DataFrame(rows, columns=list(REPLICA_COLUMNS)),
         order_known=True,
-        lacks=("sizes come from the brokers themselves: there is no history to forecast from, and no traffic",),
+        lacks=("sizes come from the brokers themselves: there is no history to forecast from, and no traffic", *lacks),
     )
+
+
+def _unknown_sizes(
+    topics: list[dict[str, Any]],
+    answered: set[int],
+    directories: list[Directory],
+    places: Mapping[tuple[str, int, int], Place],
+) -> list[str]:
+    """A Refusal where no broker describes a log that has to be there: it would be taken for empty, and left where it
+    is however large it turns out to be. What nobody can describe, since its brokers or disks are away, is told."""
+    healthy = answered - {row.broker for row in directories if not row.online}
+    undescribed = [
+        (f"{topic['name']}-{partition['partition_index']}", healthy.issuperset(partition["replica_nodes"]))
+        for topic in topics
+        for partition in topic["partitions"]
+        if not any((topic["name"], partition["partition_index"], node) in places for node in partition["replica_nodes"])
+    ]
+    due = [name for name, certain in undescribed if certain]
+    if due:
+        raise Refusal(
+            "MetricsPartial",
+            f"no broker describes a log of {len(due)} partitions, first {due[0]}: they are just being made or given up",
+        )
+    if not undescribed:
+        return []
+    return [f"{len(undescribed)} partitions, first {undescribed[0][0]}, are on brokers or disks that are away: no size"]
 
 
 def _directory(
@@ -102,11 +129,12 @@ def _directory(
 
 def _rows(topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, int, int], Place]) -> list[Any]:
     number, rows = partition["partition_index"], []
-    leader_place = places.get((topic, number, partition["leader_id"]))
+    described = (places.get((topic, number, broker)) for broker in partition["replica_nodes"])
+    largest = max((place[1] for place in described if place), default=0)
     nothing = float("nan")
     for position, broker in enumerate(partition["replica_nodes"]):
         place = places.get((topic, number, broker))
-        size = place[1] if place else (leader_place[1] if leader_place else 0)
+        size = place[1] if place else largest
         leads = broker == partition["leader_id"]
         path = place[0] if place else None
         rows.append((topic, number, broker, path, size, leads, position, nothing, nothing, nothing, nothing))

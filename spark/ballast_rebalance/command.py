@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
     source.add_argument("--prometheus", metavar="URL")
     source.add_argument("--bootstrap", metavar="HOST:PORT")
+    source.add_argument(
+        "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
+    )
     source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
@@ -64,8 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--exclude-topic", action="append", default=[], metavar="TOPIC")
     plan.add_argument("--only-disks", action="store_true", help="move nothing between brokers")
     plan.add_argument("--horizon", type=duration, default=86_400.0, help="forecast this far (default 24h; 0: not)")
-    plan.add_argument("--throttle-network", metavar="QUANTITY", help="bytes per second between brokers, e.g. 50Mi")
-    plan.add_argument("--throttle-disk", metavar="QUANTITY", help="bytes per second between a broker's disks")
+    plan.add_argument(
+        "--throttle-network", metavar="QUANTITY", type=throttle, help="bytes per second between brokers, e.g. 50Mi"
+    )
+    plan.add_argument(
+        "--throttle-disk", metavar="QUANTITY", type=throttle, help="bytes per second between a broker's disks"
+    )
     plan.add_argument("--expires-after", type=duration, default=86_400.0)
     running = parser.add_argument_group("running")
     running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
@@ -87,13 +94,17 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         from ballast_rebalance.job import run_once
+        from ballast_rebalance.prometheus_http import PrometheusError
         from ballast_rebalance.session import open_session
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed; `./ballast rebalance` installs what the job needs", file=sys.stderr)
         return 2
 
-    options = job_options(args)
-    store = _store(args)
+    try:
+        options, store = job_options(args), _store(args)
+    except (ValueError, PrometheusError) as error:
+        print(f"rebalance cannot begin: {error}", file=sys.stderr)
+        return 2
     spark = open_session(args.master, args.memory)
     try:
         if args.stream:
@@ -116,7 +127,13 @@ def job_options(args: argparse.Namespace) -> JobOptions:
 
     metrics = None
     if args.prometheus:
-        metrics = MetricsOptions(args.prometheus, cluster_label=args.cluster_label, max_age_s=args.max_age)
+        metrics = MetricsOptions(
+            args.prometheus,
+            cluster_label=args.cluster_label,
+            max_age_s=args.max_age,
+            token_file=args.prometheus_token,
+        )
+        metrics.read_token()  # a slip of the pen shows now, not at the first look
     return JobOptions(
         proposal=ProposalOptions(
             cluster=args.cluster,
@@ -197,6 +214,12 @@ def quantity(text: str) -> int:
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])
 
 
+def throttle(text: str) -> str:
+    """A quantity as it was written, which the Reassignment says as well."""
+    quantity(text)
+    return text
+
+
 def pair(text: str) -> tuple[str, str]:
     """NAME=VALUE."""
     name, equals, value = text.partition("=")
@@ -224,9 +247,14 @@ def duration(text: str) -> float:
 def _store(args: argparse.Namespace) -> KubernetesStore | None:
     if not args.apply:
         return None
+    from kubernetes.config import ConfigException
+
     from ballast_rebalance.kubernetes_store import KubernetesStore
 
-    return KubernetesStore(args.namespace, args.kubeconfig)
+    try:
+        return KubernetesStore(args.namespace, args.kubeconfig)
+    except ConfigException as error:
+        raise ValueError(f"--apply finds no Kubernetes: {error}") from error
 
 
 def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, store: KubernetesStore | None) -> int:

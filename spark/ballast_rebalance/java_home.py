@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -58,12 +59,13 @@ def packaged_java_home() -> Path:
 
 
 def wrapped_home(runtime: Path) -> Path:
-    """A directory of links to `runtime` with a `java` of our own; built once for each user and runtime."""
-    home = (
-        Path(tempfile.gettempdir())
-        / f"ballast-java-{os.getuid()}-{hashlib.sha256(str(runtime).encode()).hexdigest()[:8]}"
-    )
-    if (home / "bin" / "java").exists():
+    """A directory of links to `runtime` with a `java` of our own; built once for each user and runtime.
+
+    It lies where everybody may write: one that others may have made or changed is not used, nor one in its place.
+    """
+    digest = hashlib.sha256(str(runtime).encode()).hexdigest()[:8]
+    home = Path(tempfile.gettempdir()) / f"ballast-java-{os.getuid()}-{digest}"
+    if _is_ours_alone(home) and (home / "bin" / "java").exists():
         return home
     building = Path(tempfile.mkdtemp(prefix="ballast-java-"))
     for entry in runtime.iterdir():
@@ -79,9 +81,20 @@ def wrapped_home(runtime: Path) -> Path:
     try:
         building.rename(home)
     except OSError:
-        # Somebody else was faster; theirs is the same.
+        if not _is_ours_alone(home):
+            return building
+        # Another process of ours was faster; its work is the same.
         shutil.rmtree(building)
     return home
+
+
+def _is_ours_alone(directory: Path) -> bool:
+    try:
+        found = directory.lstat()
+    except FileNotFoundError:
+        return False
+    writable_by_others = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not writable_by_others
 
 
 def _installed(environment: Mapping[str, str]) -> list[Path]:

@@ -70,7 +70,8 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
         check(measured)
         if options.capacity_bytes is not None:
             measured = with_capacity(measured, options.capacity_bytes)
-        measured = replace(measured, lacks=(*measured.lacks, *shared_volumes(measured)))
+        else:
+            measured = replace(measured, lacks=(*measured.lacks, *shared_volumes(measured)))
         if options.weights:
             measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
@@ -114,15 +115,15 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
 def _propose(
     options: JobOptions, measured: Measured, load: ClusterLoad, plan: Plan, store: ProposalStore | None
 ) -> Outcome:
-    handing_over = store is not None or options.out is not None
     resources: tuple[dict[str, Any], ...] = ()
-    if measured.order_known or handing_over:
+    if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
     submitted = proposal.submit(resources, store) if store is not None else None
     written = [proposal.write_yaml(resources, options.out)] if options.out is not None else []
     if options.report is not None:
         command = proposal.approve_command(resources[-1]) if resources else None
-        page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks)
+        ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
+        page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
         options.report.parent.mkdir(parents=True, exist_ok=True)
         options.report.write_text(page, encoding="utf-8")
         written.append(options.report)
@@ -157,13 +158,14 @@ class Watch:
         self.cycles = 0
 
     def on_batch(self, _frame: DataFrame, batch: int) -> None:
-        self.cycles += 1
         started = time.monotonic()
         outcome = self.cycle()
         self._metrics.record(outcome.reason, outcome.plan, time.monotonic() - started)
         log.info("batch %d: %s: %s", batch, outcome.reason, outcome.message)
         if self._listener is not None:
             self._listener(outcome)
+        # One that ended: a look that fails each time must not be started anew for ever.
+        self.cycles += 1
 
     def cycle(self) -> Outcome:
         rehearsal = replace(self._options, out=None, report=None)
@@ -190,6 +192,8 @@ def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFram
         .option("step", f"{max(1.0, options.interval_s):g}")
         .option("delay", "0")
     )
+    token = options.metrics.read_token()
+    reader = reader.option("token", token) if token else reader
     writer = reader.load().writeStream.foreachBatch(on_batch).trigger(processingTime=f"{options.interval_s:g} seconds")
     if options.checkpoint is not None:
         writer = writer.option("checkpointLocation", str(options.checkpoint))

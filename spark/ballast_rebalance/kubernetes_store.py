@@ -1,10 +1,16 @@
-"""Proposals in a real Kubernetes API, through its ordinary client. Driver only; blocking."""
+"""Proposals in a real Kubernetes API, through its ordinary client. Driver only; blocking.
+
+An API that refuses or cannot be reached is a Refusal, KubernetesUnavailable: the next look asks again.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from ballast_rebalance.measured import Refusal
 
 GROUP, VERSION, PLURAL, CLUSTERS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters"
 CONFLICT, NOT_FOUND = 409, 404
@@ -19,8 +25,10 @@ class KubernetesStore:
             config.load_incluster_config()  # type: ignore[no-untyped-call]
         else:
             config.load_kube_config(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+        from urllib3.exceptions import HTTPError
+
         self.namespace = namespace
-        self._error = client.ApiException
+        self._error, self._unreachable = client.ApiException, HTTPError
         self._client: Any = client.ApiClient()
         self._objects: Any = client.CustomObjectsApi(self._client)
         self._core: Any = client.CoreV1Api(self._client)
@@ -31,19 +39,29 @@ class KubernetesStore:
         self._client.close()
 
     def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
-        answer = self._objects.list_namespaced_custom_object(
-            GROUP, VERSION, self.namespace, PLURAL, label_selector=label_selector
-        )
+        with self._asking("Reassignments cannot be listed"):
+            answer = self._objects.list_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, label_selector=label_selector
+            )
         items: list[dict[str, Any]] = answer["items"]
         return items
 
+    def create_plan(self, config_map: Mapping[str, Any]) -> None:
+        """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan."""
+        name = config_map["metadata"]["name"]
+        with self._asking(f"ConfigMap {name} cannot be made"):
+            try:
+                self._core.create_namespaced_config_map(self.namespace, config_map)
+            except self._error as error:
+                if error.status != CONFLICT:
+                    raise
+
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
-        if resource["kind"] == "ConfigMap":
-            created: dict[str, Any] = self._core.create_namespaced_config_map(self.namespace, resource).to_dict()
-            return created
-        answer: dict[str, Any] = self._objects.create_namespaced_custom_object(
-            GROUP, VERSION, self.namespace, PLURAL, dict(resource)
-        )
+        name = resource["metadata"]["name"]
+        with self._asking(f"Reassignment {name} cannot be made"):
+            answer: dict[str, Any] = self._objects.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, dict(resource)
+            )
         return answer
 
     def tell(self, cluster: str, look: Mapping[str, Any]) -> str | None:
@@ -52,8 +70,8 @@ class KubernetesStore:
             self._objects.patch_namespaced_custom_object_status(
                 GROUP, VERSION, self.namespace, CLUSTERS, cluster, {"status": {"rebalance": dict(look)}}
             )
-        except self._error as error:
-            return f"KafkaCluster {cluster} was not told: {error.status} {error.reason}"
+        except (self._error, self._unreachable) as error:
+            return f"KafkaCluster {cluster} was not told: {_said(error)}"
         return None
 
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None:
@@ -65,20 +83,34 @@ class KubernetesStore:
             "uid": owner["metadata"]["uid"],
         }
         body = {"metadata": {"ownerReferences": [reference]}}
-        self._core.patch_namespaced_config_map(config_map, self.namespace, body)
+        with self._asking(f"ConfigMap {config_map} cannot be given its owner"):
+            self._core.patch_namespaced_config_map(config_map, self.namespace, body)
 
     def delete_unchanged(self, resource: Mapping[str, Any]) -> bool:
         """Delete it if it is still what was read; False if somebody changed it in between."""
         metadata = resource["metadata"]
         conditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        try:
-            self._objects.delete_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, PLURAL, metadata["name"], body={"preconditions": conditions}
-            )
-        except self._error as error:
-            if error.status == NOT_FOUND:
-                return True
-            if error.status == CONFLICT:
-                return False
-            raise
+        with self._asking(f"Reassignment {metadata['name']} cannot be deleted"):
+            try:
+                self._objects.delete_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, PLURAL, metadata["name"], body={"preconditions": conditions}
+                )
+            except self._error as error:
+                if error.status == NOT_FOUND:
+                    return True
+                if error.status == CONFLICT:
+                    return False
+                raise
         return True
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._error, self._unreachable) as error:
+            raise Refusal("KubernetesUnavailable", f"{what}: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    status = getattr(error, "status", None)
+    return str(error) if status is None else f"{status} {getattr(error, 'reason', '')}"

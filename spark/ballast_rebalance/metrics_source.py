@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,10 @@ BYTES_OUT = "ballast_partition_bytes_out_total"
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """`cluster` becomes a matcher where given; a broker seen within `memory_s` must still be there."""
+    """`cluster_label` becomes a matcher where given; a broker seen within `memory_s` must still be there.
+
+    Whoever asks reads the token anew: it may have been replaced since.
+    """
 
     url: str
     cluster_label: tuple[str, str] | None = None
@@ -42,17 +46,26 @@ class MetricsOptions:
     memory_s: float = 3_600.0
     window_s: float = 6 * 3_600.0
     rate_s: float = 300.0
-    token: str | None = None
+    token_file: Path | None = None
 
     @property
     def match(self) -> str:
         return f'{self.cluster_label[0]}="{self.cluster_label[1]}"' if self.cluster_label else ""
 
+    def read_token(self) -> str:
+        """Empty where none is asked for."""
+        if self.token_file is None:
+            return ""
+        try:
+            return self.token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise PrometheusError(f"the token for {self.url} cannot be read: {error}") from error
+
 
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
     """Everything of one moment. Raises Refusal for stale, partial or missing metrics."""
-    source = _Source(spark, options, time.time() if at_s is None else at_s)
     try:
+        source = _Source(spark, options, time.time() if at_s is None else at_s)
         source.check_fresh()
         return source.measure()
     except PartialAnswerError as error:
@@ -70,7 +83,8 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
 class _Source:
     def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float) -> None:
         self.spark, self.options, self.at_s = spark, options, at_s
-        self.endpoint = Endpoint(options.url, bearer_token=options.token)
+        self.token = options.read_token()
+        self.endpoint = Endpoint(options.url, bearer_token=self.token or None)
 
     def check_fresh(self) -> None:
         """Refuses before anything large is read."""
@@ -112,7 +126,7 @@ class _Source:
             "time": f"{self.at_s:.3f}",
             "match": self.options.match,
             "splitBy": "broker",
-            "token": self.options.token or "",
+            "token": self.token,
         }
         reader = self.spark.read.format("prometheus")
         for key, value in settings.items():
@@ -186,9 +200,16 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
     used_rows = small[small["name"] == USED]
     used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
     offline, cordoned = flagged(OFFLINE), flagged(CORDONED)
-    directories = []
+    directories: list[Directory] = []
+    known: set[tuple[str, str]] = set()
     for row in small[small["name"] == TOTAL].itertuples(index=False):
         key = (row.broker, row.log_dir)
+        if key in known:
+            raise Refusal(
+                "MetricsInconsistent",
+                f"{TOTAL} of {row.log_dir} on broker {row.broker} has several series: choose by --cluster-label",
+            )
+        known.add(key)
         if key not in used:
             raise Refusal("MetricsPartial", f"{USED} of {row.log_dir} on broker {row.broker} is missing")
         directories.append(

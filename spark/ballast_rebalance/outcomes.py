@@ -28,12 +28,15 @@ class OutcomeMetrics:
         )
         self._spread = Gauge(
             "ballast_rebalance_fill_spread_ratio",
-            "Highest minus lowest fill of a directory, now and as proposed",
+            "Highest minus lowest fill of a directory, before and after the plan of the last run",
             ["state"],
             registry=self.registry,
         )
         self._bytes = Gauge(
-            "ballast_rebalance_proposed_bytes", "Bytes that the last proposal moves", ["way"], registry=self.registry
+            "ballast_rebalance_proposed_bytes",
+            "Bytes of the plan of the last run",
+            ["way"],
+            registry=self.registry,
         )
 
     def record(self, reason: str, plan: Plan | None, seconds: float) -> None:
@@ -42,6 +45,9 @@ class OutcomeMetrics:
         self._last.labels(reason).set(1)
         self._time.set(time.time())
         self._seconds.set(seconds)
+        # What an earlier look planned is not what this one says.
+        self._spread.clear()
+        self._bytes.clear()
         if plan is not None and plan.quality is not None:
             self._spread.labels("before").set(plan.quality.before.spread)
             self._spread.labels("after").set(plan.quality.after.spread)

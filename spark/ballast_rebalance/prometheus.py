@@ -7,11 +7,12 @@ Options
   labels         comma-separated labels that become string columns; all others are dropped
   time           instant query at this time (seconds since the epoch; default: now), or
   start end step range query (seconds)
-  splitBy        a label; each of its values becomes queries of their own (needs `$selector`)
+  splitBy        a label; each of its values, and not to have it, becomes queries of their own (needs `$selector`)
   match          matchers that every query carries, for instance cluster="a"
+  token          a bearer token that the server asks for
   maxPoints maxSamples maxQueries timeout   limits per query and of queries at the same time
 
-Rows: time timestamp, value double, name if there are several queries, then the labels. A query's number of series is
+Rows: time timestamp, value double, name if there are several queries, then the labels. An instant query's series are
 counted when the read is planned and again when it is read; a difference is an error, so there is never a silent hole.
 """
 
@@ -224,7 +225,8 @@ def _split_matchers(settings: Settings, start_s: float, end_s: float) -> list[st
         return [""]
     match = "{" + ",".join(filter(None, (settings.match, f'{settings.split_by}!=""'))) + "}"
     values = settings.endpoint.label_values(settings.split_by, match, start_s - 300, end_s)
-    return [f'{settings.split_by}="{_quote(value)}"' for value in values]
+    # Series without the label match "", and would be a hole if nobody asked for them.
+    return [f'{settings.split_by}="{_quote(value)}"' for value in (*values, "")]
 
 
 def _count(settings: Settings, expression: str, at_s: float) -> int:

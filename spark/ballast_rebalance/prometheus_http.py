@@ -6,6 +6,7 @@ Blocking; used by the driver and by Spark's Python workers, so it must be import
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -101,7 +102,8 @@ class Endpoint:
             if error.code in RETRIED_STATUS:
                 raise _PassingFaultError(f"HTTP {error.code} {detail}") from error
             raise PrometheusError(f"{url}: HTTP {error.code} {detail}") from error
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (OSError, http.client.HTTPException) as error:
+            # Refused, timed out, or broken off in the middle of the answer.
             raise _PassingFaultError(str(error)) from error
         return _data_of(text, url)
 

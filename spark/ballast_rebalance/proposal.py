@@ -39,6 +39,7 @@ class ProposalStore(Protocol):
 
     def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]: ...
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]: ...
+    def create_plan(self, config_map: Mapping[str, Any]) -> None: ...
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None: ...
     def delete_unchanged(self, resource: Mapping[str, Any]) -> bool: ...
 
@@ -104,24 +105,27 @@ def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
     """Create the proposal; returns its name. Raises Refusal where another one has to end first."""
     resource = resources[-1]
     cluster = resource["metadata"]["labels"][CLUSTER_LABEL]
-    undecided = []
+    in_the_way = []
     for other in store.list_reassignments(f"{CLUSTER_LABEL}={cluster}"):
         phase = other.get("status", {}).get("phase", "")
         name = other["metadata"]["name"]
+        same = name == resource["metadata"]["name"]
         if phase in ENDED:
+            # The same plan, found again after it came to nothing: its old object has the name.
+            in_the_way += [other] if same else []
             continue
-        if name == resource["metadata"]["name"]:
+        if same:
             raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
         if not _is_ours(other) or other["spec"].get("approvedPlan") or phase not in UNDECIDED:
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
-        undecided.append(other)
-    for other in undecided:
+        in_the_way.append(other)
+    for other in in_the_way:
         if not store.delete_unchanged(other):
             raise Refusal(
                 "ReassignmentInProgress", f"{other['metadata']['name']} was changed just now, perhaps approved"
             )
     for item in resources[:-1]:
-        store.create(item)
+        store.create_plan(item)
     created = store.create(resource)
     for item in resources[:-1]:
         store.own(item["metadata"]["name"], created)

@@ -22,13 +22,19 @@ MAX_FLOW_NAMES = 24
 
 
 def render(
-    load: ClusterLoad, plan: Plan, cluster: str, at_s: float, command: str | None, lacks: Sequence[str] = ()
+    load: ClusterLoad,
+    plan: Plan,
+    cluster: str,
+    at_s: float,
+    command: str | None,
+    lacks: Sequence[str] = (),
+    ahead_s: float = 0.0,
 ) -> str:
-    """The page."""
+    """The page; sizes in `load` are those of so many seconds after they were measured."""
     when = datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = f"Rebalance proposal for {cluster}"
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>Measured at <time>{when}</time>. "
+        f"<header><h1>{escape(title)}</h1><p>Measured at <time>{when}</time>{_forecast(ahead_s)}. "
         f"Plan <code>{plan_hash(plan)}</code></p></header>",
         _summary(plan),
         _approve(command),
@@ -43,6 +49,10 @@ def render(
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
         f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
+
+
+def _forecast(ahead_s: float) -> str:
+    return f", with sizes as forecast for {ahead_s / 3600:g} hours later" if ahead_s else ""
 
 
 def human_bytes(count: float) -> str:
@@ -91,7 +101,7 @@ def _summary(plan: Plan) -> str:
 
 def _approve(command: str | None) -> str:
     if command is None:
-        text = "<p>This plan cannot be approved: the order of the assignments was not known when it was made.</p>"
+        text = "<p>There is nothing to approve: this plan was made to be looked at and is not in Kubernetes.</p>"
     else:
         text = f"<p>Exactly this plan runs, and only once this is done:</p><pre tabindex='0'>{escape(command)}</pre>"
     return f'<section aria-labelledby="approve"><h2 id="approve">Approve</h2>{text}</section>'

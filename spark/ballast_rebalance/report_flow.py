@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from html import escape
@@ -46,6 +47,6 @@ def _y(index: int) -> int:
     return 5 + ROW_PX // 2 + index * ROW_PX
 
 
-def _natural(name: str) -> tuple[int, str]:
-    digits = "".join(filter(str.isdigit, name))
-    return int(digits) if digits else 0, name
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their value: disk-2 before disk-10."""
+    return [(int(digits or -1), text) for digits, text in re.findall(r"(\d+)|(\D+)", name)]

@@ -22,15 +22,27 @@ def open_session(
     master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
     """A session; under spark-submit the master that was submitted to, else this machine."""
-    _prepare_environment(local="SPARK_ENV_LOADED" not in os.environ and (master or DEFAULT_MASTER).startswith("local"))
+    submitted = "SPARK_ENV_LOADED" in os.environ
+    master = master if master or submitted else DEFAULT_MASTER
+    _prepare_environment(local=not submitted and master is not None and master.startswith("local"))
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.prometheus import PrometheusDataSource
 
     builder = SparkSession.builder.appName(APP_NAME)
-    if master or "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(master or DEFAULT_MASTER)
-    defaults = {
+    if master:
+        builder = builder.master(master)
+    for key, value in (settings_for(master, memory) | (settings or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(PrometheusDataSource)
+    return session
+
+
+def settings_for(master: str | None, memory: str | None) -> dict[str, str]:
+    """What the job wants of Spark; `master` is None where spark-submit knows it."""
+    chosen = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
@@ -38,16 +50,11 @@ def open_session(
         "spark.ui.showConsoleProgress": "false",
     }
     if master and master.startswith("local"):
-        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        defaults |= {"spark.driver.extraJavaOptions": SHORT_RUN, "spark.sql.codegen.wholeStage": "false"}
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen |= {"spark.driver.extraJavaOptions": SHORT_RUN, "spark.sql.codegen.wholeStage": "false"}
     if memory:
-        defaults["spark.driver.memory"] = memory
-    for key, value in (defaults | (settings or {})).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(PrometheusDataSource)
-    return session
+        chosen["spark.driver.memory"] = memory
+    return chosen
 
 
 def _prepare_environment(local: bool) -> None:

@@ -1,4 +1,4 @@
-"""Whether a plan is worth proposing, and how pressing it is. PURE."""
+"""Whether a plan is worth proposing. PURE."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def served(store: KubernetesStore) -> None:
         try:
             await asyncio.to_thread(store.list_reassignments, "a=b")
             return
-        except store._error:
+        except Refusal:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.05)
 
@@ -93,6 +93,34 @@ async def _one_open_proposal(store: KubernetesStore) -> None:
     stale = {"metadata": left["metadata"] | {"resourceVersion": "1"}}
     assert not await asyncio.to_thread(store.delete_unchanged, stale)
     assert len(await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")) == 1
+
+
+@pytest.mark.spec("REB-08")
+def test_a_look_that_was_cut_off_is_no_obstacle_and_an_api_that_is_away_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
+    asyncio.run(_away(tmp_path))
+
+
+async def _away(data: Path) -> None:
+    local = LocalCluster()
+    try:
+        store = await opened(local, data)
+        _, resources = proposed()
+        await asyncio.to_thread(store.create_plan, resources[0])
+        name = await asyncio.to_thread(submit, resources, store)
+        with pytest.raises(Refusal) as twice:
+            await asyncio.to_thread(store.create, resources[-1])
+        assert twice.value.reason == "KubernetesUnavailable"
+        assert f"Reassignment {name} cannot be made: 409" in str(twice.value)
+    finally:
+        await local.stop()
+    with pytest.raises(Refusal) as away:
+        await asyncio.to_thread(submit, resources, store)
+    assert away.value.reason == "KubernetesUnavailable"
+    assert "was not told" in str(await asyncio.to_thread(store.tell, "demo", {"reason": "Balanced"}))
+    store.close()
 
 
 @pytest.mark.spec("OPR-30")

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from tests.rebalance.test_measured import measured
 
-from ballast_rebalance import command, java_home
+from ballast_planner import PlanOptions, plan_balance
+from ballast_rebalance import command, java_home, session
+from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
+from ballast_rebalance.outcomes import OutcomeMetrics
+from ballast_rebalance.proposal import ProposalOptions
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -41,6 +47,30 @@ def test_the_packaged_java_leaves_out_the_module_it_lacks() -> None:
     assert "a = b c" in found.stderr
 
 
+@pytest.mark.parametrize("how", ["writable by others", "a link"])
+def test_a_java_that_others_may_have_put_there_is_not_run(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    runtime = fake_java(tmp_path / "runtime", "21.0.1")
+    home = java_home.wrapped_home(runtime)
+    assert java_home.wrapped_home(runtime) == home
+    if how == "a link":
+        home.rename(tmp_path / "elsewhere")
+        home.symlink_to(tmp_path / "elsewhere")
+    else:
+        home.chmod(0o777)
+    own = java_home.wrapped_home(runtime)
+    assert own != home
+    assert java_home.java_version(own / "bin" / "java") == 21
+
+
+def test_spark_is_told_the_same_whether_local_is_named_or_not() -> None:
+    assert "spark.driver.host" in session.settings_for(session.DEFAULT_MASTER, None)
+    assert "spark.driver.host" not in session.settings_for(None, "2g")
+    assert session.settings_for(None, "2g")["spark.driver.memory"] == "2g"
+
+
 def parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
@@ -64,6 +94,55 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
     assert command.run(parsed()) == 2
     assert "--prometheus" in capsys.readouterr().err
     assert command.run(parsed("--bootstrap", "h:1", "--stream")) == 2
+    source = ("--bootstrap", "h:1")
+    for arguments, says in (
+        (["--band", "2"], "band must lie"),
+        (["--max-moves", "0"], "max_moves"),
+        (["--apply", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
+        (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
+    ):
+        assert command.run(parsed(*source, *arguments)) == 2
+        assert says in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parsed(*source, "--throttle-disk", "50MB")
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))
+
+
+def test_a_plan_that_is_handed_to_nobody_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured()
+    load = found.load()
+    outcome = _propose(JobOptions(ProposalOptions("c")), found, load, plan_balance(load, PlanOptions()), None)
+    command.show(outcome, as_json=False)
+    told = capsys.readouterr().out
+    assert '"partitions"' in told
+    assert "approve" not in told
+
+
+def test_metrics_are_about_the_last_look() -> None:
+    metrics, load = OutcomeMetrics(), measured().load()
+    spread = ("ballast_rebalance_fill_spread_ratio", {"state": "before"})
+    metrics.record("Proposed", plan_balance(load, PlanOptions()), 1.0)
+    assert metrics.registry.get_sample_value(*spread)
+    metrics.record("Balanced", None, 1.0)
+    assert metrics.registry.get_sample_value(*spread) is None
+
+
+def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a stream that never gets through a look ends, and does not begin anew for ever."""
+    watcher = Watch(None, JobOptions(ProposalOptions("c")), None, OutcomeMetrics())  # type: ignore[arg-type]
+    outcomes: list[Outcome | Exception] = [RuntimeError("Spark is gone"), Outcome("Balanced", "")]
+
+    def cycle() -> Outcome:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(watcher, "cycle", cycle)
+    with pytest.raises(RuntimeError):
+        watcher.on_batch(None, 0)  # type: ignore[arg-type]
+    assert watcher.cycles == 0
+    watcher.on_batch(None, 1)  # type: ignore[arg-type]
+    assert watcher.cycles == 1

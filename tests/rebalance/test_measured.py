@@ -21,6 +21,7 @@ from ballast_rebalance.measured import (
     with_capacity,
     with_weights,
 )
+from ballast_rebalance.metrics_source import TOTAL, USED, _directories
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -79,6 +80,14 @@ def test_holes_are_refused_with_their_reason(spoil: object, reason: str, says: s
     with pytest.raises(Refusal, match=says) as caught:
         check(spoil(measured()))
     assert caught.value.reason == reason
+
+
+@pytest.mark.spec("REB-08")
+def test_two_clusters_under_one_label_are_told_apart_or_refused() -> None:
+    rows = [(name, "1", "/a", None, 10.0) for name in (USED, TOTAL, TOTAL)]
+    with pytest.raises(Refusal, match="--cluster-label") as caught:
+        _directories(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"]))
+    assert caught.value.reason == "MetricsInconsistent"
 
 
 @pytest.mark.spec("REB-08")
@@ -162,6 +171,21 @@ def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -
     with pytest.raises(Refusal) as caught:
         measured_of(topics, brokers, log_dirs, 0.0, 70)
     assert caught.value.reason == "ReassignmentInProgress"
+
+
+@pytest.mark.spec("REB-08")
+def test_a_replica_that_nobody_describes_is_not_taken_for_empty() -> None:
+    topics, brokers, log_dirs = admin_answers()
+    log_dirs[1]["log_dirs"][0]["topics"] = []  # type: ignore[index]
+    sizes = measured_of(topics, brokers, log_dirs, 0.0).replicas.set_index("broker")["size"]
+    assert sizes.to_dict() == {1: 40, 2: 40}  # as large as the other one, though the leader is silent
+    log_dirs[0]["log_dirs"][0]["topics"] = []  # type: ignore[index]
+    with pytest.raises(Refusal, match="no broker describes a log of 1 partitions, first t-0") as caught:
+        measured_of(topics, brokers, log_dirs, 0.0)
+    assert caught.value.reason == "MetricsPartial"
+    # A broker that is away cannot describe it, and somebody has to know that its size is not known.
+    lacks = measured_of(topics, brokers, log_dirs[:1], 0.0).lacks
+    assert list(lacks[1:]) == ["1 partitions, first t-0, are on brokers or disks that are away: no size"]
 
 
 @pytest.mark.spec("OPR-40")

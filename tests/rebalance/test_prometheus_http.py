@@ -15,6 +15,7 @@ from ballast_rebalance.prometheus import Ask, Settings, Split, plan_instant, pla
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
 Answer = tuple[int, Any]
+BROKEN_OFF = object()  # in the middle of a chunk, as when Prometheus is killed
 
 
 class FakePrometheus:
@@ -35,6 +36,12 @@ class FakePrometheus:
                 path, parameters = urllib.parse.urlparse(self.path).path, dict(urllib.parse.parse_qsl(text))
                 outer.asked.append((path, parameters))
                 status, document = answer(path, parameters)
+                if document is BROKEN_OFF:
+                    self.send_response(status)
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    self.wfile.write(b"400\r\n{")
+                    return
                 body = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
@@ -78,11 +85,11 @@ def vector(*rows: tuple[dict[str, str], float]) -> Any:
 
 @pytest.mark.spec("REB-02")
 def test_passing_faults_are_tried_again(serve: Serve) -> None:
-    answers = iter([(503, {}), (200, b'{"status":"succ'), (200, vector(({"a": "b"}, 1.5)))])
+    answers = iter([(503, {}), (200, b'{"status":"succ'), (200, BROKEN_OFF), (200, vector(({"a": "b"}, 1.5)))])
     server = serve(lambda *_: next(answers))
     endpoint = Endpoint(server.url, first_pause_s=0.001)
     assert endpoint.query("up")[0]["metric"] == {"a": "b"}
-    assert len(server.asked) == 3
+    assert len(server.asked) == 4
 
 
 @pytest.mark.spec("REB-02")
@@ -133,7 +140,8 @@ def test_splits_by_label_and_time_stay_under_the_limits(serve: Serve) -> None:
          "maxPoints": "1000", "maxSamples": "50000"}
     )  # fmt: skip
     asks = plan_range(settings, 0.0, 1999.0)
-    assert {ask.expression for ask in asks} == {'m{env="x",broker="1"}', 'm{env="x",broker="2"}'}
+    each = {'m{env="x",broker="1"}', 'm{env="x",broker="2"}', 'm{env="x",broker=""}'}
+    assert {ask.expression for ask in asks} == each, "with those that have no such label"
     times = sorted((ask.start_s, ask.end_s) for ask in asks if 'broker="1"' in ask.expression)
     assert times == [(0.0, 499.0), (500.0, 999.0), (1000.0, 1499.0), (1500.0, 1999.0)]
     assert all(ask.end_s is not None and (ask.end_s - ask.start_s + 1) * 100 <= 50_000 for ask in asks)

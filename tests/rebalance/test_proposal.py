@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import html.parser
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
 from ballast_rebalance import report
 from ballast_rebalance.measured import Measured, Refusal
 from ballast_rebalance.proposal import ProposalOptions, approve_command, build, submit, write_yaml
+from ballast_rebalance.report_flow import flow_svg
 
 
 class FakeStore:
@@ -38,6 +40,9 @@ class FakeStore:
         assert name not in self.kept
         self.kept[name] = copy.deepcopy(dict(resource))
         return self.kept[name]
+
+    def create_plan(self, config_map: Mapping[str, Any]) -> None:
+        self.create(config_map)
 
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None:
         self.owned[config_map] = owner["metadata"]["name"]
@@ -116,6 +121,18 @@ def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
 
 
 @pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("phase", ["Stale", "Cancelled", "Failed", "Succeeded"])
+def test_a_plan_that_came_to_nothing_is_proposed_again(phase: str) -> None:
+    """A cluster that did not change gives the same plan, and that the same name."""
+    store = FakeStore()
+    _, _, resources = a_proposal()
+    name = submit(resources, store)
+    store.kept[name]["status"] = {"phase": phase}
+    assert submit(resources, store) == name
+    assert "status" not in store.kept[name]
+
+
+@pytest.mark.spec("REB-08")
 def test_yaml_supersedes_only_what_nobody_approved(tmp_path: Path) -> None:
     _, _, first = a_proposal()
     _, _, second = a_proposal(band=0.05)
@@ -180,6 +197,22 @@ def test_the_report_stands_alone_and_can_be_read_aloud() -> None:
     assert "c&lt;luster" in page
     assert "no &lt;history&gt;" in page
     assert "approvedPlan" in page
+
+
+@pytest.mark.spec("REB-09")
+def test_the_report_says_what_it_is_about() -> None:
+    plan, found, _ = a_proposal()
+    page = report.render(found.load(), plan, "c", found.at_s, None, ahead_s=24 * 3600)
+    assert "with sizes as forecast for 24 hours later" in page
+    assert "nothing to approve" in page
+    assert "forecast" not in a_page()
+
+
+@pytest.mark.spec("REB-09")
+def test_the_flow_lists_disks_in_the_order_of_their_numbers() -> None:
+    names = [f"{broker}:/disk-{disk}" for broker in (1, 2, 11) for disk in (2, 10)]
+    picture = flow_svg(Counter({(name, "0:/new"): 1 for name in reversed(names)}), str)
+    assert re.findall(r'text-anchor="end">([^<]*)<', picture) == names
 
 
 @pytest.mark.spec("REB-09")

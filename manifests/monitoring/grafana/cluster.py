@@ -1,0 +1,89 @@
+"""Is the cluster well, and if not: where to look next."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+from grafana_foundation_sdk.models import units
+
+from manifests.monitoring.grafana.house import (
+    EXACTLY_ONE,
+    FILL_STEPS,
+    NONE_ALLOWED,
+    SIXTH,
+    dashboard,
+    graph,
+    link_to,
+    number,
+    over_time,
+)
+from manifests.monitoring.grafana.queries import BROKER, CLUSTER, OF_CLUSTER, fill, rate, series
+
+TO_BROKER = link_to("broker", "Broker ${__field.labels.broker}", broker="broker")
+
+
+def build() -> Dashboard:
+    used, total = series("ballast_log_dir_used_bytes"), series("ballast_log_dir_total_bytes")
+    state = (
+        number("Brokers", units.NoUnit, "Brokers that are scraped.", width=SIXTH).with_target(
+            over_time(f"count({series('ballast_broker_info')})", "brokers")
+        ),
+        number(
+            "Active controllers", units.NoUnit, "One, but for seconds around an election.", limits=EXACTLY_ONE
+        ).with_target(over_time(f"sum({series('ballast_controller_active')})", "controllers")),
+        number(
+            "Under-replicated", units.NoUnit, "Partitions whose ISR is not whole. During a move: those that move.",
+            limits=NONE_ALLOWED,
+        ).with_target(over_time(f"sum({series('ballast_under_replicated_partitions')})", "partitions")),
+        number(
+            "Below min.insync", units.NoUnit, "Partitions that refuse writes with acks=all.", limits=NONE_ALLOWED
+        ).with_target(over_time(f"sum({series('ballast_under_min_isr_partitions')})", "partitions")),
+        number(
+            "Offline replicas", units.NoUnit, "Replicas on failed directories.", limits=NONE_ALLOWED
+        ).with_target(over_time(f"sum({series('ballast_offline_replicas')})", "replicas")),
+        number(
+            "Fullest directory", units.PercentUnit, "A full directory goes offline, and its partitions with it.",
+            limits=FILL_STEPS,
+        ).with_target(over_time(f"max({fill()})", "fullest")),
+    )  # fmt: skip
+    brokers = (
+        graph("Fill of brokers", units.PercentUnit, "All directories of a broker together.", limits=FILL_STEPS)
+        .max(1)
+        .data_links([TO_BROKER])
+        .with_target(over_time(f"sum by (broker) ({used}) / sum by (broker) ({total})", BROKER)),
+        graph("Leaders per broker", units.NoUnit, "A broker that restarts leads nothing until leaders are preferred.")
+        .data_links([TO_BROKER])
+        .with_target(over_time(series("ballast_leaders"), BROKER)),
+        graph("Replicas per broker", units.NoUnit, "Leaders and followers.")
+        .data_links([TO_BROKER])
+        .with_target(over_time(series("ballast_replicas"), BROKER)),
+        graph("Under-replicated by leader", units.NoUnit, "Partitions that the broker leads, with their ISR not whole.")
+        .data_links([TO_BROKER])
+        .with_target(over_time(series("ballast_under_replicated_partitions"), BROKER)),
+    )
+    traffic = (
+        graph("Bytes in", units.BytesPerSecondSI, "Produced, by the leader that took them.", stacked=True)
+        .data_links([TO_BROKER])
+        .with_target(over_time(f"sum by (broker) ({rate('ballast_partition_bytes_in_total')})", BROKER)),
+        graph("Bytes out", units.BytesPerSecondSI, "Fetched, by consumers and followers.", stacked=True)
+        .data_links([TO_BROKER])
+        .with_target(over_time(f"sum by (broker) ({rate('ballast_partition_bytes_out_total')})", BROKER)),
+    )
+    agreement = (
+        graph("Changes of the ISR", units.OpsPerSecond, "Many, with no broker down: disks or network are slow.")
+        .with_target(over_time(f"sum({rate('ballast_isr_shrinks_total')})", "shrinks"))
+        .with_target(over_time(f"sum({rate('ballast_isr_expands_total')})", "expands", "B")),
+        graph(
+            "Metadata offset behind the newest", units.NoUnit,
+            "How many records of the metadata log a node has yet to apply.",
+        )
+        .data_links([TO_BROKER])
+        .with_target(
+            over_time(
+                f"max({series('ballast_metadata_offset')}) - on() group_right() {series('ballast_metadata_offset')}",
+                BROKER,
+            )
+        ),
+    )  # fmt: skip
+    rows = (("State", state), ("Brokers", brokers), ("Traffic", traffic), ("Agreement", agreement))
+    about = "One cluster at a glance: what is wrong, which broker differs from the others, what goes in and out."
+    return dashboard("cluster", "Cluster", about, CLUSTER, OF_CLUSTER, rows)

@@ -1,0 +1,105 @@
+"""Every disk of every broker: how full, how level, how soon full."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+from grafana_foundation_sdk.models import units
+
+from manifests.monitoring.grafana.house import (
+    FILL_STEPS,
+    NONE_ALLOWED,
+    bars,
+    dashboard,
+    graph,
+    link_to,
+    now,
+    number,
+    over_time,
+    steps,
+)
+from manifests.monitoring.grafana.queries import (
+    BROKERS,
+    CLUSTER,
+    DIRECTORIES,
+    DIRECTORY,
+    OF_CLUSTER,
+    OF_DIRECTORY,
+    fill,
+    series,
+)
+
+# From here on BallastDisksImbalanced fires.
+SPREAD_STEPS = steps(0.15, 0.25)
+
+
+def build() -> Dashboard:
+    used, total = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
+    chosen = fill(OF_DIRECTORY)
+    state = (
+        number(
+            "Spread", units.PercentUnit, "Fullest minus emptiest. The rebalance job proposes what levels them.",
+            limits=SPREAD_STEPS,
+        ).with_target(over_time(f"max({chosen}) - min({chosen})", "spread")),
+        number("Fullest", units.PercentUnit, "A full directory goes offline.", limits=FILL_STEPS).with_target(
+            over_time(f"max({chosen})", "fullest")
+        ),
+        number(
+            "Full within a day", units.NoUnit, "Directories, at the rate of the last six hours.", limits=NONE_ALLOWED
+        ).with_target(over_time(f"sum(predict_linear({used}[6h], 86400) > bool {total})", "directories")),
+        number("Offline", units.NoUnit, "Directories that failed.", limits=NONE_ALLOWED).with_target(
+            over_time(f"sum({series('ballast_log_dir_offline', OF_DIRECTORY)})", "directories")
+        ),
+        number("Cordoned", units.NoUnit, "Directories that take no new replicas.", limits=steps(1)).with_target(
+            over_time(f"sum({series('ballast_log_dir_cordoned', OF_DIRECTORY)})", "directories")
+        ),
+        number("Free", units.BytesIEC, "On all chosen directories together.").with_target(
+            over_time(f"sum({total}) - sum({used})", "free")
+        ),
+    )  # fmt: skip
+    to_topics = link_to("topics", "What lies on broker ${__field.labels.broker}", broker="broker")
+    levels = (
+        bars(
+            "Fill now", units.PercentUnit, "Fullest first. Everything used on the volume counts, also by others.",
+            height=10, limits=FILL_STEPS,
+        )
+        .data_links([to_topics])
+        .with_target(now(f"sort_desc({chosen})", DIRECTORY)),
+        graph("Fill over time", units.PercentUnit, "Of each directory.", limits=FILL_STEPS)
+        .max(1)
+        .data_links([to_topics])
+        .with_target(over_time(chosen, DIRECTORY)),
+        graph(
+            "Fill in 24 hours at this rate", units.PercentUnit, "A line through the last six hours, drawn on.",
+            limits=steps(0.9, 1),
+        )
+        .data_links([to_topics])
+        .with_target(over_time(f"predict_linear({used}[6h], 86400) / {total}", DIRECTORY)),
+    )  # fmt: skip
+    content = (
+        graph(
+            "Growth", units.BytesPerSecondSI, "Over the last hour; below zero where retention or a move frees space.",
+            below_zero=True,
+        )
+        .data_links([to_topics])
+        .with_target(over_time(f"deriv({used}[1h])", DIRECTORY)),
+        graph("Replicas per directory", units.NoUnit, "Needs metrics.partitions.enable.")
+        .data_links([to_topics])
+        .with_target(
+            over_time(f"count by (broker, log_dir) ({series('ballast_replica_size_bytes', OF_DIRECTORY)})", DIRECTORY)
+        ),
+        graph(
+            "Used by others", units.BytesIEC,
+            "On the volume, but not by replicas. A plan cannot move it; much of it makes level disks impossible.",
+        ).with_target(
+            over_time(
+                f"sum by (broker, log_dir) ({used}) - "
+                f"sum by (broker, log_dir) ({series('ballast_replica_size_bytes', OF_DIRECTORY)})", DIRECTORY
+            )
+        ),
+        graph("Size of the volumes", units.BytesIEC, "Steps where a volume was grown.").with_target(
+            over_time(total, DIRECTORY)
+        ),
+    )  # fmt: skip
+    rows = (("State", state), ("Levels", levels), ("Content", content))
+    about = "All log directories: how full and how level they are, how fast they grow, which will be full first."
+    return dashboard("directories", "Directories", about, (*CLUSTER, BROKERS, DIRECTORIES), OF_CLUSTER, rows)

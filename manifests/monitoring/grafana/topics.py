@@ -1,0 +1,68 @@
+"""Which topics are large, busy or read too slowly."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+from grafana_foundation_sdk.models import units
+
+from manifests.monitoring.grafana.house import dashboard, graph, over_time
+from manifests.monitoring.grafana.queries import (
+    BROKERS,
+    CLUSTER,
+    GROUPS,
+    OF_BROKER,
+    OF_CLUSTER,
+    OF_GROUP,
+    OF_TOPIC,
+    TOPICS,
+    rate,
+    series,
+)
+
+MANY = 15
+HERE = f"{OF_TOPIC},{OF_BROKER}"
+
+
+def most(query: str) -> str:
+    return f"topk({MANY}, {query})"
+
+
+def build() -> Dashboard:
+    size = series("ballast_replica_size_bytes", HERE)
+    kept = f"{series('ballast_replica_log_end_offset', HERE)} - {series('ballast_replica_log_start_offset', HERE)}"
+    led = f"{series('ballast_partition_leader', HERE)} == 1"
+    sizes = (
+        graph("Largest topics", units.BytesIEC, "All replicas on the chosen brokers together.").with_target(
+            over_time(most(f"sum by (topic) ({size})"), "{{topic}}")
+        ),
+        graph(
+            "Largest replicas", units.BytesIEC,
+            "One that is large beside a directory's band keeps that directory from being level.",
+        ).with_target(over_time(most(size), "{{topic}}-{{partition}} on {{broker}}:{{log_dir}}")),
+        graph("Records kept", units.Short, "Between log start and log end of the leaders.").with_target(
+            over_time(most(f"sum by (topic) (({kept}) * on (topic, partition, broker) ({led}))"), "{{topic}}")
+        ),
+        graph("Partitions", units.Short, "With their leader on the chosen brokers.").with_target(
+            over_time(most(f"sum by (topic) ({series('ballast_partition_leader', HERE)})"), "{{topic}}")
+        ),
+    )  # fmt: skip
+    traffic = (
+        graph("Bytes in", units.BytesPerSecondSI, "Produced to the leaders.").with_target(
+            over_time(most(f"sum by (topic) ({rate('ballast_partition_bytes_in_total', HERE)})"), "{{topic}}")
+        ),
+        graph("Bytes out", units.BytesPerSecondSI, "Fetched, by consumers and followers.").with_target(
+            over_time(most(f"sum by (topic) ({rate('ballast_partition_bytes_out_total', HERE)})"), "{{topic}}")
+        ),
+    )
+    lag = series("ballast_group_lag", f"{OF_TOPIC},{OF_GROUP}")
+    groups = (
+        graph("Lag of groups", units.Short, "Records between the high watermark and what was committed.").with_target(
+            over_time(most(f"sum by (group, topic) (max by (group, topic, partition) ({lag}))"), "{{group}} {{topic}}")
+        ),
+        graph("Members of groups", units.NoUnit, "None, with lag: nobody reads.").with_target(
+            over_time(f"sum by (group) ({series('ballast_group_members', OF_GROUP)})", "{{group}}")
+        ),
+    )
+    rows = (("Sizes", sizes), ("Traffic", traffic), ("Groups", groups))
+    about = f"The {MANY} largest and busiest of the chosen topics, and the groups that read them."
+    return dashboard("topics", "Topics", about, (*CLUSTER, BROKERS, TOPICS, GROUPS), OF_CLUSTER, rows)
