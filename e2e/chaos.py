@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,9 +27,11 @@ from e2e.checker import (
     collect,
     partition_folder,
 )  # fmt: skip
+from e2e.fault_kinds import OF_PROCESSES, OF_THE_NETWORK, Faults, Roles
+from e2e.hosts import Hosts
 from e2e.ledger import Ledger
-from e2e.partition_files import Damaged, check_indexes, size_bytes
-from e2e.processes import BrokerProcess, BrokerTrouble, Cluster, until
+from e2e.partition_files import Damaged, check_indexes, end_offset
+from e2e.processes import BrokerTrouble, Cluster, until
 
 TOPIC = "chaos"
 PROPERTIES = {
@@ -37,13 +40,7 @@ PROPERTIES = {
     "replica.lag.time.max.ms": "5000",
     "metadata.log.max.record.bytes.between.snapshots": "20000",
 }
-# Not back by an hour: records that are this much ahead of a broker's clock are refused, as they should be.
-CLOCK_OFFSETS_MS = (-1_800_000, -60_000, -5_000, 0, 60_000)
 TOPIC_CONFIG = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
-KINDS = (
-    "kill a leader", "kill a follower", "kill the controller", "kill two in turn", "freeze a leader",
-    "restart in order", "kill as another returns", "freeze any", "kill all", "step a clock",
-)  # fmt: skip
 Print = Callable[[str], None]
 
 
@@ -59,8 +56,7 @@ class Settings:
     producers: int = 2
     records_per_second: int = 400  # of each producer
     value_bytes: int = 400
-    kinds: tuple[str, ...] = KINDS
-    freeze_seconds: tuple[float, ...] = (0.5, 3.0, 8.0, 15.0)
+    kinds: tuple[str, ...] = OF_PROCESSES  # with one of the network among them, brokers have hosts of their own
     pause_seconds: tuple[float, float] = (0.2, 4.0)
     patience_seconds: float = 120.0
 
@@ -76,29 +72,28 @@ class Verdict:
     longest_silence_s: float = 0.0
 
 
-@dataclass
-class Roles:
-    leaders: dict[int, int] = field(default_factory=dict)
-    controller: int | None = None
-
-
 class Chaos:
-    topic_config: ClassVar[Mapping[str, str]] = TOPIC_CONFIG
     properties: ClassVar[Mapping[str, str]] = PROPERTIES
 
     def __init__(self, folder: Path, settings: Settings, say: Print) -> None:
         self.settings = settings
         self.ledger = Ledger(settings.partitions, settings.producers)
-        self.cluster = Cluster(folder, settings.brokers, self.properties)
+        self.hosts = Hosts(settings.brokers) if set(settings.kinds).intersection(OF_THE_NETWORK) else None
+        hosts = None if self.hosts is None else self.hosts.hosts
+        self.cluster = Cluster(folder, settings.brokers, self.properties, hosts)
         self.verdict = Verdict([], [])
         self._say = say
         self._rng = random.Random(settings.seed)  # of the present fault
         self._began = time.monotonic()
-        self._admin = AdminClient({**clients.QUIET, "bootstrap.servers": self.cluster.bootstrap})
+
+    @property
+    def topic_config(self) -> Mapping[str, str]:
+        return TOPIC_CONFIG
 
     def run(self) -> Verdict:
-        with self.cluster:
+        with self.hosts or nullcontext(), self.cluster:
             self.cluster.start()
+            self._admin = AdminClient({**clients.QUIET, "bootstrap.servers": self.cluster.bootstrap})
             settings, config = self.settings, dict(self.topic_config)
             replicas = settings.replicas or settings.brokers
             clients.create_topic(self.cluster.bootstrap, TOPIC, settings.partitions, replicas, config)
@@ -145,6 +140,7 @@ class Chaos:
     def _faults(self) -> None:
         self._await_progress("the start")
         end = time.monotonic() + self.settings.seconds
+        faults = Faults(self.cluster, self.hosts, self._roles)
         for kind in self._kinds():
             enough = self.verdict.faults >= self.settings.least_faults and time.monotonic() > end
             if enough or self.verdict.faults >= self.settings.most_faults or self.verdict.findings:
@@ -154,7 +150,7 @@ class Chaos:
             self._rng = random.Random(f"{self.settings.seed}/{self.verdict.faults}")
             for told in self.ledger.acknowledged:
                 told.forget_silence()
-            what = self._inflict(kind)
+            what = faults.inflict(kind, self._rng)
             self._all_up()
             self._await_progress(what)
             silence = max(told.longest_silence_s for told in self.ledger.acknowledged)
@@ -162,70 +158,8 @@ class Chaos:
             self._note(f"fault {self.verdict.faults}: {what}; a partition was silent for {silence:.1f} s at most")
             time.sleep(self._rng.uniform(*self.settings.pause_seconds))
 
-    def _inflict(self, kind: str) -> str:
-        roles = Roles(clients.leaders(self._admin, TOPIC), self.cluster.active_controller())
-        down = self._rng.choice([0.0, 0.5, 2.0, 7.0])
-        victim = self._victim(kind, roles)
-        label = self._label(victim, roles)
-        if kind == "restart in order":
-            victim.stop()
-            time.sleep(down)
-            return f"{label} restarted in order, down for {down} s"
-        if kind.startswith("freeze"):
-            seconds = self._rng.choice(self.settings.freeze_seconds)
-            victim.pause()
-            time.sleep(seconds)
-            victim.resume()
-            return f"{label} frozen for {seconds} s"
-        if kind == "step a clock":
-            offset_ms = self._rng.choice(CLOCK_OFFSETS_MS)
-            victim.set_clock(offset_ms)
-            time.sleep(down)
-            return f"the clock of {label} steps to {offset_ms / 1000:g} s"
-        if kind == "kill all":
-            for broker in self._rng.sample(self.cluster.brokers, len(self.cluster.brokers)):
-                broker.kill()
-            return "kill -9 of all"
-        if kind in ("kill two in turn", "kill as another returns"):
-            return self._kill_two(kind, victim, label, roles, down)
-        victim.kill()
-        time.sleep(down)
-        return f"kill -9 of {label}, down for {down} s"
-
-    def _kill_two(self, kind: str, victim: BrokerProcess, label: str, roles: Roles, down: float) -> str:
-        other = self._rng.choice([broker for broker in self.cluster.brokers if broker is not victim])
-        victim.kill()
-        time.sleep(down)
-        if kind == "kill as another returns":
-            victim.start()
-            victim.wait_ready()
-            time.sleep(self._rng.choice([0.0, 0.05, 0.5]))
-            other.kill()
-            return f"kill -9 of {label}, and of {self._label(other, roles)} just when the first was back"
-        other.kill()
-        time.sleep(down)
-        victim.start()
-        time.sleep(self._rng.choice([0.0, 1.0, 3.0]))
-        return f"kill -9 of {label}, then of {self._label(other, roles)}, {down} s apart"
-
-    def _victim(self, kind: str, roles: Roles) -> BrokerProcess:
-        brokers = self.cluster.brokers
-        leading = [broker for broker in brokers if broker.node_id in roles.leaders.values()]
-        if kind.endswith("leader"):
-            brokers = leading or brokers
-        elif kind.endswith("controller"):
-            brokers = [broker for broker in brokers if broker.node_id == roles.controller] or brokers
-        elif kind.endswith("follower"):
-            leads = list(roles.leaders.values())
-            fewest = min(leads.count(broker.node_id) for broker in brokers)
-            least = [broker for broker in brokers if leads.count(broker.node_id) == fewest]
-            brokers = [broker for broker in least if broker.node_id != roles.controller] or least
-        return self._rng.choice(brokers)
-
-    def _label(self, broker: BrokerProcess, roles: Roles) -> str:
-        leads = list(roles.leaders.values()).count(broker.node_id)
-        controller = ", the active controller" if roles.controller == broker.node_id else ""
-        return f"broker {broker.node_id} (leads {leads} of {self.settings.partitions}{controller})"
+    def _roles(self) -> Roles:
+        return Roles(clients.leaders(self._admin, TOPIC), self.cluster.active_controller())
 
     def _all_up(self) -> None:
         """Everybody runs again; nobody may have gone on his own."""
@@ -263,7 +197,7 @@ class Chaos:
         if not until(self._all_read, patience):
             self._find(f"the consumers did not reach the end within {patience:.0f} s after the last record")
         if not until(self._replicas_level, patience):
-            self._find(f"the replicas did not reach the same size within {patience:.0f} s after the last record")
+            self._find(f"the replicas did not reach the same end within {patience:.0f} s after the last record")
 
     def _all_read(self) -> bool:
         return all(
@@ -275,10 +209,10 @@ class Chaos:
     def _replicas_level(self) -> bool:
         for partition in range(self.settings.partitions):
             try:
-                sizes = {size_bytes(folder) for folder in self._folders(partition)}
+                ends = {end_offset(folder) for folder in self._folders(partition)}
             except Damaged:
                 return False
-            if len(sizes) != 1:
+            if len(ends) != 1:
                 return False
         return True
 
@@ -301,7 +235,7 @@ class Chaos:
         for partition in range(self.settings.partitions):
             history = History(partition, self.settings.partitions)
             histories.append(history)
-            collect(lambda p=partition, h=history: h.read(self._longest(p), whole=sound), found)  # type: ignore[misc]
+            collect(lambda h=history: self._read(h, whole=sound), found)  # type: ignore[misc]
             found += history.findings
             found += check_told(history, self.ledger.acknowledged[partition], "was acknowledged at")
             found += check_unplaced(history, self.ledger.unplaced[partition])
@@ -321,8 +255,10 @@ class Chaos:
     def _check_indexes(self, folder: Path) -> None:
         check_indexes(folder)
 
-    def _longest(self, partition: int) -> Path:
-        return max(self._folders(partition), key=size_bytes)
+    def _read(self, history: History, *, whole: bool) -> None:
+        folder = max(self._folders(history.partition), key=end_offset)
+        history.begin(folder, self.ledger.consumed[history.partition].tokens)
+        history.read(folder, whole=whole)
 
     def _note(self, text: str) -> None:
         line = f"{time.monotonic() - self._began:7.1f} s  {text}  [{self.ledger.acknowledged_count:,} acknowledged]"

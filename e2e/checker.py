@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.ledger import SEQUENCE_BITS, SEQUENCE_MASK, Ledger, Told, describe, read_token
-from e2e.partition_files import Cursor, Damaged, read_batches
+from e2e.partition_files import Cursor, Damaged, beginning, read_batches
 
 from ballast_wire.records import BatchView, decode_records
 
@@ -33,6 +33,12 @@ class History:
         self._last: dict[int, int] = {}  # per producer
         self._leader_epoch = -1
 
+    def begin(self, folder: Path, told: Sequence[int]) -> None:
+        """Where the start of the log has been deleted, its tokens are those that a consumer was told there."""
+        self.cursor = beginning(folder)
+        for token in told[: self.cursor.next_offset]:
+            self._record(len(self.tokens), token)
+
     def read(self, folder: Path, *, whole: bool) -> None:
         """What has been added since the last time."""
         for batch in read_batches(folder, self.cursor, whole=whole):
@@ -43,21 +49,23 @@ class History:
             self._find(f"leader epoch {batch.header.leader_epoch} after {self._leader_epoch} at {batch.base_offset}")
         self._leader_epoch = batch.header.leader_epoch
         for record in decode_records(batch):
-            token = read_token(record.value)
-            if record.offset != len(self.tokens):
-                self._find(f"offset {record.offset} where {len(self.tokens)} is due")
-            producer, sequence = token >> SEQUENCE_BITS, token & SEQUENCE_MASK
-            last = self._last.get(producer, self.partition - self._partitions)
-            if token < 0 or sequence % self._partitions != self.partition:
-                self._find(f"offset {record.offset} holds what nobody sent there")
-            elif sequence <= last:
-                what = "is there twice" if sequence == last else f"comes after its record {last}"
-                self._find(f"{describe(token)} {what}, at offset {record.offset}")
-            elif sequence != last + self._partitions:
-                self._find(f"{describe(token)} comes right after its record {last}, at offset {record.offset}")
-            self._last[producer] = max(sequence, last)
-            self.counts[producer] = self.counts.get(producer, 0) + 1
-            self.tokens.append(token)
+            self._record(record.offset, read_token(record.value))
+
+    def _record(self, offset: int, token: int) -> None:
+        if offset != len(self.tokens):
+            self._find(f"offset {offset} where {len(self.tokens)} is due")
+        producer, sequence = token >> SEQUENCE_BITS, token & SEQUENCE_MASK
+        last = self._last.get(producer, self.partition - self._partitions)
+        if token < 0 or sequence % self._partitions != self.partition:
+            self._find(f"offset {offset} holds what nobody sent there")
+        elif sequence <= last:
+            what = "is there twice" if sequence == last else f"comes after its record {last}"
+            self._find(f"{describe(token)} {what}, at offset {offset}")
+        elif sequence != last + self._partitions:
+            self._find(f"{describe(token)} comes right after its record {last}, at offset {offset}")
+        self._last[producer] = max(sequence, last)
+        self.counts[producer] = self.counts.get(producer, 0) + 1
+        self.tokens.append(token)
 
     def _find(self, text: str) -> None:
         if len(self.findings) < MOST_FINDINGS:
@@ -124,9 +132,13 @@ def check_readers(histories: Sequence[History], ledger: Ledger) -> list[str]:
 
 
 def check_replicas(folders: Sequence[Path]) -> list[str]:
-    """Whether all copies have the same batches: header by header, and the CRC that stands for the rest was checked."""
-    readers = [_headers(folder) for folder in folders]
+    """Whether all copies have the same batches: header by header, and the CRC that stands for the rest was checked.
+
+    Copies whose start has been deleted may begin at different segments: what all of them have is compared.
+    """
     try:
+        start = max(beginning(folder).next_offset for folder in folders)
+        readers = [_headers(folder, start) for folder in folders]
         for copies in itertools.zip_longest(*readers):
             if len(set(copies)) != 1:
                 where = next(header.base_offset for header in copies if header is not None)
@@ -139,9 +151,10 @@ def check_replicas(folders: Sequence[Path]) -> list[str]:
     return []
 
 
-def _headers(folder: Path) -> Iterator[Any]:
-    for batch in read_batches(folder, Cursor(), whole=True):
-        yield batch.header
+def _headers(folder: Path, start: int) -> Iterator[Any]:
+    for batch in read_batches(folder, beginning(folder), whole=True):
+        if batch.base_offset >= start:
+            yield batch.header
 
 
 def partition_folder(volumes: Sequence[Path], topic: str, partition: int) -> Path:

@@ -80,7 +80,7 @@ class SequencedProducer(Worker):
         super().__init__(f"producer {number}", ledger)
         self._topic = topic
         self._number = number
-        self._per_second = per_second
+        self.per_second = per_second  # may change on the way
         self._value_bytes = value_bytes
         settings: dict[str, Any] = {
             **QUIET,
@@ -121,7 +121,7 @@ class SequencedProducer(Worker):
         due, last = 0.0, time.monotonic()
         while not self.stopping.is_set():
             now = time.monotonic()
-            due = min(due + (now - last) * self._per_second, self._per_second * 0.5)  # no burst after a standstill
+            due = min(due + (now - last) * self.per_second, self.per_second * 0.5)  # no burst after a standstill
             last = now
             if self._finishing.is_set() and not self.waiting:
                 return

@@ -1,8 +1,9 @@
 """A file system that fails on demand: what lies in one directory, shown through FUSE in another one.
 
 `python -m e2e.faulty_disk SOURCE MOUNT FAULT`: while the file FAULT holds the name of an error (EIO, ENOSPC, EROFS),
-whatever would change something fails with it, and with EIO and ENODEV reading does too. Needs root and /dev/fuse, and
-nothing else: it speaks the kernel's protocol itself. One thread; ends when it is unmounted.
+whatever would change something fails with it, and with EIO and ENODEV reading does too. With SLOW it takes half a
+second instead, one change after the other. Needs root and /dev/fuse, and nothing else: it speaks the kernel's protocol
+itself. One thread; ends when it is unmounted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,7 @@ WRITE_BYTES = PAGES * 4096
 BUFFER_BYTES = WRITE_BYTES + 65_536
 SIZE_IS_SET = 1 << 3
 MAXIMUM_NAME = 255
+SLOW, SLOW_SECONDS = "SLOW", 0.5
 READS_FAIL = (errno.EIO, errno.ENODEV)
 
 
@@ -88,6 +91,8 @@ class FaultyDisk:
             word = self._fault.read_text().strip()
         except FileNotFoundError:
             return
+        if word == SLOW and not reading:
+            time.sleep(SLOW_SECONDS)
         number = getattr(errno, word, 0)
         if number and (not reading or number in READS_FAIL):
             raise OSError(number, os.strerror(number))

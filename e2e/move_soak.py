@@ -3,31 +3,34 @@
 The load, the quiet and the checks are those of `chaos`; here are the moves. A move that a killed broker forgot (it had
 not begun yet) is asked for again, as Kafka's tool does. At the end each broker has exactly the logs that the metadata
 gives it, one of each, and nothing of any move is left; only what a broker put aside after it was down may be there too.
+Apache Kafka's dump-log, where its jars are there, has to find the same.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from confluent_kafka import KafkaException
-from e2e import moving
-from e2e.chaos import TOPIC, Chaos, Settings
-from e2e.checker import partition_folder
+from confluent_kafka import KafkaException, TopicPartition
+from e2e import clients, dump_log, moving
+from e2e.chaos import PROPERTIES, TOPIC, Chaos, Settings
+from e2e.checker import collect, partition_folder
 from e2e.partition_files import Damaged
 from e2e.processes import BrokerProcess, until
 
 REPLICAS = 2
-THROTTLE = 16_000_000  # slow enough that kills meet moves
+MEASURED_S = 10.0
+AS_FAST_AS_IT_GOES = 10_000_000
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 ASK_AGAIN_S = 1.0
 MOVED_WITHIN_S = 600.0  # partitions grow all the time; what hangs hangs longer
 LOOK_EVERY_S = 0.1
+TRIMMED_WITHIN_S = 10.0
 REDIRECTED = 0.15
 SAME_PARTITION = 0.2
 STRAY = "-stray"
@@ -39,21 +42,60 @@ class MoveSettings(Settings):
     replicas: int = REPLICAS
     rounds: int = 100  # moves between directories, and as many reassignments
     kills: int = 20
+    segment_bytes: int = 1 << 20
+    keep_bytes: int = 1 << 40  # of a partition; what is older is deleted when everybody has read it
+    throttle: int = 16_000_000  # bytes per second; slow enough that kills meet moves
+    load_share: float = 0.0  # of what the cluster takes at most, which is measured first; 0: `records_per_second`
 
 
 class MoveSoak(Chaos):
     """`verdict.faults` counts the kills."""
 
     settings: MoveSettings
+    megabytes_per_second: float = 0.0  # acknowledged while replicas moved
+    dumped: int = 0  # replicas that Apache Kafka's dump-log has read
     _places: dict[int, list[int]] | None = None  # replicas of each partition, as the cluster had them in the end
-    topic_config: ClassVar[Mapping[str, str]] = {
-        "min.insync.replicas": "1",
-        "segment.bytes": "1048576",
-        "file.delete.delay.ms": "1000",
-    }
+    _producers: Sequence[clients.SequencedProducer] = ()
+
+    properties: ClassVar[Mapping[str, str]] = {**PROPERTIES, "log.retention.check.interval.ms": "2000"}
+
+    @property
+    def topic_config(self) -> Mapping[str, str]:
+        return {
+            "min.insync.replicas": "1",
+            "segment.bytes": str(self.settings.segment_bytes),
+            "file.delete.delay.ms": "1000",
+        }
+
+    def _clients(self) -> tuple[list[clients.SequencedProducer], list[clients.Worker]]:
+        producers, readers = super()._clients()
+        self._producers = producers
+        return producers, readers
 
     def _faults(self) -> None:
         self._patiently(self._throttle)
+        if self.settings.load_share:
+            self._set_load()
+        began, before = time.monotonic(), self.ledger.acknowledged_count
+        self._rounds()
+        self.megabytes_per_second = self._megabytes(self.ledger.acknowledged_count - before, time.monotonic() - began)
+
+    def _set_load(self) -> None:
+        self._await_progress("the start")
+        for producer in self._producers:
+            producer.per_second = AS_FAST_AS_IT_GOES
+        began, before = time.monotonic(), self.ledger.acknowledged_count
+        time.sleep(MEASURED_S)
+        seconds, records = time.monotonic() - began, self.ledger.acknowledged_count - before
+        for producer in self._producers:
+            producer.per_second = max(1, int(self.settings.load_share * records / seconds / len(self._producers)))
+        taken = self._megabytes(records, seconds)
+        self._note(f"the cluster takes {taken:.1f} MB/s; producers go on with {self.settings.load_share:.0%} of that")
+
+    def _megabytes(self, records: int, seconds: float) -> float:
+        return records * self.settings.value_bytes / seconds / 1e6
+
+    def _rounds(self) -> None:
         kill_in = set(self._rng.sample(range(self.settings.rounds), self.settings.kills))
         for number in range(self.settings.rounds):
             if self.verdict.findings:
@@ -62,6 +104,7 @@ class MoveSoak(Chaos):
             what = self._round(kill=number in kill_in)
             self._await_progress(what)
             self._note(f"round {number + 1}: {what}; {time.monotonic() - began:.1f} s")
+            self._patiently(self._trim)
 
     def _round(self, *, kill: bool) -> str:
         """One move and one reassignment at the same time; with a kill somewhere in the middle."""
@@ -133,10 +176,22 @@ class MoveSoak(Chaos):
         if not until(accepted, self.settings.patience_seconds):
             self._find("a request for a move was not answered")
 
+    def _trim(self) -> None:
+        """Has what the consumers have read deleted, so that a long run fits on a small disk."""
+        keep = self.settings.keep_bytes // self.settings.value_bytes
+        starts = []
+        for partition, read in enumerate(self.ledger.group_read):
+            gap = read.find(0)
+            read_by_all = min(len(self.ledger.consumed[partition].offsets), len(read) if gap < 0 else gap)
+            if read_by_all > keep:
+                starts.append(TopicPartition(TOPIC, partition, read_by_all - keep))
+        for answer in self._admin.delete_records(starts).values() if starts else ():
+            answer.result(TRIMMED_WITHIN_S)
+
     def _throttle(self) -> None:
         """In a file it has no effect, as with Apache Kafka."""
         for broker in self.cluster.brokers:
-            moving.configure_broker(broker.address, broker.node_id, {LOG_DIRS_RATE: str(THROTTLE)})
+            moving.configure_broker(broker.address, broker.node_id, {LOG_DIRS_RATE: str(self.settings.throttle)})
 
     def _reassign(self, partition: int, replicas: list[int]) -> None:
         place = (TOPIC, partition)
@@ -168,6 +223,17 @@ class MoveSoak(Chaos):
         if not until(lambda: not self._left_over(), self.settings.patience_seconds):
             self._find(f"what is left where nothing should be: {', '.join(self._left_over()[:5])}")
         super()._stop_in_order()
+
+    def _judge(self) -> None:
+        super()._judge()
+        kafka = dump_log.jars()
+        if kafka is None or self.verdict.findings:
+            return
+        self._note("reading everything with Apache Kafka's dump-log")
+        for partition in range(self.settings.partitions):
+            for folder in self._folders(partition):
+                collect(lambda f=folder: dump_log.check_partition(kafka, f), self.verdict.findings)  # type: ignore[misc]
+                self.dumped += 1
 
     def _left_over(self) -> list[str]:
         """Folders of the topic that the metadata does not explain, and replicas that are not there.

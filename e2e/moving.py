@@ -1,20 +1,15 @@
-"""The requests that move replicas and say where they are, sent to one broker each. Blocking; any thread.
-
-A connection for each question: brokers come and go in the runs that ask.
-"""
+"""The requests that move replicas and say where they are, sent to one broker each. Blocking; any thread."""
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TIMEOUT_S = 10.0
-CLIENT = "moving"
-ALTER_LOG_DIRS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = (34, 2), (35, 4), (45, 0), (46, 0)
-ALTER_CONFIGS, BROKER_RESOURCE, SET = (44, 1), 4, 0
+from e2e.asking import TIMEOUT_S, ask, message
+
+ALTER_LOG_DIRS, DESCRIBE_LOG_DIRS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS, ALTER_CONFIGS = 2, 4, 0, 0, 1  # versions
+BROKER_RESOURCE, SET = 4, 0
 Place = tuple[str, int]  # topic and partition
 
 
@@ -37,14 +32,14 @@ class Directory:
 
 def alter_log_dirs(address: str, wanted: Mapping[Place, str]) -> dict[Place, int]:
     """Error codes: 0 is accepted."""
-    body = _message("AlterReplicaLogDirsRequest")
+    body = message("AlterReplicaLogDirsRequest")
     rows = [
         body.AlterReplicaLogDir(
             path=path, topics=[body.AlterReplicaLogDir.AlterReplicaLogDirTopic(name=topic, partitions=[partition])]
         )
         for (topic, partition), path in wanted.items()
     ]
-    answer = _ask(address, ALTER_LOG_DIRS, body(dirs=_merged(rows)), "AlterReplicaLogDirsResponse")
+    answer = ask(address, body(dirs=_merged(rows)), ALTER_LOG_DIRS)
     return {
         (topic.topic_name, partition.partition_index): partition.error_code
         for topic in answer.results
@@ -64,8 +59,8 @@ def _merged(rows: Sequence[Any]) -> list[Any]:
 
 
 def describe_log_dirs(address: str) -> list[Directory]:
-    body = _message("DescribeLogDirsRequest")
-    answer = _ask(address, DESCRIBE_LOG_DIRS, body(topics=None), "DescribeLogDirsResponse")
+    body = message("DescribeLogDirsRequest")
+    answer = ask(address, body(topics=None), DESCRIBE_LOG_DIRS)
     return [
         Directory(
             found.log_dir,
@@ -82,7 +77,7 @@ def describe_log_dirs(address: str) -> list[Directory]:
 
 def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict[Place, int]:
     """None cancels. Error codes: 0 is accepted."""
-    body = _message("AlterPartitionReassignmentsRequest")
+    body = message("AlterPartitionReassignmentsRequest")
     topics = [
         body.ReassignableTopic(
             name=topic,
@@ -95,7 +90,7 @@ def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict
         for (topic, partition), replicas in wanted.items()
     ]
     request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=topics)
-    answer = _ask(address, ALTER_REASSIGNMENTS, request, "AlterPartitionReassignmentsResponse")
+    answer = ask(address, request, ALTER_REASSIGNMENTS)
     if answer.error_code:
         return dict.fromkeys(wanted, answer.error_code)
     return {
@@ -106,9 +101,9 @@ def reassign(address: str, wanted: Mapping[Place, Sequence[int] | None]) -> dict
 
 
 def reassigning(address: str) -> set[Place]:
-    body = _message("ListPartitionReassignmentsRequest")
+    body = message("ListPartitionReassignmentsRequest")
     request = body(timeout_ms=int(TIMEOUT_S * 1000), topics=None)
-    answer = _ask(address, LIST_REASSIGNMENTS, request, "ListPartitionReassignmentsResponse")
+    answer = ask(address, request, LIST_REASSIGNMENTS)
     if answer.error_code:
         raise ConnectionError(f"error {answer.error_code}")
     return {
@@ -118,39 +113,12 @@ def reassigning(address: str) -> set[Place]:
 
 def configure_broker(address: str, node_id: int, values: Mapping[str, str]) -> None:
     """Dynamic configurations of one broker."""
-    body = _message("IncrementalAlterConfigsRequest")
+    body = message("IncrementalAlterConfigsRequest")
     kind = body.AlterConfigsResource
     entries = [kind.AlterableConfig(name=name, config_operation=SET, value=value) for name, value in values.items()]
     resource = kind(resource_type=BROKER_RESOURCE, resource_name=str(node_id), configs=entries)
     request = body(resources=[resource], validate_only=False)
-    answer = _ask(address, ALTER_CONFIGS, request, "IncrementalAlterConfigsResponse")
+    answer = ask(address, request, ALTER_CONFIGS)
     for each in answer.responses:
         if each.error_code:
             raise ConnectionError(f"error {each.error_code}: {each.error_message}")
-
-
-def _message(name: str) -> Any:
-    from ballast_wire.messages import message
-
-    return message(name)
-
-
-def _ask(address: str, kind: tuple[int, int], body: Any, response: str) -> Any:
-    from ballast_wire.headers import frame_request
-
-    key, version = kind
-    host, _, port = address.rpartition(":")
-    frame = frame_request(key, version, 1, CLIENT, body.encode(version=version), flexible=True)
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
-        connection.sendall(frame)
-        with connection.makefile("rb") as stream:
-            (size,) = struct.unpack(">i", _exactly(stream, 4))
-            answer = _exactly(stream, size)
-    return _message(response).decode(answer[5:], version=version)
-
-
-def _exactly(stream: Any, size: int) -> bytes:
-    data: bytes = stream.read(size)
-    if len(data) != size:
-        raise ConnectionError("the broker hung up")
-    return data

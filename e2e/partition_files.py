@@ -43,9 +43,31 @@ def size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
+def beginning(folder: Path) -> Cursor:
+    """At the first segment, which is not offset 0 where the start of the log has been deleted."""
+    return _at_segment(folder, 0)
+
+
+def end_offset(folder: Path) -> int:
+    """The offset that comes next; only the last segment is read."""
+    cursor = _at_segment(folder, -1)
+    for _ in read_batches(folder, cursor, whole=False):
+        pass
+    return cursor.next_offset
+
+
+def _at_segment(folder: Path, index: int) -> Cursor:
+    there = segments(folder)
+    if not there:
+        raise Damaged(f"{folder} has no log")
+    return Cursor(there[index], 0, there[index])
+
+
 def read_batches(folder: Path, cursor: Cursor, *, whole: bool) -> Iterator[BatchView]:
     """From the cursor to the end; the cursor moves along. `whole`: nothing may follow the last batch."""
     while True:
+        # Looked up before the segment is read: only where there is another one already does this one grow no more.
+        later = _segments_after(folder, cursor.segment)
         for batch in _segment_batches(log_path(folder, cursor.segment), cursor.position):
             if batch.base_offset != cursor.next_offset:
                 raise Damaged(
@@ -55,18 +77,22 @@ def read_batches(folder: Path, cursor: Cursor, *, whole: bool) -> Iterator[Batch
             cursor.position += batch.size_bytes
             cursor.next_offset = batch.last_offset + 1
             yield batch
-        later = [base for base in segments(folder) if base > cursor.segment]
         left_over = log_path(folder, cursor.segment).stat().st_size - cursor.position
         if left_over and (whole or later):
             raise Damaged(
                 f"{folder.name}: {left_over} bytes after offset {cursor.next_offset - 1} in segment {cursor.segment} "
                 f"are no batch"
             )
-        if not later:
+        if later:
+            if later[0] != cursor.next_offset:
+                raise Damaged(f"{folder.name}: segment {later[0]} comes where offset {cursor.next_offset} is due")
+            cursor.segment, cursor.position = later[0], 0
+        elif not _segments_after(folder, cursor.segment):
             return
-        if later[0] != cursor.next_offset:
-            raise Damaged(f"{folder.name}: segment {later[0]} comes where offset {cursor.next_offset} is due")
-        cursor.segment, cursor.position = later[0], 0
+
+
+def _segments_after(folder: Path, segment: int) -> list[int]:
+    return [base for base in segments(folder) if base > segment]
 
 
 def _segment_batches(path: Path, position: int) -> Iterator[BatchView]:

@@ -1,7 +1,8 @@
 """Real broker processes on loopback: started, stopped, frozen and killed by pid, and ended whatever happens.
 
 A broker keeps its port and its data directories over restarts, as a pod does. Ports lie below the range that the
-kernel gives to outgoing connections, so nobody else takes one while its broker is down. Blocking; one thread.
+kernel gives to outgoing connections, so nobody else takes one while its broker is down. Brokers may have hosts of their
+own instead (`hosts.py`). Blocking; one thread.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import random
 import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from e2e import stepped_broker
+from e2e.asking import ask, message
+from e2e.hosts import Host
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +30,9 @@ READY_S = 120.0
 STOP_S = 60.0
 POLL_S = 0.02
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+LOOPBACK = "127.0.0.1"
 VOLUMES = ("a", "b", "c")
+BROKER_PORT, CONTROLLER_PORT = 9092, 9093  # where a broker has a host of its own
 LOWEST_PORT = 10_000
 PORT_ATTEMPTS = 1000
 WORDS_OF_A_BUG = ("Traceback", "Task exception was never retrieved")
@@ -41,10 +45,13 @@ class BrokerTrouble(Exception):
 class BrokerProcess:
     """One broker. `start` returns when it is spawned, `wait_ready` when it serves."""
 
-    def __init__(self, folder: Path, node_id: int, port: int, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, node_id: int, port: int, properties: Mapping[str, str], host: Host | None = None
+    ) -> None:
         self.folder = folder
         self.node_id = node_id
         self.port = port
+        self.host = host  # None: this machine
         self.volumes = [folder / name for name in VOLUMES]
         self.paused = False
         self.module = "e2e.stepped_broker"  # what is run: the broker, with a clock that can be set
@@ -75,7 +82,7 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{LOOPBACK if self.host is None else self.host.address}:{self.port}"
 
     def start(self) -> None:
         assert not self.is_running
@@ -83,7 +90,8 @@ class BrokerProcess:
         clock = {stepped_broker.OFFSET_FILE: str(self._clock)}
         environment = {**os.environ, "PYTHONPATH": paths, **clock, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0
-        with self._output.open("ab") as output:
+        there = contextlib.nullcontext() if self.host is None else self.host.inside()
+        with self._output.open("ab") as output, there:
             # A session of its own: Ctrl-C reaches only us, who end the brokers in our own order.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", self.module, str(self._file), "--log-level", "info"],
@@ -167,27 +175,32 @@ def _last_of_traceback(lines: list[str]) -> str:
 class Cluster:
     """Brokers 1 to N, each with both roles. A context: on leaving, every process has ended."""
 
-    def __init__(self, folder: Path, count: int, properties: Mapping[str, str]) -> None:
-        ports = free_ports(2 * count)
+    def __init__(
+        self, folder: Path, count: int, properties: Mapping[str, str], hosts: Sequence[Host] | None = None
+    ) -> None:
+        """Broker N on host N, which must be there when it starts; without hosts all are on loopback."""
+        ports = free_ports(2 * count) if hosts is None else [BROKER_PORT] * count + [CONTROLLER_PORT] * count
+        addresses = [LOOPBACK] * count if hosts is None else [host.address for host in hosts]
         controllers = ports[count:]
-        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
+        voters = ",".join(f"{n}@{addresses[n - 1]}:{port}" for n, port in enumerate(controllers, 1))
         self.folder = folder
         self.brokers = []
         for node_id in range(1, count + 1):
-            port, controller = ports[node_id - 1], controllers[node_id - 1]
+            port, controller, address = ports[node_id - 1], controllers[node_id - 1], addresses[node_id - 1]
+            host = None if hosts is None else hosts[node_id - 1]
             own = {
                 "process.roles": "broker,controller",
                 "cluster.id": CLUSTER_ID,
                 "controller.quorum.voters": voters,
                 "controller.listener.names": "CONTROLLER",
-                "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+                "listeners": f"PLAINTEXT://{address}:{port},CONTROLLER://{address}:{controller}",
                 "group.initial.rebalance.delay.ms": "0",
                 "auto.create.topics.enable": "false",
                 "offsets.topic.num.partitions": "4",
                 "offsets.topic.replication.factor": str(min(3, count)),
                 **properties,
             }
-            self.brokers.append(BrokerProcess(folder / f"broker-{node_id}", node_id, port, own))
+            self.brokers.append(BrokerProcess(folder / f"broker-{node_id}", node_id, port, own, host))
 
     @property
     def bootstrap(self) -> str:
@@ -224,7 +237,7 @@ class Cluster:
         for broker in self.brokers:
             if broker.is_running and not broker.paused:
                 with contextlib.suppress(OSError, ValueError):
-                    return _quorum_leader(broker.port)
+                    return _quorum_leader(broker.address)
         return None
 
 
@@ -283,30 +296,12 @@ def free_ports(count: int) -> list[int]:
     raise BrokerTrouble(f"no {count} free ports on loopback")
 
 
-def _quorum_leader(port: int, timeout_s: float = 2.0) -> int | None:
-    """Asked of a broker with DescribeQuorum."""
-    from ballast_wire.headers import frame_request
-    from ballast_wire.messages import message
-
-    body: Any = message("DescribeQuorumRequest")
+def _quorum_leader(address: str, timeout_s: float = 2.0) -> int | None:
+    body = message("DescribeQuorumRequest")
     topic = body.TopicData(
         topic_name="__cluster_metadata", partitions=[body.TopicData.PartitionData(partition_index=0)]
     )
-    frame = frame_request(55, 0, 1, "chaos", body(topics=[topic]).encode(version=0), flexible=True)
-    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-        connection.settimeout(timeout_s)
-        connection.sendall(frame)
-        with connection.makefile("rb") as stream:
-            (size,) = struct.unpack(">i", _exactly(stream, 4))
-            answer = _exactly(stream, size)
-    response = message("DescribeQuorumResponse").decode(answer[5:], version=0)
+    response = ask(address, body(topics=[topic]), 0, timeout_s)
     partitions = response.topics[0].partitions if response.topics else []
     leader = partitions[0].leader_id if partitions and not partitions[0].error_code else -1
     return leader if leader > 0 else None
-
-
-def _exactly(stream: Any, size: int) -> bytes:
-    data: bytes = stream.read(size)
-    if len(data) != size:
-        raise ConnectionError("the broker hung up")
-    return data

@@ -20,7 +20,7 @@ from ballast_cli.image_base import cache_folder
 
 MODULES = Path(__file__).parent / "go"
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
-ADDONS = ("coredns", "hostdir", "pause", "faultfs")
+ADDONS = ("coredns", "hostdir", "pause")
 OLDEST_GO = (1, 21)  # fetches the version that go.mod asks for by itself
 LIMIT_SECONDS = 2100.0
 COMPONENT_VERSION = "k8s.io/component-base/version"
@@ -47,9 +47,21 @@ def kubernetes_version() -> str:
     return found[1]
 
 
+def built() -> Path | None:
+    """The folder with all of them, if they were built already."""
+    folder = _folder()
+    return folder if folder.is_dir() else None
+
+
+def kubectl() -> str:
+    """The program that BALLAST_KUBECTL names, else the one that was built; empty where there is none."""
+    folder = built()
+    return os.environ.get("BALLAST_KUBECTL") or (str(folder / "kubectl") if folder else "")
+
+
 def binaries(say: Callable[[str], None]) -> Path:
-    """The folder with all of them."""
-    folder = cache_folder() / "kubernetes" / _key()
+    """The folder with all of them, which are built now if they have to be."""
+    folder = _folder()
     if folder.is_dir():
         return folder
     missing = missing_for_build()
@@ -69,6 +81,10 @@ def binaries(say: Callable[[str], None]) -> Path:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return folder
+
+
+def _folder() -> Path:
+    return cache_folder() / "kubernetes" / _key()
 
 
 def _go_version() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from e2e.clients import QUIET, SequencedProducer
 from e2e.ledger import Ledger, read_token
+from e2e.processes import until
 
 PER_SECOND = 200
 VALUE_BYTES = 200
-START_SECONDS = 60.0
-FINISH_SECONDS = 90.0
+START_SECONDS = 120.0
+FINISH_SECONDS = 180.0
 
 
 @dataclass
@@ -69,38 +70,61 @@ class Load:
         self._ledger = Ledger(partitions, producers=1)
         self._starts = self._ends(partitions)
         self._producer = TimedProducer(bootstrap, topic, self._ledger)
+        self._longest_s = 0.0
 
     def start(self) -> None:
         self._producer.start()
-        deadline = time.monotonic() + START_SECONDS
-        while self._ledger.acknowledged_count < 10:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"nothing is acknowledged: {self._ledger.problems}")
-            time.sleep(0.05)
+        if not until(lambda: self.acknowledged >= 10, START_SECONDS):
+            raise AssertionError(f"nothing is acknowledged: {self._ledger.problems}")
+
+    @property
+    def acknowledged(self) -> int:
+        return self._ledger.acknowledged_count
+
+    def await_progress(self) -> None:
+        """Until every partition has taken a new record."""
+        before = [len(told.offsets) for told in self._ledger.acknowledged]
+
+        def all_took_one() -> bool:
+            now = self._ledger.acknowledged
+            return all(len(told.offsets) > count for told, count in zip(now, before, strict=True))
+
+        if not until(all_took_one, FINISH_SECONDS):
+            raise AssertionError(f"a partition took nothing for {FINISH_SECONDS:.0f} s: {self._ledger.problems}")
+
+    def take_silence_s(self) -> float:
+        """The longest silence of a partition since it was taken before."""
+        told = self._ledger.acknowledged
+        longest = max((one.longest_silence_s for one in told), default=0.0)
+        for one in told:
+            one.forget_silence()
+        self._longest_s = max(self._longest_s, longest)
+        return longest
 
     def finish(self) -> Account:
         """Ends the producer when all it sent is acknowledged, and compares that with what is there."""
         self._producer.finish()
-        deadline = time.monotonic() + FINISH_SECONDS
-        while self._producer.waiting and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: not self._producer.waiting, FINISH_SECONDS)
         self._producer.stop()
         self._producer.join()
         problems = list(self._ledger.problems)
         if self._producer.waiting:
             problems.append(f"{self._producer.waiting} records were neither acknowledged nor refused")
         problems += self._compare()
-        silence = max((told.longest_silence_s for told in self._ledger.acknowledged), default=0.0)
-        return Account(self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, silence, problems)
+        self.take_silence_s()
+        return Account(
+            self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, self._longest_s, problems
+        )
 
     def _partitions(self) -> int:
         """As soon as the broker that is asked has heard of the topic."""
         admin = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap})
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            found = admin.list_topics(self._topic, timeout=20).topics[self._topic]
-            if found.error is None and found.partitions:
-                return len(found.partitions)
+            with suppress(KafkaException):  # a broker that is leaving was asked
+                found = admin.list_topics(self._topic, timeout=20).topics[self._topic]
+                if found.error is None and found.partitions:
+                    return len(found.partitions)
             time.sleep(0.1)
         raise AssertionError(f"no broker knows topic {self._topic}")
 

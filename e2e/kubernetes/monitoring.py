@@ -1,4 +1,7 @@
-"""A real Prometheus in the cluster: this machine's program in an image of its own, with the shipped scrape rules."""
+"""A real Prometheus in the cluster: this machine's program in an image of its own.
+
+It is told the brokers' names: Debian builds it without the discovery that manifests/monitoring uses in Kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from e2e.kubernetes.world import NAMESPACE, World, restricted_pod
+from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, restricted_pod
 
 from ballast_cli.image_archive import write_archive, write_layer
 from ballast_cli.image_base import debian_base
 from ballast_cli.image_contents import USER, Flavour, architecture
 from ballast_cli.kube_api import Obj
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRAPE = ROOT / "manifests" / "monitoring" / "scrape-config-kubernetes.yaml"
 NAME = "prometheus"
 IMAGE = "localhost/prometheus:e2e"
 PORT = 9090
+BROKERS, METRICS_PORT = f"{CLUSTER}-brokers", 9404
 URL = f"http://{NAME}.{NAMESPACE}.svc:{PORT}"
 
 
@@ -45,29 +47,24 @@ def load_prometheus(world: World) -> None:
 
 
 def prometheus() -> list[Obj]:
-    """Everything that it needs; it may only look at pods."""
-    config = yaml.safe_load(SCRAPE.read_text())
-    config["global"]["scrape_interval"] = config["global"]["scrape_timeout"] = "2s"
-    config.pop("rule_files")
-    for job in config["scrape_configs"]:
-        for discovery in job["kubernetes_sd_configs"]:
-            discovery["namespaces"] = {"names": [NAMESPACE]}
+    """Everything that it needs."""
+    brokers = [f"{CLUSTER}-{number}" for number in range(3)]
+    targets = [
+        {"targets": [f"{pod}.{BROKERS}.{NAMESPACE}.svc:{METRICS_PORT}"], "labels": {"namespace": NAMESPACE, "pod": pod}}
+        for pod in brokers
+    ]
+    config = {
+        "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
+        "scrape_configs": [{"job_name": CLUSTER, "static_configs": targets}],
+    }
     command = ["/usr/local/bin/prometheus", "--config.file=/etc/prometheus/prometheus.yml"]
     command += ["--storage.tsdb.path=/tmp/data", f"--web.listen-address=:{PORT}"]
-    pod = restricted_pod(NAME, IMAGE, command, account=NAME)
+    pod = restricted_pod(NAME, IMAGE, command)
     pod["metadata"]["labels"] = {"app": NAME}
     pod["spec"]["containers"][0]["volumeMounts"].append({"name": "config", "mountPath": "/etc/prometheus"})
     pod["spec"]["containers"][0]["readinessProbe"] = {"httpGet": {"path": "/-/ready", "port": PORT}, "periodSeconds": 1}
     pod["spec"]["volumes"].append({"name": "config", "configMap": {"name": NAME}})
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-    subject = {"kind": "ServiceAccount", "name": NAME}
-    group = "rbac.authorization.k8s.io"
     return [
-        _object("v1", "ServiceAccount"),
-        _object(f"{group}/v1", "Role", rules=[rule]),
-        _object(
-            f"{group}/v1", "RoleBinding", roleRef={"apiGroup": group, "kind": "Role", "name": NAME}, subjects=[subject]
-        ),
         _object("v1", "ConfigMap", data={"prometheus.yml": yaml.safe_dump(config)}),
         _object("v1", "Service", spec={"selector": {"app": NAME}, "ports": [{"port": PORT}]}),
         pod,

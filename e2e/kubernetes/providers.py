@@ -23,7 +23,7 @@ from e2e.kubernetes.binaries import binaries, missing_for_build
 from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
-from ballast_cli.image import build_archive
+from ballast_cli.image import build_archive, build_layers
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
 from ballast_cli.image_contents import Flavour, content_key
@@ -33,6 +33,7 @@ KIND_CLUSTER = "ballast-e2e"
 START_SECONDS = 120.0
 NODE_PORTS = range(30000, 32768)
 MOST_BROKERS = 8
+KEPT_ARCHIVES = 3
 
 
 class ProviderError(Exception):
@@ -59,6 +60,10 @@ class Provider(ABC):
 
     def prepare(self) -> None:
         """Builds what a start needs and the cache does not have."""
+        return
+
+    def prepare_spark(self) -> None:
+        """The same for `spark_image`."""
         return
 
     @abstractmethod
@@ -108,6 +113,10 @@ class Host(Provider):
         self._tools = binaries(self.say)
         self.image = image_name()
         self._archive = build_archive(Flavour.BROKER, self.image, say=self.say).path
+        _forget_old_archives(self._archive)
+
+    def prepare_spark(self) -> None:
+        build_layers(Flavour.SPARK, self.say)
 
     def start(self) -> None:
         self.prepare()
@@ -276,6 +285,14 @@ class Kind(Provider):
         if code != 0:
             raise ProviderError(f"{' '.join(command[:3])} failed:\n{out[-2000:]}")
         return out
+
+
+def _forget_old_archives(present: Path) -> None:
+    """Each change of the sources makes another one. Somebody else may be about the same."""
+    with contextlib.suppress(FileNotFoundError):
+        others = set(present.parent.glob(f"{Flavour.BROKER.image}-*-e2e-*.tar")) - {present}
+        for old in sorted(others, key=lambda path: path.stat().st_mtime)[:-KEPT_ARCHIVES]:
+            old.unlink()
 
 
 def _free_ports(ports: range, count: int) -> int:

@@ -11,8 +11,9 @@ from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, cluster
 
 from ballast_cli.kube_api import Obj
 
-INSTALL_SECONDS = 180.0
-CLUSTER_SECONDS = 180.0
+INSTALL_SECONDS = 300.0
+CLUSTER_SECONDS = 300.0
+CLIENT_SECONDS = 180.0
 # The pods of brokers and operator must pass it.
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 # Produces or consumes as told, and prints how many.
@@ -23,12 +24,12 @@ what, bootstrap, topic, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.a
 if what == "produce":
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
     for future in [producer.send(topic, b"from a pod %d" % n) for n in range(count)]:
-        future.get(60)
+        future.get(180)
     producer.close()
     print(count)
 else:
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest",
-                             consumer_timeout_ms=20000, group_id="a-pod")
+                             consumer_timeout_ms=120000, group_id="a-pod")
     seen = 0
     for record in consumer:
         seen += 1
@@ -69,24 +70,27 @@ def inside(world: World) -> str:
     return f"{CLUSTER}-bootstrap.{NAMESPACE}.svc:9092"
 
 
-def produce(world: World, topic: str, values: list[bytes]) -> None:
-    """From outside, with acks=all; every record is acknowledged when it returns."""
+def produce(world: World, topic: str, values: list[bytes], partitions: int = 0) -> None:
+    """From outside, with acks=all; every record is acknowledged when it returns. To so many partitions in turn, else
+    where the client likes."""
     failed: list[str] = []
-    producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "acks": "all", "message.timeout.ms": 60_000})
+    limit = {"message.timeout.ms": int(CLIENT_SECONDS * 1000)}
+    producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "acks": "all", **limit})
 
     def told(error: Any, _message: Any) -> None:
         if error is not None:
             failed.append(error.str())
 
-    for value in values:
-        producer.produce(topic, value, on_delivery=told)
+    for number, value in enumerate(values):
+        where = {"partition": number % partitions} if partitions else {}
+        producer.produce(topic, value, on_delivery=told, **where)
         producer.poll(0)
-    left = producer.flush(70)
+    left = producer.flush(CLIENT_SECONDS + 10)
     assert not failed, failed[0]
     assert left == 0, f"{left} records are not acknowledged"
 
 
-def consume(world: World, topic: str, count: int, seconds: float = 60.0) -> list[bytes]:
+def consume(world: World, topic: str, count: int, seconds: float = CLIENT_SECONDS) -> list[bytes]:
     """From outside, from the beginning."""
     settings = {**QUIET, "bootstrap.servers": world.bootstrap, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "group.id": f"outside-{time.monotonic_ns()}"})
@@ -106,7 +110,8 @@ def until_in_sync(world: World) -> None:
     """Every replica of every partition follows its leader."""
 
     def whole() -> bool:
-        topics = world.view().topics.values()
-        return all(set(p.isr) == set(p.replicas) for topic in topics for p in topic.partitions.values())
+        view = world.view()
+        partitions = [part for topic in view.topics.values() for part in topic.partitions.values()]
+        return not view.topic_errors and all(set(part.isr) == set(part.replicas) for part in partitions)
 
     world.until("every replica is in sync", whole)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from e2e import partition_files
 from e2e.checker import (
     History,
     check_complete,
@@ -18,7 +19,7 @@ from e2e.checker import (
 )
 from e2e.clients import Worker
 from e2e.ledger import TOKEN, Ledger, token_of
-from e2e.partition_files import Cursor, Damaged, check_indexes, read_batches
+from e2e.partition_files import Cursor, Damaged, check_indexes, end_offset, read_batches
 
 from ballast_wire.records import Record, encode_batch
 
@@ -31,7 +32,8 @@ def write_log(folder: Path, tokens: Sequence[int], *, base: int = 0, leader_epoc
     data, positions = bytearray(), []
     for start in range(0, len(tokens), PER_BATCH):
         records = [
-            Record(value=TOKEN.pack(token), timestamp=1000 + start) for token in tokens[start : start + PER_BATCH]
+            Record(value=TOKEN.pack(token), timestamp=1000 + base + start)
+            for token in tokens[start : start + PER_BATCH]
         ]
         positions.append(len(data))
         data += encode_batch(records, base_offset=base + start, leader_epoch=leader_epoch)
@@ -72,6 +74,27 @@ def test_a_sound_log_has_no_findings(tmp_path: Path) -> None:
     assert check_complete([history], ledger) == []
     assert check_readers([history], ledger) == []
     assert check_replicas([tmp_path / broker / "v" / "t-0" for broker in "abc"]) == []
+
+
+def test_a_log_whose_start_was_deleted_begins_with_what_was_read(tmp_path: Path) -> None:
+    tokens = in_order(20)
+    early, late = tmp_path / "a" / "v" / "t-0", tmp_path / "b" / "v" / "t-0"
+    write_log(early, tokens[8:], base=8)
+    write_log(late, tokens[12:], base=12)
+    history = History(0, 1)
+    history.begin(early, tokens)
+    history.read(early, whole=True)
+    assert (list(history.tokens), history.findings) == (tokens, [])
+    assert check_replicas([early, late]) == []
+    assert end_offset(early) == end_offset(late) == 20
+
+
+def test_a_start_that_was_deleted_before_it_was_read_is_found(tmp_path: Path) -> None:
+    write_log(tmp_path, in_order(20)[8:], base=8)
+    history = History(0, 1)
+    history.begin(tmp_path, in_order(6))
+    history.read(tmp_path, whole=True)
+    assert "offset 8 where 6 is due" in history.findings[0]
 
 
 def test_an_acknowledged_record_that_is_gone_is_found(tmp_path: Path) -> None:
@@ -180,6 +203,23 @@ def test_a_reader_goes_on_where_it_was(tmp_path: Path) -> None:
     write_log(tmp_path, [token_of(0, sequence) for sequence in range(8, 12)], base=8)
     history.read(tmp_path, whole=True)
     assert list(history.tokens) == in_order(12)
+
+
+def test_a_segment_that_grows_and_is_rolled_while_it_is_read_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path, in_order(4))
+    looked: list[int] = []
+
+    def segments_after(folder: Path, segment: int) -> list[int]:
+        looked.append(segment)
+        if len(looked) == 2:  # the first segment has been read as far as it went
+            write_log(tmp_path, in_order(12))
+            write_log(tmp_path, in_order(4), base=12)
+        return [base for base in partition_files.segments(folder) if base > segment]
+
+    monkeypatch.setattr(partition_files, "_segments_after", segments_after)
+    assert [batch.last_offset for batch in read_batches(tmp_path, Cursor(), whole=True)] == [3, 7, 11, 15]
 
 
 def write_indexes(folder: Path, offsets: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -13,6 +14,8 @@ from e2e.kubernetes.providers import PROVIDERS, running
 from e2e.kubernetes.story import ensure_cluster, ensure_operator
 from e2e.kubernetes.world import World
 from e2e.sockets import forget_sockets
+
+HERE = Path(__file__).parent
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
@@ -38,6 +41,19 @@ def installed(world: World) -> World:
     ensure_operator(world)
     ensure_cluster(world)
     return world
+
+
+@pytest.fixture
+def host(installed: World) -> World:
+    """The same on a node that we may break."""
+    if installed.provider.name != "host":
+        pytest.skip(f"provider {installed.provider.name} lets nobody at its nodes")
+    return installed
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Last comes what takes the node up, and of that the story first: a cluster must become Ready where none was."""
+    items.sort(key=lambda item: (item.path.parent == HERE, item.path.name != "test_story.py"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,15 +5,14 @@ Nothing that was acknowledged with acks=all may be lost, no produce call may fai
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from e2e.kubernetes.faults import HEAL_SECONDS, api_answers, cut_off, out_of_sync, replace_pod, seconds_pass
 from e2e.kubernetes.load import Account, load
 from e2e.kubernetes.story import until_in_sync
-from e2e.kubernetes.world import ALL, CLUSTER, World, topic
+from e2e.kubernetes.world import CLUSTER, World, topic
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -21,16 +20,7 @@ pytestmark = [
     # Clients whose connections are cut leave them to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-only_with_all = pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it")
 TOPIC = "faults"
-
-
-@pytest.fixture
-def host(installed: World) -> World:
-    """A cluster on a node that we may break."""
-    if installed.provider.name != "host":
-        pytest.skip(f"provider {installed.provider.name} lets nobody at its nodes")
-    return installed
 
 
 @contextmanager
@@ -41,31 +31,22 @@ def under_load(world: World) -> Iterator[Account]:
     until_in_sync(world)
     with load(world.bootstrap, TOPIC) as account:
         yield account
-        world.until_ready("kafkacluster", CLUSTER, 240)
+        world.until_ready("kafkacluster", CLUSTER, HEAL_SECONDS)
         until_in_sync(world)
     assert account.problems == []
     assert account.acknowledged == account.sent
-
-
-def _seconds_pass(world: World, seconds: float) -> None:
-    """A fault has to last."""
-    until = time.monotonic() + seconds
-    world.until("time passes", lambda: time.monotonic() > until, seconds + 10)
 
 
 @pytest.mark.spec("OPR-45")
 def test_pods_killed(installed: World) -> None:
     with under_load(installed) as account:
         for name in ("demo-0", "demo-2"):
-            before = installed.pods()[name]["metadata"]["uid"]
-            installed.kubectl("delete", "pod", name, "--force", "--grace-period=0")
-            installed.until(f"another {name}", lambda b=before, n=name: _other_pod(installed, n, b))
-            installed.until_ready("kafkacluster", CLUSTER, 240)
+            replace_pod(installed, name, "--force", "--grace-period=0")
+            installed.until_ready("kafkacluster", CLUSTER, HEAL_SECONDS)
             until_in_sync(installed)
     installed.say(f"two pods were killed without grace, one after the other; meanwhile {account}")
 
 
-@only_with_all
 @pytest.mark.spec("OPR-04")
 @pytest.mark.spec("OPR-45")
 def test_operator_away(installed: World) -> None:
@@ -74,9 +55,7 @@ def test_operator_away(installed: World) -> None:
         installed.kubectl("scale", "deployment/ballast-operator", "--replicas=0")
         name = "app.kubernetes.io/name=ballast-operator"
         installed.until("the operator is gone", lambda: not installed.all("pods", name))
-        before = installed.pods()["demo-1"]["metadata"]["uid"]
-        installed.kubectl("delete", "pod", "demo-1", "--wait=false")
-        installed.until("another demo-1", lambda: _other_pod(installed, "demo-1", before))
+        replace_pod(installed, "demo-1", "--wait=false")
         until_in_sync(installed)
         installed.apply(topic("asked-meanwhile", partitions=1, replicas=3))
         installed.kubectl("scale", "deployment/ballast-operator", "--replicas=2")
@@ -89,55 +68,23 @@ def test_daemons_killed(host: World) -> None:
     with under_load(host) as account:
         for name in ("kubelet", "kube-apiserver", "etcd", "kube-controller-manager", "containerd", "kube-proxy"):
             host.provider.node.kill(name)
-            host.until(f"the API answers after {name} was killed", lambda: _api_answers(host))
+            host.until(f"the API answers after {name} was killed", lambda: api_answers(host))
     host.say(f"kubelet, API server, etcd and three more were killed; meanwhile {account}")
 
 
-@only_with_all
 @pytest.mark.spec("OPR-04")
 def test_api_server_away(host: World) -> None:
     with under_load(host) as account:
         with host.provider.node.down("kube-apiserver"):
-            _seconds_pass(host, 20)
-        host.until("the API answers again", lambda: _api_answers(host))
+            seconds_pass(host, 20)
+        host.until("the API answers again", lambda: api_answers(host))
         host.apply(topic("after-the-api", partitions=1, replicas=3))
         host.until_ready("kafkatopic", "after-the-api")
     host.say(f"20 s without an API server, and the operator goes on; meanwhile {account}")
 
 
-@only_with_all
 def test_partitioned_broker(host: World) -> None:
-    with under_load(host) as account, _cut_off(host, "demo-1"):
-        host.until("broker 1 is out of sync", lambda: _out_of_sync(host, 1))
-        _seconds_pass(host, 5)
+    with under_load(host) as account, cut_off(host, "demo-1"):
+        host.until("broker 1 is out of sync", lambda: out_of_sync(host, TOPIC, 1))
+        seconds_pass(host, 5)
     host.say(f"broker 1 was cut off from the others and came back; meanwhile {account}")
-
-
-def _other_pod(world: World, name: str, uid: str) -> bool:
-    pod = world.pods().get(name)
-    return pod is not None and pod["metadata"]["uid"] != uid
-
-
-def _api_answers(world: World) -> bool:
-    return world.try_kubectl("get", "--raw", "/readyz").returncode == 0
-
-
-def _out_of_sync(world: World, broker: int) -> bool:
-    parts = world.view().topics[TOPIC].partitions.values()
-    return all(broker not in part.isr for part in parts)
-
-
-@contextmanager
-def _cut_off(world: World, pod: str) -> Iterator[None]:
-    """Nothing goes to or comes from a pod, until the block ends."""
-    node = world.provider.node
-    process = node.inside("pgrep", "--oldest", "--full", f"{pod}.properties").stdout.strip()
-    enter = ("nsenter", "-t", process, "-n", "iptables")
-    for chain in ("INPUT", "OUTPUT"):
-        done = node.inside(*enter, "-I", chain, "-j", "DROP")
-        assert done.returncode == 0, done.stderr
-    try:
-        yield
-    finally:
-        for chain in ("INPUT", "OUTPUT"):
-            node.inside(*enter, "-D", chain, "-j", "DROP")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from e2e.kubernetes.load import load
 from e2e.kubernetes.next_release import FEATURE
 from e2e.kubernetes.story import ensure_operator, until_in_sync
-from e2e.kubernetes.world import ALL, CLUSTER, World, cluster, topic
+from e2e.kubernetes.world import CLUSTER, World, cluster, topic
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 pytestmark = [
     pytest.mark.kubernetes,
-    pytest.mark.skipif(ALL not in os.environ, reason="./ballast e2e --all runs it"),
     pytest.mark.timeout(900),
     # Clients whose connections are cut leave them to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

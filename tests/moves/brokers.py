@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ BATCH_BYTES = 16_384
 class Brokers:
     """Those of `started` run; the others join when `join` is called. A context manager."""
 
-    def __init__(self, folder: Path, count: int, started: Iterable[int], **properties: str) -> None:
+    def __init__(
+        self, folder: Path, count: int, started: Iterable[int], racks: Sequence[str] = (), **properties: str
+    ) -> None:
         *ports, controller = free_ports(count + 1)
         common = {
             "cluster.id": CLUSTER_ID,
@@ -43,6 +46,8 @@ class Brokers:
                     "process.roles": "broker,controller",
                     "listeners": f"{listener},CONTROLLER://127.0.0.1:{controller}",
                 }
+            if racks:
+                own["broker.rack"] = racks[node_id]
             self.brokers.append(BrokerProcess(folder / f"broker-{node_id}", node_id, port, {**common, **own}))
 
     def __enter__(self) -> Brokers:
@@ -136,3 +141,13 @@ def plan(rows: Iterable[tuple[str, int, list[int], list[str] | None]]) -> str:
         for topic, partition, replicas, log_dirs in rows
     ]
     return json.dumps({"version": 1, "partitions": partitions})
+
+
+def metric(broker: BrokerProcess, name: str) -> list[str]:
+    with urllib.request.urlopen(metrics_page(broker), timeout=PATIENCE_S) as page:
+        return [line for line in page.read().decode().splitlines() if name in line and not line.startswith("#")]
+
+
+def metrics_page(broker: BrokerProcess) -> str:
+    text = (broker.folder / "output.log").read_text()
+    return next(word for line in reversed(text.splitlines()) for word in line.split() if word.startswith("http://"))

@@ -22,13 +22,15 @@ RealDisk, RealFile = disk.RealDisk, disk.RealFile
 class Countdown:
     """Any thread."""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
+    def __init__(self) -> None:
+        self._left = 0
         self._armed = False
         self._lock = threading.Lock()
 
-    def begin(self) -> None:
-        self._armed = True
+    def begin(self, left: int) -> None:
+        with self._lock:
+            if not self._armed:
+                self._armed, self._left = True, left
 
     def last(self) -> bool:
         """Whether the process ends with this operation."""
@@ -39,7 +41,7 @@ class Countdown:
             return self._left < 0
 
 
-COUNTDOWN = Countdown(int(os.environ["BALLAST_TEST_KILL_AFTER"]))
+COUNTDOWN = Countdown()
 
 
 def die() -> None:
@@ -73,10 +75,11 @@ class KillingDisk(RealDisk):
         real._descriptor = -1  # the descriptor has one owner
         return file
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str) -> bool:
         if path.endswith("-future"):
-            COUNTDOWN.begin()
-        self._change(super().make_directory, path)
+            COUNTDOWN.begin(int(os.environ["BALLAST_TEST_KILL_AFTER"]))
+        made: bool = self._change(super().make_directory, path)
+        return made
 
     def rename(self, old: str, new: str) -> None:
         self._change(super().rename, old, new)
@@ -101,10 +104,10 @@ class KillingDisk(RealDisk):
         return super().copy_range(source, source_position, target, target_position, size)
 
     @staticmethod
-    def _change(work: Any, *arguments: str) -> None:
+    def _change(work: Any, *arguments: str) -> Any:
         if COUNTDOWN.last():
             die()
-        work(*arguments)
+        return work(*arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from e2e import disks, moving
 from e2e.clients import QUIET
-from e2e.processes import BrokerProcess
-from tests.moves.brokers import PATIENCE_S, Brokers, eventually
+from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
 from ballast_wire.errors import ErrorCode
 
@@ -113,16 +111,6 @@ def two_topics(brokers: Brokers, broken: Path, healthy: Path, node_id: int = 0) 
 def offline_seen(brokers: Brokers, node_id: int, directory: Path) -> bool:
     found = {each.path: each.error for each in moving.describe_log_dirs(brokers[node_id].address)}
     return found[str(directory)] == ErrorCode.KAFKA_STORAGE_ERROR
-
-
-def metric(broker: BrokerProcess, name: str) -> list[str]:
-    with urllib.request.urlopen(metrics_page(broker), timeout=PATIENCE_S) as page:
-        return [line for line in page.read().decode().splitlines() if name in line and not line.startswith("#")]
-
-
-def metrics_page(broker: BrokerProcess) -> str:
-    text = (broker.folder / "output.log").read_text()
-    return next(word for line in reversed(text.splitlines()) for word in line.split() if word.startswith("http://"))
 
 
 def started(mounts: ExitStack, folder: Path, count: int = 1, **properties: str) -> Brokers:

@@ -22,6 +22,7 @@ from ballast_wire.records import Record, decode_records, encode_batch, iterate_b
 
 REQUEST_TIMEOUT_S = 3.0
 RETRY_S = 0.1
+ANSWER_TRAVELS_MS = 1000
 
 
 @dataclass
@@ -32,13 +33,15 @@ class Ledger:
     acked: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     unknown: set[bytes] = field(default_factory=set)
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
 
 
 class SimClient:
     """Finds leaders, keeps connections, asks."""
 
-    def __init__(self, fabric: Fabric, name: str, hosts: list[str]) -> None:
+    def __init__(self, fabric: Fabric, name: str, hosts: list[str], *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self.name = name
+        self.timeout_s = timeout_s
         self._network = SimNetwork(fabric, name)
         self._hosts = hosts
         self._channels: dict[str, SimChannel] = {}
@@ -49,7 +52,7 @@ class SimClient:
         """The answer; ConnectionError or TimeoutError where there is none."""
         channel = self._channels.get(host)
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(self.timeout_s):
                 if channel is None or channel.closed:
                     channel = await self._network.connect(host, 9092, timeout_s=1.0)
                     self._channels[host] = channel
@@ -141,6 +144,18 @@ async def reassign(client: SimClient, wanted: Mapping[TopicPartition, list[int] 
     return not answer.error_code and not any(errors)
 
 
+async def delete_records(client: SimClient, partition: TopicPartition, offset: int) -> None:
+    """Asked once; nobody may lead it, or whoever does may not have committed so much."""
+    kind = message("DeleteRecordsRequest")
+    part = kind.DeleteRecordsTopic.DeleteRecordsPartition(version=2, partition_index=partition.partition, offset=offset)
+    topic = kind.DeleteRecordsTopic(version=2, name=partition.topic, partitions=[part])
+    leader = await client.leader_of(partition)
+    if leader is not None:
+        with contextlib.suppress(OSError, TimeoutError):
+            await client.ask(leader, kind(topics=[topic], timeout_ms=2000), 2)
+    client.forget_leader(partition)
+
+
 async def produce_for_ever(
     client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random
 ) -> None:
@@ -164,7 +179,8 @@ async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition,
             kind.TopicProduceData.PartitionProduceData(version=9, index=partition.partition, records=batch)
         ],
     )
-    request = kind(transactional_id=None, acks=-1, timeout_ms=2000, topic_data=[data])
+    timeout_ms = int(client.timeout_s * 1000) - ANSWER_TRAVELS_MS
+    request = kind(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=[data])
     leader = await client.leader_of(partition)
     if leader is None:
         return
@@ -221,6 +237,8 @@ async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPa
 def _take(ledger: Ledger, partition: TopicPartition, answer: Any, offset: int) -> int:
     """The next offset; or -1 - offset where the leader refused."""
     result = answer.responses[0].partitions[0]
+    if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < ledger.deleted.get(partition, 0):
+        offset += 1  # some of it is gone
     if result.error_code != ErrorCode.NONE:
         return -1 - offset
     for batch in iterate_batches(memoryview(bytes(result.records or b"")), whole=False):

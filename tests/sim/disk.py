@@ -228,17 +228,19 @@ class SimDisk:
         self.touch(path, reading=True)
         return self._file(path).modified_ms
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str) -> bool:
         self.touch(path)
-        folder = self._store.root
+        folder, made = self._store.root, False
         for part in _parts(path):
             child = folder.entries.get(part)
             if child is None:
                 child = folder.entries[part] = Folder()
                 folder.changed()
+                made = True
             if isinstance(child, Inode):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             folder = child
+        return made
 
     def rename(self, old: str, new: str) -> None:
         self.touch(old)

@@ -11,8 +11,10 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tests.sim.clients import SimClient, move_replica, reassign
+from tests.sim.clients import SimClient, delete_records, move_replica, reassign
 from tests.sim.machine import Machine
+
+from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from tests.sim.schedule import Run
@@ -41,6 +43,8 @@ class Faults:
             self._move,
             self._reassign,
             self._disk,
+            self._delete_records,
+            self._delete_records,
         ]
         return [*kinds, self._power] if self.run.plan.power_loss else kinds
 
@@ -209,9 +213,11 @@ class Faults:
                 await self._kill_and_return(each)
 
     async def _reassign(self) -> None:
+        await self._reassign_one(self.rng.choice(self.run.partitions))
+
+    async def _reassign_one(self, partition: TopicPartition) -> None:
         """To two replicas and back to three; perhaps another plan replaces it, or it is cancelled, on the way."""
         everybody = [machine.node_id for machine in self.run.machines]
-        partition = self.rng.choice(self.run.partitions)
         for _ in range(self.rng.randint(1, 3)):
             target = self.rng.sample(everybody, self.rng.choice([len(everybody) - 1, len(everybody)]))
             wanted = None if self.rng.random() < 0.2 else target
@@ -220,6 +226,16 @@ class Faults:
             await asyncio.sleep(self.rng.choice([0.0, 0.05, 0.5, 2.0]))
         if self.rng.random() < 0.5:
             await self._kill()
+
+    async def _delete_records(self) -> None:
+        """Up to anywhere in the log, inside of a batch as well; then a replica may have to begin there."""
+        partition, ledger = self.rng.choice(self.run.partitions), self.run.ledger
+        newest = max((offset for place, offset in ledger.acked if place == partition), default=0)
+        offset = self.rng.randint(0, newest)
+        self.run.note(f"{partition} is to begin at {offset}")
+        ledger.deleted[partition] = max(offset, ledger.deleted.get(partition, 0))
+        await delete_records(self._admin, partition, offset)
+        await self._reassign_one(partition)
 
     async def _disk(self) -> None:
         """A directory answers with errors for a while; a broker that lost its last one ends."""

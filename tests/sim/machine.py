@@ -128,6 +128,11 @@ class Machine:
         self._fabric.silence(self.host)
         self._loop.bury(process.name)
 
+    def stall(self, seconds: float) -> None:
+        """The process gets no processor for so long, or waits for a disk."""
+        if self.process is not None:
+            self._loop.stall(self.process.name, seconds)
+
     def lose_power(self) -> None:
         self.kill()
         self.store.lose_power()

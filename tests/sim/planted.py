@@ -22,6 +22,8 @@ from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
+from ballast_broker.storage import truncation
+from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_wire.errors import ErrorCode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -125,6 +127,15 @@ def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(delta, "merge_change", merge_without_epoch)
 
 
+def refuse_a_batch_across_the_start(patch: pytest.MonkeyPatch) -> None:
+    """What a new replica gets from a leader whose log begins inside of a batch."""
+
+    def refuse(log: Any, offset: int) -> None:
+        raise UnexpectedAppendOffset("planted", offset, log.end_offset)
+
+    patch.setattr(truncation, "hold_before_start", refuse)
+
+
 BUGS: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -140,5 +151,6 @@ BUGS: dict[str, Plant] = {
         elect_anybody,
         lead_without_a_majority,
         keep_the_epoch_over_an_election,
+        refuse_a_batch_across_the_start,
     )
 }

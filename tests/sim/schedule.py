@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.sim.checkers import Invariants, check_ledger, check_one_log_each, check_replicas_equal
-from tests.sim.clients import Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
+from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
 from tests.sim.loop import SimLoop
@@ -41,6 +41,7 @@ class Plan:
     least_faults: int = 5
     settle_s: float = 5.0
     power_loss: bool = True
+    client_timeout_s: float = REQUEST_TIMEOUT_S
     properties: dict[str, str] = field(default_factory=dict)
 
 
@@ -110,11 +111,12 @@ class Run:
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = []
         for number in range(2):
-            client = SimClient(self.fabric, f"p{number}", hosts)
+            client = SimClient(self.fabric, f"p{number}", hosts, timeout_s=self.plan.client_timeout_s)
             work = produce_for_ever(client, self.ledger, self.partitions, random.Random(self.rng.random()))
             tasks.append(self.loop.create_task(work))
         for partition in self.partitions:
-            client = SimClient(self.fabric, f"c{partition.partition}", hosts)
+            name = f"c{partition.partition}"
+            client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
             tasks.append(self.loop.create_task(consume_for_ever(client, self.ledger, partition)))
         return tasks
 

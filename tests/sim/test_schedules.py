@@ -26,6 +26,16 @@ def test_schedule(seed: int) -> None:
     simulate(seed, Plan())
 
 
+@pytest.mark.spec("REP-24")
+@pytest.mark.timeout(120)
+def test_a_schedule_replays_exactly_whatever_was_played_before() -> None:
+    first = simulate(5649, Plan())
+    simulate(3, Plan(seconds=10.0))
+    again = simulate(5649, Plan())
+    assert again.trace == first.trace
+    assert again.ledger == first.ledger
+
+
 def simulate(seed: int, plan: Plan) -> Run:
     runs: list[Run] = []
 

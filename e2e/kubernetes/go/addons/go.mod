@@ -4,7 +4,6 @@ go 1.24.0
 
 require (
 	github.com/coredns/coredns v1.13.2
-	github.com/hanwen/go-fuse/v2 v2.12.1
 	k8s.io/api v0.34.2
 	k8s.io/apimachinery v0.34.2
 	k8s.io/client-go v0.34.2

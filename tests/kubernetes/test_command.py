@@ -1,0 +1,24 @@
+"""What `./ballast e2e` refuses before anything is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast_cli import CommandError, e2e
+from ballast_cli.__main__ import load
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--seed 1", "--seed is of --faults"),
+        ("--faults 0", "minutes above 0"),
+        ("--faults nan", "minutes above 0"),
+        ("--faults 5 --provider embedded", "--provider host"),
+        ("--faults 5 git", "without names of scenarios"),
+    ],
+)
+def test_what_faults_do_not_go_with_is_refused(line: str, told: str) -> None:
+    command = load("e2e")
+    with pytest.raises(CommandError, match=told):
+        e2e.run(command.parse(line.split()))
