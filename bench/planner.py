@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
                     continue
                 if getattr(args, "quick", False) and (shape.name, sizes, start) not in QUICK:
                     continue
-                row = _in_a_process(shape, sizes, start)
+                row = measure_apart(shape, sizes, start)
                 rows.append(row)
                 print(_line(row), flush=True)
     if getattr(args, "json", False):
@@ -88,7 +88,7 @@ def measure(shape: Shape, sizes: str, start: str) -> dict[str, object]:
     """One case: build, plan, and say what came of it."""
     load = generate(shape, sizes, start)
     began, cpu_began = time.perf_counter(), time.process_time()
-    options = PlanOptions(level_leaders=shape.replicas < 100_000)
+    options = PlanOptions()
     plan = plan_balance(load, options)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     quality, bounds = plan.quality, plan.bounds
@@ -158,13 +158,8 @@ def _optimum(load: ClusterLoad, options: PlanOptions, plan: Plan) -> dict[str, o
 def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
     """A rack-correct cluster of that shape, replication factor 3 (2 on two brokers), filled to about FILL."""
     chance = np.random.default_rng([shape.brokers, shape.replicas, SIZES.index(sizes), STARTS.index(start)])
-    old = shape.brokers - 1 if start == "new broker" else shape.brokers
-    factor = min(3, old)
-    partitions = shape.replicas // factor
-    racks = shape.racks or old
-    stride = chance.integers(1, max(min(racks, old) // factor, 1) + 1, partitions)
-    owner = (chance.integers(0, old, partitions)[:, None] + np.arange(factor) * stride[:, None]) % old
-    owner = _without_rack_clashes(owner, racks, old, chance) if shape.racks else owner
+    owner = _owners(shape, start, chance)
+    partitions, factor = owner.shape
     per_broker = chance.integers(shape.directories[0], shape.directories[1] + 1, shape.brokers)
     disk = (chance.random((partitions, factor)) * per_broker[owner]).astype(np.int64)
     if start == "empty disk" and per_broker[0] > 1:
@@ -178,6 +173,25 @@ def generate(shape: Shape, sizes: str, start: str) -> ClusterLoad:
     if start == "mixed capacities":
         capacity = chance.choice([0.5, 1.0, 2.0], capacity.size)
     return _assemble(shape, partitions, owner.ravel(), directory.ravel(), weight, per_broker, capacity)
+
+
+def _owners(shape: Shape, start: str, chance: np.random.Generator) -> NDArray[np.int64]:
+    """The brokers of each partition. Where a broker is one disk, its bytes lack at or come from other brokers."""
+    one_disk_each = shape.directories[1] == 1
+    has_empty_broker = start == "new broker" or (start == "empty disk" and one_disk_each)
+    old = shape.brokers - has_empty_broker
+    factor = min(3, old)
+    partitions = shape.replicas // factor
+    racks = shape.racks or old
+    stride = chance.integers(1, max(min(racks, old) // factor, 1) + 1, partitions)
+    owner = (chance.integers(0, old, partitions)[:, None] + np.arange(factor) * stride[:, None]) % old
+    owner = _without_rack_clashes(owner, racks, old, chance) if shape.racks else owner
+    if start == "disk at 95%" and one_disk_each:
+        may = (owner[:, 1:] % racks != 0).all(axis=1)
+        more = (0.95 / FILL - 1) * factor / old
+        owner[may & (chance.random(partitions) < more / may.mean()), 0] = 0
+    # The new broker comes last, the one with the empty disk first.
+    return owner + 1 if start == "empty disk" and one_disk_each else owner
 
 
 def _without_rack_clashes(
@@ -277,7 +291,7 @@ def _summary(rows: list[dict[str, object]]) -> dict[str, object]:
     }
 
 
-def _in_a_process(shape: Shape, sizes: str, start: str) -> dict[str, object]:
+def measure_apart(shape: Shape, sizes: str, start: str) -> dict[str, object]:
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(measure, (shape, sizes, start))

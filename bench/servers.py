@@ -18,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
+from e2e.dump_log import JARS_VARIABLE
+
 ROOT = Path(__file__).resolve().parent.parent
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 START_LIMIT_S = 60
 STOP_LIMIT_S = 120  # thousands of partitions; whoever is killed has to recover, which is another measurement
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-JARS_VARIABLE = "BALLAST_KAFKA_JARS"
 
 
 class ServerFailed(RuntimeError):
@@ -37,7 +38,7 @@ def kafka_jars() -> Path:
         return Path(named)
     raise ServerFailed(
         f"{JARS_VARIABLE} does not name a directory with Apache Kafka's jars. "
-        "`mvn -f tests/java/pom.xml dependency:copy-dependencies -DoutputDirectory=DIR` makes one."
+        "`mvn -f .ci/pom.xml dependency:copy-dependencies -DoutputDirectory=DIR` makes one."
     )
 
 
@@ -232,8 +233,10 @@ class Ballast(Server):
 class Cluster:
     """Several servers of one kind with one quorum among them. Use as a context manager."""
 
-    def __init__(self, kind: type[Server], count: int, *, overrides: dict[str, str] | None = None) -> None:
-        self.servers = [kind(node_id=number + 1, overrides=overrides) for number in range(count)]
+    def __init__(
+        self, kind: type[Server], count: int, *, volumes: int = 1, overrides: dict[str, str] | None = None
+    ) -> None:
+        self.servers = [kind(volumes=volumes, node_id=number + 1, overrides=overrides) for number in range(count)]
         self.name = self.servers[0].name
         for server in self.servers:
             server.voters = self.servers

@@ -6,6 +6,7 @@
 - `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
+- On several processors the tests of one file run one after the other on one of them, and those of a folder of SHARING.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from typing import Any
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
+# These folders share a cluster, a Spark or a broker, which takes longer to start than most tests take.
+SHARING = ("tests/operator", "tests/rebalance", "tests/clients")
 NEEDS_REAL = ("disks", "java", "prometheus", "chromium", "kubernetes", "simulation")
 OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
@@ -65,6 +69,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+class ByFileOrFolder(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        scope: str = super()._split_scope(nodeid)
+        return next((folder for folder in SHARING if scope.startswith(f"{folder}/")), scope)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrFolder:
+    return ByFileOrFolder(config, log)
 
 
 # ---- async tests
