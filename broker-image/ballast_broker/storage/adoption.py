@@ -72,7 +72,7 @@ class SegmentCopy:
         self._end = self._segment.size
         self._whole = self._sealed and not self._start
         # What the source knows at this end, which it will have passed when the copy is done.
-        self._producers = None if self._sealed else source.producers.render()
+        self._producers = None if self._sealed else source.producers.copy()
         self._index_tails: list[_IndexTail] = []
         if not self._whole:
             self._max_timestamp = lookup.trusting_index(source, self._segment, self._segment.largest_timestamp)
@@ -174,7 +174,7 @@ class SegmentCopy:
     def _adopt_producers(self) -> None:
         future, end = self._future, self.end_offset
         if self._producers is not None:
-            future.producers.load(self._producers, end)
+            future.producers.replace_by(self._producers)
         elif self._disk.exists(snapshot_path(future.folder, end)):
             future.snapshots.offsets = sorted({*future.snapshots.offsets, end})
             future.snapshots.load(future.producers, end)
@@ -233,7 +233,7 @@ def take_over_state(source: Log, future: Log) -> None:
     """What does not follow from the records alone; both logs end at the same offset."""
     _take_over_epochs(future, source.epochs.entries)
     if len(source.producers) or len(future.producers):
-        future.producers.load(source.producers.render(), source.end_offset)
+        future.producers.replace_by(source.producers)
     future.producers.map_end_offset = future.end_offset
     future.cleaned_to = source.cleaned_to
     future.update_config(source.config)

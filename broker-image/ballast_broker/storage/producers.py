@@ -66,6 +66,13 @@ class ProducerState:
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = -1
 
+    def copy(self) -> ProducerState:
+        result = ProducerState()
+        result.epoch, result.batches = self.epoch, self.batches.copy()
+        result.coordinator_epoch, result.current_txn_first_offset = self.coordinator_epoch, self.current_txn_first_offset
+        result.last_timestamp = self.last_timestamp
+        return result
+
     @property
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
@@ -190,6 +197,17 @@ class ProducerStates:
     def clear(self, end_offset: int) -> None:
         self._states.clear()
         self.map_end_offset = end_offset
+
+    def copy(self) -> ProducerStates:
+        """All that is known, the whole window of each producer: a snapshot has less."""
+        result = ProducerStates()
+        result.replace_by(self)
+        return result
+
+    def replace_by(self, other: ProducerStates) -> None:
+        """Know what the other one knows, from now on each for itself."""
+        self._states = {producer_id: state.copy() for producer_id, state in other.items()}
+        self.map_end_offset = other.map_end_offset
 
     # Snapshots
 
