@@ -63,7 +63,12 @@ class BrokerProcess:
         self._clock = folder / "clock-offset-ms"
         self._output = folder / "output.log"
         self._output_from = 0
-        values = {"node.id": str(node_id), "log.dirs": ",".join(map(str, self.volumes)), **properties}
+        values = {
+            "node.id": str(node_id),
+            "log.dirs": ",".join(map(str, self.volumes)),
+            "ballast.log.dir.reserve.bytes": "0",  # how much is free on this machine decides nothing
+            **properties,
+        }
         self._file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
     @property
@@ -145,6 +150,10 @@ class BrokerProcess:
         """Its wall clock steps to this far from the machine's, and stays there over restarts. Only once it is ready."""
         self._clock.write_text(str(offset_ms))
         self._signal(signal.SIGUSR1)
+
+    def last_lines(self, count: int = 50) -> list[str]:
+        """What it said last."""
+        return self._output.read_text(errors="replace").splitlines()[-count:] if self._output.exists() else []
 
     def complaints(self) -> list[str]:
         """Lines of its output that no fault excuses."""

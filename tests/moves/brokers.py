@@ -60,6 +60,7 @@ class Brokers:
     def __exit__(self, *_: object) -> None:
         for broker in self.brokers:
             broker.kill()
+            print(f"--- broker {broker.node_id}", *broker.last_lines(), sep="\n")  # shown where a test fails
 
     def join(self, node_id: int) -> None:
         self.brokers[node_id].start()

@@ -69,8 +69,8 @@ class ProducerState:
     def copy(self) -> ProducerState:
         result = ProducerState()
         result.epoch, result.batches = self.epoch, self.batches.copy()
-        result.coordinator_epoch, result.current_txn_first_offset = self.coordinator_epoch, self.current_txn_first_offset
-        result.last_timestamp = self.last_timestamp
+        result.coordinator_epoch, result.last_timestamp = self.coordinator_epoch, self.last_timestamp
+        result.current_txn_first_offset = self.current_txn_first_offset
         return result
 
     @property
