@@ -192,6 +192,12 @@ class ClusterLoad:
     def partition_index(self) -> dict[tuple[str, int], int]:
         return {self.partition_name(index): index for index in range(self.partitions.topic.size)}
 
+    def replica_counts(self) -> Ints:
+        """How many replicas each directory has."""
+        known = self.replicas.directory[self.replicas.directory >= 0]
+        counts: Ints = np.bincount(known, minlength=self.directories.total.size)
+        return counts
+
     def foreign_bytes(self) -> Ints:
         """What is used in each directory by other than known replicas."""
         known = self.replicas.directory >= 0

@@ -14,10 +14,10 @@ import numpy as np
 from ballast_planner.assemble import Copy, Step, by_gain, directory_path, steps_of
 from ballast_planner.balance import PlanError, finish, plan_balance, pursue_goals
 from ballast_planner.levels import find_levels, receiving_directories
-from ballast_planner.model import NO_RACK, ClusterLoad
+from ballast_planner.model import NO_RACK, ClusterLoad, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.plan import ANY_DIRECTORY, Placement, Plan, Target, Unplaced
-from ballast_planner.workbench import Workbench
+from ballast_planner.workbench import Workbench, standing
 
 
 class StaleRowsError(PlanError):
@@ -110,6 +110,7 @@ class _TargetPlanner:
     def __init__(self, load: ClusterLoad) -> None:
         self.load = load
         self.used = load.directories.used.copy()
+        self.count = load.replica_counts()
         self.open = receiving_directories(load)
         self.index_of = load.directory_index()
         self.broker_index = {int(broker): index for index, broker in enumerate(load.brokers.ids)}
@@ -129,7 +130,7 @@ class _TargetPlanner:
             if path != ANY_DIRECTORY and (broker, path) not in self.index_of:
                 raise PlanError(f"{label}: broker {broker} has no directory {path}")
             stays = path == ANY_DIRECTORY and broker in here
-            directories.append(here[broker] if stays else self._named(broker, path, label))
+            directories.append(here[broker] if stays else self._named(broker, path, label, self._size(partition)))
         return self._build(partition, before, Placement(target.to.replicas, tuple(directories)))
 
     def resize(self, partition: int, factor: int) -> Step:
@@ -145,13 +146,13 @@ class _TargetPlanner:
             pairs.append(self.load.directory_name(found))
         return self._build(partition, before, Placement(tuple(b for b, _ in pairs), tuple(p for _, p in pairs)))
 
-    def _named(self, broker: int, path: str, label: str) -> str:
+    def _named(self, broker: int, path: str, label: str, size: int) -> str:
         if path != ANY_DIRECTORY:
             return path
         own = np.flatnonzero(self.open & (self.load.directories.broker == self.broker_index[broker]))
         if not own.size:
             raise PlanError(f"{label}: broker {broker} has no directory that takes replicas")
-        return self.load.directories.paths[int(own[np.argmin(self.used[own] / self.load.directories.total[own])])]
+        return self.load.directories.paths[int(own[np.argmin(self._standing(own, size))])]
 
     def _least_useful(self, pairs: Sequence[tuple[int, str]]) -> int:
         """Never the first if that is alive: a dead broker's, then one whose rack is doubled, then the fullest."""
@@ -169,13 +170,15 @@ class _TargetPlanner:
     def _lowest_outside(self, brokers: Sequence[int], size: int) -> int | None:
         taken = [self.broker_index[broker] for broker in brokers]
         owner = self.load.directories.broker
-        after = self.used + size
-        candidates = np.flatnonzero(self.open & ~np.isin(owner, taken) & (after <= self.load.directories.total))
+        room = self.used + size <= self.load.directories.total
+        candidates = np.flatnonzero(self.open & ~np.isin(owner, taken) & room)
         if not candidates.size:
             return None
         known_rack = np.isin(self.rack[owner[candidates]], self.rack[taken]) & (self.rack[owner[candidates]] != NO_RACK)
-        fill = after[candidates] / self.load.directories.total[candidates]
-        return int(candidates[np.lexsort((fill, known_rack))[0]])
+        return int(candidates[np.lexsort((self._standing(candidates, size), known_rack))[0]])
+
+    def _standing(self, directories: Ints, size: int) -> Floats:
+        return standing(size, self.used[directories], self.count[directories], self.load.directories.total[directories])
 
     def _size(self, partition: int) -> int:
         begin, end = self.load.partitions.first[partition], self.load.partitions.first[partition + 1]
@@ -201,6 +204,7 @@ class _TargetPlanner:
         step = Step(topic, number, before, after, tuple(copies), tuple(removed))
         for copy in step.copies:
             self.used[copy.target] += copy.size
+            self.count[copy.target] += 1
         return step
 
 

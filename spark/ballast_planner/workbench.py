@@ -28,6 +28,7 @@ class Workbench:
         self.used = load.directories.used.copy()
         self.size = load.replicas.size
         self.directory = load.replicas.directory.copy()
+        self.count = load.replica_counts()
         self.broker = load.replicas.broker.copy()
         self.leader = _preferred(load)
         self.moved: list[int] = []
@@ -62,6 +63,9 @@ class Workbench:
         """Each directory's fill level, as a fraction."""
         filled: Floats = self.used / self.total
         return filled
+
+    def standing(self, directories: Ints, size: int) -> Floats:
+        return standing(size, self.used[directories], self.count[directories], self.total[directories])
 
     def may_go(self, replicas: Ints, broker: int) -> Bools:
         """Which of these may be put on that broker, by the rules on brokers and racks."""
@@ -149,7 +153,9 @@ class Workbench:
         source, size = int(self.directory[replica]), int(self.size[replica])
         if source >= 0:
             self.used[source] -= size
+            self.count[source] -= 1
         self.used[target] += size
+        self.count[target] += 1
         self.directory[replica] = target
         self.broker[replica] = self.owner[target]
         self._slots[self.load.replicas.partition[replica], self._position[replica]] = self.owner[target]
@@ -169,6 +175,15 @@ class Workbench:
         moved: Iterable[int] = (int(self.load.replicas.partition[replica]) for replica in self.moved)
         reordered = (partition for partition, position in self.swapped_order.items() if position)
         return np.array(sorted({*moved, *reordered}), dtype=np.int64)
+
+
+def standing(size: int, used: Ints, count: Ints, total: Ints) -> Floats:
+    """How directories would stand with a replica of this size in them; the lowest is the best place.
+
+    What an empty replica will hold nobody knows: those go by number. By fill, all of them would go to one directory.
+    """
+    stand: Floats = (used + size if size else count) / total
+    return stand
 
 
 def _preferred(load: ClusterLoad) -> Bools:

@@ -182,6 +182,21 @@ def test_draining_a_directory_stays_inside_the_broker() -> None:
     assert plan.quality.bytes_network == 0
 
 
+@pytest.mark.spec("OPR-30")
+def test_empty_replicas_are_spread_by_number() -> None:
+    load = one_broker([[0] * 60, [30], [20]])
+    drained = plan_drain(load, directories=[(0, "/d0")], options=QUIET)
+    doubled = ClusterLoad.from_rows(
+        [Broker(0), Broker(1)],
+        [Directory(0, "/d0", 1_000, 0), *(Directory(1, path, 1_000, used) for path, used in (("/x", 20), ("/y", 30)))],
+        [Replica("t", number, 0, "/d0", 0, True) for number in range(60)],
+    )
+    raised = plan_replication_factor(doubled, {"t": 2}, QUIET)
+    for plan, directories in ((drained, ("/d1", "/d2")), (raised, ("/x", "/y"))):
+        arrived = [move.to.log_dirs[-1] for move in plan.moves]
+        assert [arrived.count(path) for path in directories] == [30, 30]
+
+
 @pytest.mark.spec("CLU-32")
 @pytest.mark.parametrize("sizes", [[[70, 60, 50, 40], [10, 5]], [[50, 31, 20], [49], []], [[55, 54, 53], [20, 21, 22]]])
 def test_generating_for_all_brokers_levels_as_far_as_balancing_does(sizes: list[list[int]]) -> None:

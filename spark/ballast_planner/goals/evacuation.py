@@ -35,10 +35,9 @@ def evacuate(bench: Workbench, replicas: Ints, options: PlanOptions) -> None:
 def place(bench: Workbench, replica: int, targets: Bools, mark: Ints | None = None) -> bool:
     """Put a replica into the one of these directories that stands lowest with it, if there is one with room."""
     candidates = np.flatnonzero(targets)
-    after = bench.used[candidates] + bench.size[replica]
-    limit = bench.total[candidates] if mark is None else mark[candidates]
-    candidates, after = candidates[after <= limit], after[after <= limit]
-    order = np.argsort(after / bench.total[candidates], kind="stable")
+    limit = bench.total if mark is None else mark
+    candidates = candidates[bench.used[candidates] + bench.size[replica] <= limit[candidates]]
+    order = np.argsort(bench.standing(candidates, int(bench.size[replica])), kind="stable")
     here, one = int(bench.broker[replica]), np.array([replica])
     for target in candidates[order]:
         broker = int(bench.owner[target])
