@@ -116,6 +116,11 @@ class Load:
             self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, self._longest_s, problems
         )
 
+    def abandon(self) -> None:
+        """Ends the producer without a look at what came of it: something else has failed."""
+        self._producer.stop()
+        self._producer.join()
+
     def _partitions(self) -> int:
         """As soon as the broker that is asked has heard of the topic."""
         admin = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap})
@@ -193,11 +198,13 @@ class Load:
 
 @contextmanager
 def load(bootstrap: str, topic: str) -> Iterator[Account]:
-    """Clients are at work while the block runs; afterwards the account is filled in."""
+    """Clients are at work while the block runs; afterwards the account is filled in, unless the block failed."""
     running = Load(bootstrap, topic)
     account = Account()
     running.start()
     try:
         yield account
-    finally:
-        account.__dict__.update(running.finish().__dict__)
+    except BaseException:
+        running.abandon()
+        raise
+    account.__dict__.update(running.finish().__dict__)

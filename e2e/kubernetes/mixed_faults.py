@@ -51,8 +51,10 @@ class MixedFaults:
         load.start()
         try:
             self._faults(load)
-        finally:
-            self.account = load.finish()
+        except BaseException:
+            load.abandon()
+            raise
+        self.account = load.finish()
         findings = list(self.account.problems)
         if self.account.acknowledged != self.account.sent:
             findings.append(f"{self.account.sent - self.account.acknowledged} records were not acknowledged")

@@ -157,11 +157,13 @@ class World:
         return self.until(f"Reassignment {name} is {' or '.join(phases)}", found, seconds) or {}
 
     def evidence(self) -> str:
-        """What a person would look at: objects, pods, the operator's last words, the node's."""
+        """What a person would look at: objects, pods, the last words of brokers, operator and node."""
         shown = [self.try_kubectl("get", what, "-o", "wide").stdout for what in ("ballast", "pods,pvc")]
         log = self.try_kubectl("logs", "deployment/ballast-operator", "--tail=25")
         events = self.try_kubectl("get", "events", "--sort-by=.lastTimestamp").stdout.splitlines()[-15:]
-        return "\n".join([*shown, *events, "operator:", log.stdout[-4000:], self.provider.evidence()])
+        of_brokers = ("--selector", f"ballast.dev/cluster={CLUSTER}")
+        brokers = self.try_kubectl("logs", *of_brokers, "--prefix", "--tail=40").stdout
+        return "\n".join([*shown, *events, brokers, "operator:", log.stdout[-4000:], self.provider.evidence()])
 
     # ---- Kafka, from outside
 
