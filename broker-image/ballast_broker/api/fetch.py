@@ -273,13 +273,21 @@ class _Answer:
             elif reply.done():  # the client is gone
                 give_back(found.result(), None if self._session is None else self._session.watch)
             else:
-                reply.set_result(self.encode(found.result()))
+                try:
+                    reply.set_result(self.encode(found.result()))
+                except Exception as error:  # the connection ends by it, instead of waiting for ever
+                    reply.set_exception(error)
 
         results.add_done_callback(done)
         reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
         return Pending(reply, pipelined=False, for_this_client_only=True)
 
     def encode(self, results: list[FetchResult]) -> Parts:
+        if self._session is not None and self._session.closed:  # it gave way to another while this request waited
+            give_back(results)
+            gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            self._fetch.metrics.refused("Fetch", gone)
+            return encode_fetch_response(self._version, self._correlation_id, [], error=gone)
         topics: dict[str | UUID, list[FetchAnswer]] = {}
         leaders: set[int] = set()
         for followed, result in self._to_tell(results):
@@ -306,10 +314,16 @@ class _Answer:
 
     def _pairs(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
         if self._asked is not None:
+            # What is due in a session comes in an order of its own; without one, in the order of the request.
+            due = {} if self._session is None else {result.entry: result for result in results}
             found = iter(results)
             for followed in self._asked:
-                refusal = followed.refusal
-                yield followed, next(found) if refusal is None else _refused(followed, refusal)
+                if followed.refusal is not None:
+                    yield followed, _refused(followed, followed.refusal)
+                elif self._session is None:
+                    yield followed, next(found)
+                elif followed in due:  # else it was named twice
+                    yield followed, due[followed]
             return
         for result in results:
             assert isinstance(result.entry, Followed)
