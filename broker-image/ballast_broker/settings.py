@@ -110,9 +110,13 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
 def connection_limits(config: BrokerConfig) -> Limits:
     """Buffer sizes only where they were given: the kernel tunes its own better than Kafka's 100 KB."""
     given = config.given
+    own = config.controller_names
+    if len(config.client_listeners) > 1:  # as Kafka has it: where brokers have a listener that clients need not use
+        own |= {config.inter_broker_listener}
     return Limits(
         max_request_bytes=config.socket_request_max_bytes,
         max_connections=config.max_connections,
+        own_listeners=own,
         max_connections_per_ip=config.max_connections_per_ip,
         max_queued_bytes=config.queued_max_request_bytes,
         max_idle_ms=config.connections_max_idle_ms,

@@ -40,6 +40,7 @@ NAMING = (
 OPAQUE = {
     "cluster_id": "CLUSTER",
     "producer_id": "PRODUCER",
+    "session_id": "SESSION",
     "total_bytes": "BYTES",
     "usable_bytes": "BYTES",
     "finalized_features_epoch": "EPOCH",
@@ -49,6 +50,7 @@ OPAQUE = {
     "last_caught_up_timestamp": "TIME",
     "replica_directory_id": "DIRECTORY",
 }
+NOTHING = {"session_id": (0,)}  # what is not replaced, where it is something else than -1
 OPAQUE_ONLY_IN = {"high_watermark": "DescribeQuorum", "log_end_offset": "DescribeQuorum"}
 
 
@@ -158,7 +160,11 @@ class Side:
         if isinstance(value, list):
             return [self._stripped(api, each, name) for each in value]
         opaque = OPAQUE.get(name)
-        if opaque is not None and value not in (-1, "", None) and OPAQUE_ONLY_IN.get(name, api) == api:
+        if (
+            opaque is not None
+            and value not in NOTHING.get(name, (-1, "", None))
+            and OPAQUE_ONLY_IN.get(name, api) == api
+        ):
             return opaque
         if isinstance(value, UUID):
             return self._named_id(value)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+# What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
+GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 MAXIMUM_TARGETS = 16_384
 _READ = Operation.READ
 _NONE = ErrorCode.NONE
@@ -104,13 +106,14 @@ class Fetch:
         answer = _Answer(
             self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted
         )
+        max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
             request.isolation,
-            request.min_bytes,
+            min(request.min_bytes, max_bytes),
             request.max_wait_ms,
-            min(request.max_bytes, self._fetch_max_bytes),
+            max_bytes,
             any_replica=version >= FIRST_WITH_RACK and request.replica_id < 0,
             rack=request.rack,
         )
@@ -120,7 +123,7 @@ class Fetch:
                 params.max_wait_ms = 0  # an error is told at once
             found = self._replicas.fetch(params, [followed for followed in asked if followed.refusal is None])
         else:
-            if session.refused or not session.followed:
+            if session.refused:
                 params.max_wait_ms = 0
             found = self._replicas.fetch_watched(params, session.watch)
         if isinstance(found, list):
@@ -156,6 +159,8 @@ class Fetch:
         entry = FetchEntry(topic_partition, topic_id, offset, last_epoch, leader_epoch, start, most)
         if max_bytes > self._fetch_max_bytes:
             max_bytes = self._fetch_max_bytes
+        if min_bytes > max_bytes:  # for more than may be sent there is nothing to wait
+            min_bytes = max_bytes
         any_replica = version >= FIRST_WITH_RACK
         params = FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes, any_replica, rack)
         found = self._replicas.fetch(params, [entry])
@@ -171,6 +176,8 @@ class Fetch:
         followed = Followed(
             topic_partition, topic_id, offset, key=(topic_id if by_id else topic_partition.topic, single.partition)
         )
+        if by_id and type(found) is list and found[0].error in GONE and not self._broker.image().topics.by_id(topic_id):
+            followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
         later = _Answer(self, None, [followed], version, correlation_id, listener, isolation == READ_COMMITTED)
         return later.encode(found) if isinstance(found, list) else later.later(found)
 
@@ -190,6 +197,9 @@ class Fetch:
         session = self._sessions.take(request, uses_topic_ids)
         session.asked_by(asker)
         session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])
+        if not session.followed:
+            self._sessions.drop(session.session_id)
+            return None, False
         for followed in list(session.refused.values()):
             self._look_up(followed, principal, of_follower=request.replica_id >= 0)
             session.settle(followed)
@@ -273,13 +283,21 @@ class _Answer:
             elif reply.done():  # the client is gone
                 give_back(found.result(), None if self._session is None else self._session.watch)
             else:
-                reply.set_result(self.encode(found.result()))
+                try:
+                    reply.set_result(self.encode(found.result()))
+                except Exception as error:  # the connection ends by it, instead of waiting for ever
+                    reply.set_exception(error)
 
         results.add_done_callback(done)
         reply.add_done_callback(lambda gone: results.cancel() if gone.cancelled() else None)
         return Pending(reply, pipelined=False, for_this_client_only=True)
 
     def encode(self, results: list[FetchResult]) -> Parts:
+        if self._session is not None and self._session.closed:  # it gave way to another while this request waited
+            give_back(results)
+            gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            self._fetch.metrics.refused("Fetch", gone)
+            return encode_fetch_response(self._version, self._correlation_id, [], error=gone)
         topics: dict[str | UUID, list[FetchAnswer]] = {}
         leaders: set[int] = set()
         for followed, result in self._to_tell(results):
@@ -306,10 +324,16 @@ class _Answer:
 
     def _pairs(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
         if self._asked is not None:
+            # What is due in a session comes in an order of its own; without one, in the order of the request.
+            due = {} if self._session is None else {result.entry: result for result in results}
             found = iter(results)
             for followed in self._asked:
-                refusal = followed.refusal
-                yield followed, next(found) if refusal is None else _refused(followed, refusal)
+                if followed.refusal is not None:
+                    yield followed, _refused(followed, followed.refusal)
+                elif self._session is None:
+                    yield followed, next(found)
+                elif followed in due:  # else it was named twice
+                    yield followed, due[followed]
             return
         for result in results:
             assert isinstance(result.entry, Followed)

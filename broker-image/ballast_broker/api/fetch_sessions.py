@@ -52,6 +52,7 @@ class Session:
     followed: dict[Key, Followed] = field(default_factory=dict)
     refused: dict[Key, Followed] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
+    closed: bool = False
 
     @property
     def of_follower(self) -> bool:
@@ -89,6 +90,7 @@ class Session:
                 self.settle(followed)
 
     def close(self) -> None:
+        self.closed = True
         for followed in self.followed.values():
             followed.leave()
 

@@ -1,7 +1,8 @@
 """Listeners and the connections they accept, with the bounds that hold for all of them together. Loop thread only.
 
 Bounds: connections in all and per address, idle time, memory of requests that are still coming in
-(`queued.max.request.bytes`), the size of one request.
+(`queued.max.request.bytes`), the size of one request. Listeners that only the cluster's own nodes come through are not
+closed to them because clients have taken all connections.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Limits:
     max_request_bytes: int = 104_857_600
     max_connections: int = 2**31 - 1
+    own_listeners: frozenset[str] = frozenset()  # the cluster's own: `max_connections` neither holds nor counts there
     max_connections_per_ip: int = 2**31 - 1
     max_queued_bytes: int = -1
     max_idle_ms: int = 600_000
@@ -59,6 +61,7 @@ class Server:
         self._dispatches: dict[str, Dispatch] = {}
         self._threads = threads
         self._per_ip: Counter[str] = Counter()
+        self._clients = 0  # connections that `max_connections` counts
         self._sockets: dict[str, socket.socket] = {}
         self._held: set[str] = set()  # nobody may come in yet
         self._paused: set[str] = set()  # nobody more for the moment
@@ -103,7 +106,7 @@ class Server:
 
     def _accept(self, name: str, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if len(self.connections) >= self.limits.max_connections:
+            if self._is_full(name):
                 self._pause_accepting(name)
                 return
             try:
@@ -130,11 +133,13 @@ class Server:
         if self.limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         self._per_ip[ip] += 1
+        self._clients += name not in self.limits.own_listeners
         self.accepted_count += 1
         self.connections.add(Connection(self, sock, f"/{ip}", name, self._dispatches[name]))
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self._clients -= connection.listener not in self.limits.own_listeners
         ip = connection.host[1:]
         self._per_ip[ip] -= 1
         if self._per_ip[ip] <= 0:
@@ -146,10 +151,11 @@ class Server:
             self._paused.add(name)
             self.loop.remove_reader(self._sockets[name].fileno())
 
+    def _is_full(self, name: str) -> bool:
+        return self._clients >= self.limits.max_connections and name not in self.limits.own_listeners
+
     def _resume_accepting(self) -> None:
-        if len(self.connections) >= self.limits.max_connections:
-            return
-        for name in list(self._paused):
+        for name in [each for each in self._paused if not self._is_full(each)]:
             self._paused.discard(name)
             sock = self._sockets.get(name)
             if sock is not None:

@@ -178,7 +178,7 @@ class Reader:
     def _read_all(
         self, params: FetchParams, entries: list[FetchEntry], *, first: bool
     ) -> tuple[list[FetchResult], int, bool]:
-        """All results, the bytes in them, and whether they must be answered at once."""
+        """All results, the bytes that count for `min_bytes`, and whether they must be answered at once."""
         results = []
         size = 0
         urgent = False
@@ -200,6 +200,8 @@ class Reader:
             ):
                 urgent = True
             results.append(result)
+        if size < params.min_bytes and not urgent and params.replica_id < 0:
+            size = _bytes_with_what_was_cut_off(params, results)
         return results, size, urgent
 
     def _read(
@@ -274,6 +276,20 @@ class Reader:
             self._propose_expand(replica, broker_id)
         if moved_start and replica.delete_waiters:
             replica.log_start_moved()
+
+
+def _bytes_with_what_was_cut_off(params: FetchParams, results: list[FetchResult]) -> int:
+    """As Kafka counts, which fills limits to the byte: here whole batches are sent, and nobody waits for what a limit,
+    or the end of a file, keeps for the next fetch."""
+    counted, left = 0, params.max_bytes
+    for result in results:
+        entry, found = result.entry, result.slice
+        assert entry is not None
+        size, end = (0, entry.fetch_offset) if found is None else (found.size, found.next_offset)
+        upper = result.last_stable_offset if params.isolation == READ_COMMITTED else result.high_watermark
+        counted += max(size, min(entry.max_bytes, left)) if end < upper else size
+        left = max(0, left - size)
+    return counted
 
 
 def give_back(results: list[FetchResult], watch: Watch | None = None) -> None:

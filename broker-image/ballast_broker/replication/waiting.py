@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.watching import Watch
 
 TICK_S = 0.005
+LONG_WAIT_MS = 500
 
 
 class Expiring(Protocol):
@@ -30,16 +31,27 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """A wheel of 5 ms slots with one timer for the earliest of them. Nothing ends early."""
+    """A wheel of slots with one timer for the earliest of them. Nothing ends early.
+
+    A slot is 5 ms, for long waits up to a hundredth of the wait: what ends otherwise leaves its slot empty behind until
+    its time, and of coarse ones there are few.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[int, dict[Expiring, None]] = {}  # in the order in which they came
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
 
+    def __len__(self) -> int:
+        return len(self._slots)
+
     def add(self, item: Expiring, delay_ms: float) -> None:
         loop = asyncio.get_running_loop()
-        item.slot = key = math.ceil((loop.time() + delay_ms / 1000) / TICK_S)
+        key = math.ceil((loop.time() + delay_ms / 1000) / TICK_S)
+        if delay_ms > LONG_WAIT_MS:
+            coarse = 1 << int(delay_ms / LONG_WAIT_MS).bit_length() - 1
+            key = -(-key // coarse) * coarse
+        item.slot = key
         slot = self._slots.get(key)
         if slot is not None:
             slot[item] = None

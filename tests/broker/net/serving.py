@@ -45,8 +45,8 @@ class Serving:
         await asyncio.sleep(0)
         assert not self.server.connections
 
-    async def connect(self, *, receive_buffer_bytes: int | None = None) -> Client:
-        client = Client(*await _open(self.port, receive_buffer_bytes))
+    async def connect(self, *, port: int | None = None, receive_buffer_bytes: int | None = None) -> Client:
+        client = Client(*await _open(port or self.port, receive_buffer_bytes))
         self._clients.append(client)
         return client
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.net.serving import Serving, framed, until
+from tests.broker.net.serving import Serving, echo, framed, until
 
+from ballast_broker.config import broker_config
 from ballast_broker.net import server as server_module
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Peer, Pending, Reply
+from ballast_broker.settings import connection_limits
 from ballast_broker.storage.disk import RealThreads
 
 MIB = 1 << 20
@@ -27,6 +29,47 @@ async def test_more_connections_than_max_wait_until_one_ends() -> None:
         assert len(serving.server.connections) == 2
         first.close()
         assert await third.receive() == b"3"
+
+
+@pytest.mark.spec("CLI-09")
+async def test_clients_that_take_all_connections_keep_no_broker_or_controller_out() -> None:
+    async with Serving(max_connections=1, own_listeners=frozenset({"REPLICATION"})) as serving:
+        port = serving.server.listen("REPLICATION", "127.0.0.1", 0, echo)
+        client, waiting = await serving.connect(), await serving.connect()
+        waiting.send(b"2")
+        assert await client.call(b"1") == b"1"
+        brokers = [await serving.connect(port=port) for _ in range(2)]
+        for broker in brokers:
+            assert await broker.call(b"fetch") == b"fetch"
+            broker.close()
+        await until(lambda: len(serving.server.connections) == 1, "the brokers are gone")
+        assert await client.call(b"1") == b"1"
+        assert len(serving.server.connections) == 1  # what brokers give up is not for clients
+        client.close()
+        assert await waiting.receive() == b"2"
+
+
+@pytest.mark.parametrize(
+    ("listeners", "own"),
+    [
+        ("PLAINTEXT://:1,CONTROLLER://:2", {"CONTROLLER"}),
+        ("PLAINTEXT://:1,REPLICATION://:3,CONTROLLER://:2", {"CONTROLLER", "REPLICATION"}),
+    ],
+)
+def test_which_listeners_are_the_clusters_own(listeners: str, own: set[str]) -> None:
+    mapped = "PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    config = broker_config(
+        {
+            "node.id": "1",
+            "listeners": listeners,
+            "advertised.listeners": listeners.replace("://:", "://here:").rpartition(",")[0],
+            "listener.security.protocol.map": mapped,
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "REPLICATION" if "REPLICATION" in own else "PLAINTEXT",
+            "log.dirs": "/data/d1",
+        }
+    )
+    assert connection_limits(config).own_listeners == own
 
 
 @pytest.mark.spec("CLI-09")

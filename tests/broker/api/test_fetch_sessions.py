@@ -1,0 +1,196 @@
+"""Fetch sessions asked as a connection asks them, on the real replicas and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node
+
+from ballast_broker.api.context import ANONYMOUS
+from ballast_broker.api.fetch import Fetch
+from ballast_broker.api.fetch_sessions import FetchSessions
+from ballast_broker.net_reply import Pending
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.traffic import Traffic
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+Request, Response = message("FetchRequest"), message("FetchResponse")
+VERSION = 16
+FIRST, FINAL = 0, -1
+FOLLOWER = 2
+MORE_THAN_THERE_IS = 100_000
+PATIENCE_S = 20.0
+
+
+class Asker:
+    """Asks for the topic `orders`: (partition, offset), or each partition from its beginning."""
+
+    def __init__(self, cluster: Cluster, node: Node, count: int, slots: int = 10) -> None:
+        self.topic_id = cluster.topic_id("orders")
+        self._count = count
+        broker: Any = SimpleNamespace(
+            image=lambda: cluster.controller.image,
+            config=SimpleNamespace(fetch_max_bytes=1 << 20),
+            replicas=node.replicas,
+            traffic=Traffic(),
+        )
+        self._handler = Fetch(broker, FetchSessions(slots, random.Random(1), lambda: 0.0), RequestMetrics())
+
+    def ask(self, *wanted: tuple[int, int], replica_id: int = -1, most: int = 1 << 20, **fields: Any) -> Any:
+        partitions = [
+            Request.FetchTopic.FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=most)
+            for number, offset in wanted or [(number, 0) for number in range(self._count)]
+        ]
+        topics = [Request.FetchTopic(topic_id=self.topic_id, partitions=partitions)]
+        whole = {"session_epoch": FIRST, "topics": topics, "max_bytes": 1 << 20} | fields
+        if replica_id >= 0:
+            whole["replica_state"] = Request.ReplicaState(replica_id=replica_id)
+        body = memoryview(b"\0" + bytes(Request(version=VERSION, **whole).encode(version=VERSION)))
+        return self._handler.handle(body, 0, VERSION, 7, "PLAINTEXT", ANONYMOUS)
+
+    async def answer(self, reply: Any) -> Any:
+        if isinstance(reply, Pending):
+            async with asyncio.timeout(PATIENCE_S):
+                reply = await reply.future
+        frame = b""
+        for part in reply:
+            if not isinstance(part, bytes):
+                data = os.pread(part.file.descriptor(), part.size, part.position)
+                part.release()
+                part = data
+            frame += part
+        return Response.decode(frame[9:], version=VERSION)
+
+
+def told(answer: Any) -> dict[int, tuple[int, int]]:
+    """By partition: the high watermark, and how many records came."""
+    return {
+        each.partition_index: (each.high_watermark, int.from_bytes(bytes(each.records or b"")[57:61], "big"))
+        for topic in answer.responses
+        for each in topic.partitions
+    }
+
+
+@asynccontextmanager
+async def leader(folder: Path, count: int, replicas: list[int], **options: Any) -> AsyncIterator[tuple[Node, Asker]]:
+    """The broker that leads them all; others are only spoken for."""
+    async with Cluster(folder) as cluster:
+        one = (await cluster.add(*replicas))[0]
+        cluster.cuts.update(frozenset({1, other}) for other in replicas[1:])
+        cluster.controller.create_topic("orders", [replicas] * count)
+        yield one, Asker(cluster, one, count, **options)
+
+
+@pytest.mark.spec("REP-03")
+async def test_each_partition_gets_its_own_records_after_a_wait_for_more(tmp_path: Path) -> None:
+    """What has nothing and what has too little take turns while a session's first request waits."""
+    async with leader(tmp_path, 3, [1]) as (one, asker):
+        one.produce(TopicPartition("orders", 0), "a")
+        one.produce(TopicPartition("orders", 2), "b", "c")
+        reply = asker.ask(min_bytes=MORE_THAN_THERE_IS, max_wait_ms=20)
+        assert isinstance(reply, Pending)
+        assert told(await asker.answer(reply)) == {0: (1, 1), 1: (0, 0), 2: (2, 2)}
+
+
+@pytest.mark.spec("REP-03")
+async def test_a_follower_gets_each_partitions_own_records_after_a_wait(tmp_path: Path) -> None:
+    """It has all of 0 and 2, of which another replica has nothing yet; then more of 2 comes."""
+    async with leader(tmp_path, 3, [1, FOLLOWER, 3]) as (one, asker):
+        for number in (0, 2):
+            one.produce(TopicPartition("orders", number), "a")
+        reply = asker.ask((0, 1), (1, 0), (2, 1), replica_id=FOLLOWER, min_bytes=1, max_wait_ms=10_000)
+        assert isinstance(reply, Pending)
+        one.produce(TopicPartition("orders", 2), "b", "c")
+        assert told(await asker.answer(reply)) == {0: (0, 0), 1: (0, 0), 2: (0, 2)}
+
+
+async def test_a_partition_that_is_named_twice_is_told_once(tmp_path: Path) -> None:
+    async with leader(tmp_path, 2, [1]) as (one, asker):
+        one.produce(TopicPartition("orders", 1), "a")
+        assert told(await asker.answer(asker.ask((0, 0), (1, 0), (0, 0), (1, 0)))) == {0: (0, 0), 1: (1, 1)}
+
+
+async def test_a_session_that_gave_way_while_its_client_waits_says_so(tmp_path: Path) -> None:
+    async with leader(tmp_path, 1, [1, FOLLOWER], slots=1) as (_, asker):
+        waiting = asker.ask(min_bytes=MORE_THAN_THERE_IS, max_wait_ms=50)
+        assert isinstance(waiting, Pending)
+        assert (await asker.answer(asker.ask(replica_id=FOLLOWER))).session_id > 0
+        assert (await asker.answer(waiting)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+@pytest.mark.parametrize(
+    ("limits", "records"),
+    [
+        ({"most": 100, "min_bytes": 200}, {0: (3, 1), 1: (3, 1)}),
+        ({"max_bytes": 100, "min_bytes": 100}, {0: (3, 1), 1: (3, 0)}),
+        ({"max_bytes": 100, "min_bytes": 5000}, {0: (3, 1), 1: (3, 0)}),
+    ],
+    ids=["of each partition", "of all", "of all, below what is waited for"],
+)
+async def test_nobody_waits_for_more_than_may_be_sent(
+    tmp_path: Path, session_epoch: int, limits: dict[str, int], records: dict[int, tuple[int, int]]
+) -> None:
+    """Kafka fills limits with half batches; with whole ones there is nearly always room for a few bytes more."""
+    async with leader(tmp_path, 2, [1]) as (one, asker):
+        for number in (0, 1):
+            for value in "abc":
+                one.produce(TopicPartition("orders", number), value)
+        reply = asker.ask(session_epoch=session_epoch, max_wait_ms=10_000, **limits)
+        assert not isinstance(reply, Pending)
+        assert told(await asker.answer(reply)) == records
+
+
+async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path) -> None:
+    async with leader(tmp_path, 1, [1]) as (one, asker):
+        for value in "abc":
+            one.produce(TopicPartition("orders", 0), value)
+        reply = asker.ask((0, 1), most=100, min_bytes=100, max_wait_ms=10_000, session_epoch=FINAL)
+        assert not isinstance(reply, Pending)
+        assert told(await asker.answer(reply)) == {0: (3, 1)}
+
+
+async def test_less_than_is_waited_for_waits(tmp_path: Path) -> None:
+    async with leader(tmp_path, 2, [1]) as (one, asker):
+        for number in (0, 1):
+            for value in "abc":
+                one.produce(TopicPartition("orders", number), value)
+        reply = asker.ask(most=100, min_bytes=201, max_wait_ms=20, session_epoch=FINAL)
+        assert isinstance(reply, Pending)
+        assert told(await asker.answer(reply)) == {0: (3, 1), 1: (3, 1)}
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+async def test_a_topic_that_was_deleted_is_no_longer_known_by_its_id(tmp_path: Path, made_anew: bool) -> None:
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        asker = Asker(cluster, one, 1)
+        assert told(await asker.answer(asker.ask(session_epoch=FINAL, max_wait_ms=0))) == {0: (0, 0)}
+        cluster.controller.delete_topic("orders")
+        if made_anew:
+            cluster.controller.create_topic("orders", [[1]])
+        answer = await asker.answer(asker.ask(session_epoch=FINAL))
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:
+    async with leader(tmp_path, 1, [1], slots=1) as (_, asker):
+        session_id = (await asker.answer(asker.ask(max_wait_ms=0))).session_id
+        forgotten = [Request.ForgottenTopic(topic_id=asker.topic_id, partitions=[0])]
+        fields = {"session_id": session_id, "topics": []}
+        ended = await asker.answer(asker.ask(session_epoch=1, forgotten_topics_data=forgotten, **fields))
+        assert (ended.error_code, ended.session_id, ended.responses) == (ErrorCode.NONE, 0, [])
+        again = await asker.answer(asker.ask(session_epoch=2, **fields))
+        assert again.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        assert (await asker.answer(asker.ask(max_wait_ms=0))).session_id > 0

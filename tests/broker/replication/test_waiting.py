@@ -1,0 +1,32 @@
+"""The wheel on which requests wait: nothing ends early, and what ended otherwise leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ballast_broker.replication.waiting import Deadlines, PendingCommit
+from ballast_wire.errors import ErrorCode
+
+LONGEST_MS = 2**31 - 1
+
+
+async def test_long_waits_that_end_otherwise_leave_nothing_behind() -> None:
+    """A producer with the longest of timeouts, acknowledged every 10 ms for ten minutes."""
+    deadlines = Deadlines()
+    for number in range(60_000):
+        PendingCommit(deadlines, LONGEST_MS - number * 10).answer(ErrorCode.NONE)
+    assert len(deadlines) < 1000
+    deadlines.close()
+
+
+@pytest.mark.parametrize("delay_ms", [1, 100, 700, 1500])
+async def test_a_wait_ends_not_early_and_not_much_later(delay_ms: int) -> None:
+    deadlines, loop = Deadlines(), asyncio.get_running_loop()
+    began = loop.time()
+    waiting = PendingCommit(deadlines, delay_ms)
+    assert await waiting.future is ErrorCode.REQUEST_TIMED_OUT
+    assert loop.time() - began >= delay_ms / 1000 - 0.003
+    assert waiting.slot * 0.005 - began <= delay_ms / 1000 * 1.01 + 0.006
+    assert len(deadlines) == 0
