@@ -25,8 +25,10 @@ NOTHING: dict[str, Any] = {
     "committed_leader_epoch": -1,
     "low_watermark": -1,
     "node_id": -1,
+    "num_partitions": -1,
     "port": -1,
     "producer_epoch": -1,
+    "replication_factor": -1,
 }
 
 
@@ -100,7 +102,7 @@ def _repeat(kind: Any, asked: Any, version: int, error: ErrorCode, text: str | N
 
 def _copy(answer: Any, name: str, asked: Any) -> None:
     source = "name" if name == "topic_name" else name
-    if name not in ("error_code", "error_message") and source in asked._struct.fields:
+    if name not in ("error_code", "error_message", *NOTHING) and source in asked._struct.fields:
         value = getattr(asked, source)
         setattr(answer, name, "" if value is None and name == "name" else value)
 

@@ -20,12 +20,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("FindCoordinatorResponse")
     version = context.version
     many = version >= FIRST_VERSION_WITH_MANY_KEYS
-    found = {
-        key: await _find(key, request.key_type, context)
-        for key in (request.coordinator_keys if many else [request.key])
-    }
     if not many:
-        error, node, host, port = found[request.key]
+        error, node, host, port = _find(request.key, request.key_type, context)
         return kind(
             version=version,
             error_code=error,
@@ -44,12 +40,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
             error_code=error,
             error_message=_text(error, version),
         )
-        for key, (error, node, host, port) in found.items()
+        for key in request.coordinator_keys
+        for error, node, host, port in [_find(key, request.key_type, context)]
     ]
     return kind(version=version, coordinators=coordinators)
 
 
-async def _find(key: str, key_type: int, context: RequestContext) -> Found:
+def _find(key: str, key_type: int, context: RequestContext) -> Found:
     if key_type != GROUP:
         # Transactions and share groups do not exist here yet: nobody coordinates them.
         return _nobody(ErrorCode.INVALID_REQUEST)

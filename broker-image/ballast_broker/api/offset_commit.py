@@ -10,6 +10,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
+FIRST_VERSION_THAT_KNOWS_NO_GROUP = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 
@@ -53,13 +54,17 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> di
             request.group_id, request.member_id, request.group_instance_id, generation, offsets
         )
     except ApiError as error:
-        return dict.fromkeys(offsets, error.code)
+        no_group = error.code is ErrorCode.GROUP_ID_NOT_FOUND
+        old = context.version < FIRST_VERSION_THAT_KNOWS_NO_GROUP
+        return dict.fromkeys(offsets, ErrorCode.ILLEGAL_GENERATION if no_group and old else error.code)
 
 
 def _response(request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]) -> Any:
     kind = message("OffsetCommitResponse")
     topics = []
     for asked in request.topics:
+        if not asked.partitions:
+            continue
         key = asked.topic_id if by_id else asked.name
         partitions = [
             kind.OffsetCommitResponseTopic.OffsetCommitResponsePartition(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_broker.metadata.delta import MetadataDelta
@@ -16,7 +14,6 @@ class GroupLeadership:
     def __init__(self, node_id: int, groups: GroupCoordinator) -> None:
         self._node_id = node_id
         self._groups = groups
-        self._forgetting: set[asyncio.Task[None]] = set()
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         topic = image.topics.by_name(OFFSETS_TOPIC)
@@ -32,6 +29,4 @@ class GroupLeadership:
         if OFFSETS_TOPIC in gone:
             self._groups.resign_all()
         elif gone:
-            task = asyncio.get_running_loop().create_task(self._groups.forget_topics(gone))
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            self._groups.forget_topics(gone)

@@ -68,15 +68,14 @@ def join(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: N
 
 
 def _accepts_member(group: Group, member_id: str, limits: GroupLimits) -> bool:
-    if group.size < limits.max_size:
+    """While a group gathers, places go to those who come first; at other times to those who have one."""
+    if len(group.members) < limits.max_size or group.is_in(S.EMPTY):
         return True
     member = group.members.get(member_id)
-    if member is None:
-        return member_id in group.pending_members and group.size <= limits.max_size
     if group.is_in(S.PREPARING_REBALANCE):
         joined = sum(m.join_ticket is not None for m in group.members.values())
-        return member.join_ticket is not None or joined < limits.max_size
-    return group.size <= limits.max_size
+        return joined < limits.max_size or (member is not None and member.join_ticket is not None)
+    return member is not None
 
 
 def _join_unknown(group: Group, ask: JoinAsk, ticket: Ticket, limits: GroupLimits, now: Now) -> list[Effect]:
@@ -159,7 +158,8 @@ def _take_terms(member: Member, ask: JoinAsk, ticket: Ticket, now: Now) -> list[
     member.rebalance_timeout_ms = ask.rebalance_timeout_ms
     member.session_timeout_ms = ask.session_timeout_ms
     member.join_ticket = ticket
-    _beat(member, now)
+    if not member.is_new:  # who is new has its own time to wait in
+        _beat(member, now)
     return effects
 
 

@@ -66,7 +66,7 @@ class GroupCoordinator:
         self._partitions = config.offsets_topic_num_partitions
         self._shards: dict[int, Shard] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def lead(self, partition: int, leader_epoch: int, partitions: int) -> None:
@@ -89,15 +89,31 @@ class GroupCoordinator:
 
     async def _load(self, shard: Shard) -> None:
         count = 0
-        async for key, value in self._store.read_all(shard.partition):
-            shard.replay(key, value, self._now().monotonic_ms)
-            count += 1
-        if self._shards.get(shard.partition) is not shard:
+        try:
+            async for key, value in self._store.read_all(shard.partition):
+                self._replay(shard, key, value)
+                count += 1
+        except Exception:
+            # Who knows a part only would say of all the rest that it was never committed.
+            log.exception("partition %d of the offsets topic cannot be loaded", shard.partition)
+            if self._is_current(shard):
+                self.resign(shard.partition)
+        if not self._is_current(shard):
             return
         shard.loaded = True
         for group in shard.groups.values():
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
+
+    def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
+        try:
+            shard.replay(key, value, self._now().monotonic_ms)
+        except Exception:  # the codec raises whatever the bytes lead it to
+            log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, key)
+
+    def _is_current(self, shard: Shard) -> bool:
+        """Else the partition is led elsewhere, or was meanwhile: what this shard knows may be old."""
+        return self._shards.get(shard.partition) is shard
 
     def resign_all(self) -> None:
         for partition in list(self._shards):
@@ -111,7 +127,7 @@ class GroupCoordinator:
     # -- membership -----------------------------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
         try:
-            shard = self._shard_of(group_id)
+            shard = self._shard_of(group_id, may_be_nameless=False)
         except ApiError as error:
             return JoinResult(error=error.code, member_id=ask.member_id)
         low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
@@ -130,7 +146,7 @@ class GroupCoordinator:
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         try:
-            shard = self._shard_of(group_id)
+            shard = self._shard_of(group_id, may_be_nameless=False)
         except ApiError as error:
             # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
             loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -145,7 +161,7 @@ class GroupCoordinator:
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         try:
-            shard = self._shard_of(group_id)
+            shard = self._shard_of(group_id, may_be_nameless=False)
         except ApiError as error:
             # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
             return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
@@ -156,10 +172,10 @@ class GroupCoordinator:
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """One answer for each member; raises ApiError where the whole request fails."""
-        shard = self._shard_of(group_id)
+        shard = self._shard_of(group_id, may_be_nameless=False)
         group = shard.group(group_id)
         if group is None:
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
         answers = []
         for member_id, instance_id in members:
             error, effects = rebalance.leave(group, member_id, instance_id, self._config.limits, self._now())
@@ -188,12 +204,10 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None:
             if generation >= 0:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+                raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
             return
-        if generation < 0 and not member_id and instance_id is None:
-            if not group.is_in(GroupState.EMPTY):  # an administrator, while the group is at work
-                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return
+        if generation < 0 and group.is_in(GroupState.EMPTY):
+            return  # an administrator, or somebody who only commits
         error = rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
         if error not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             raise ApiError(error)
@@ -205,11 +219,17 @@ class GroupCoordinator:
             (records.offset_key(group_id, partition), records.offset_value(committed))
             for partition, committed in offsets.items()
         ]
-        error = await self._store.append(shard.partition, entries)
-        if error is ErrorCode.NONE:
-            for partition, committed in offsets.items():
-                shard.apply(group_id, partition, committed)
+        with shard.writing(group_id, offsets):
+            error = await self._append(shard, entries)
+            if error is ErrorCode.NONE:
+                for partition, committed in offsets.items():
+                    shard.apply(group_id, partition, committed)
         return error
+
+    async def _append(self, shard: Shard, entries: Sequence[KeyValue]) -> ErrorCode:
+        if not self._is_current(shard):
+            return ErrorCode.NOT_COORDINATOR
+        return await self._store.append(shard.partition, entries)
 
     def fetch_offsets(self, group_id: str) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
@@ -218,7 +238,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        shard = self._shard_of(group_id)
+        shard = self._shard_of(group_id, may_be_nameless=False)
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -236,7 +256,7 @@ class GroupCoordinator:
     async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
         if not partitions:
             return ErrorCode.NONE
-        error = await self._store.append(shard.partition, [(records.offset_key(group_id, p), None) for p in partitions])
+        error = await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions])
         if error is ErrorCode.NONE:
             for partition in partitions:
                 shard.apply(group_id, partition, None)
@@ -266,8 +286,7 @@ class GroupCoordinator:
         try:
             shard = self._shard_of(group_id)
         except ApiError as error:
-            # A group without a name cannot be, so there is none to delete.
-            return ErrorCode.GROUP_ID_NOT_FOUND if error.code is ErrorCode.INVALID_GROUP_ID else error.code
+            return error.code
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -278,10 +297,10 @@ class GroupCoordinator:
     async def _bury(self, shard: Shard, group: Group) -> ErrorCode:
         self._forget_timer(group)
         group.enter(GroupState.DEAD, self._now().wall_ms)
-        offsets = list(shard.offsets.get(group.group_id, {}))
-        entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in offsets]
+        known = shard.known_offsets(group.group_id)
+        entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
         entries.append((records.group_key(group.group_id), None))
-        error = await self._store.append(shard.partition, entries)
+        error = await self._append(shard, entries)
         if error is not ErrorCode.NONE:
             group.enter(GroupState.EMPTY, self._now().wall_ms)
             return error
@@ -289,11 +308,13 @@ class GroupCoordinator:
         shard.groups.pop(group.group_id, None)
         return ErrorCode.NONE
 
-    async def forget_topics(self, topics: frozenset[str]) -> None:
-        """Topics were deleted: their offsets go too."""
+    def forget_topics(self, topics: frozenset[str]) -> None:
+        """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
         for shard in [s for s in self._shards.values() if s.loaded]:
-            for group_id, offsets in list(shard.offsets.items()):
-                await self._forget_offsets(shard, group_id, [p for p in offsets if p.topic in topics])
+            for group_id in {*shard.offsets, *shard.being_written}:
+                gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
+                if gone:
+                    self._start(self._forget_offsets(shard, group_id, gone))
 
     async def expire_offsets(self) -> int:
         """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""
@@ -306,19 +327,24 @@ class GroupCoordinator:
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
         group = shard.group(group_id)
         offsets = shard.offsets.get(group_id, {})
-        due = list(expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms))
+        written = shard.being_written.get(group_id, ())
+        all_due = expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms)
+        due = [partition for partition in all_due if partition not in written]
         if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
             return 0
-        if group is not None and group.is_in(GroupState.EMPTY) and not group.size and group_id not in shard.offsets:
+        if group is not None and group.is_in(GroupState.EMPTY) and not group.size and not shard.known_offsets(group_id):
             await self._bury(shard, group)
         return len(due)
 
     # -- effects and timers ---------------------------------------------------------------------------------------
     def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
         self._answer(effects)
+        if not self._is_current(shard):
+            return  # the timers are those of the groups that were loaded since
         for effect in effects:
             if not isinstance(effect, Reply):
-                self._start(self._save(shard, group, effect))
+                assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
+                self._start(self._save(shard, group, effect, records.group_value(group, assignments)))
         self._set_timer(shard, group)
 
     def _answer(self, effects: list[Effect]) -> None:
@@ -328,10 +354,11 @@ class GroupCoordinator:
                 if not effect.ticket.future.done():
                     effect.ticket.future.set_result(effect.result)
 
-    async def _save(self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember) -> None:
-        assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
-        entry = (records.group_key(group.group_id), records.group_value(group, assignments))
-        error = await self._store.append(shard.partition, [entry])
+    async def _save(
+        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember, value: bytes
+    ) -> None:
+        """`value` is the group as it was when this was decided."""
+        error = await self._append(shard, [(records.group_key(group.group_id), value)])
         if isinstance(effect, StoreAssignment):
             limits, now = self._config.limits, self._now()
             self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))
@@ -363,8 +390,9 @@ class GroupCoordinator:
             handle.cancel()
 
     # -- small things ---------------------------------------------------------------------------------------------
-    def _shard_of(self, group_id: str) -> Shard:
-        if not group_id:
+    def _shard_of(self, group_id: str, *, may_be_nameless: bool = True) -> Shard:
+        """Old clients keep offsets under no name at all; members need one."""
+        if not group_id and not may_be_nameless:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shard = self._shards.get(partition_for(group_id, self._partitions))
         if shard is None:
@@ -376,12 +404,12 @@ class GroupCoordinator:
     def _now(self) -> Now:
         return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("group coordinator", exc_info=task.exception())

@@ -1,11 +1,15 @@
 """The groups and offsets of one partition of `__consumer_offsets`, as its log tells them. PURE.
 
 `replay` takes the log record by record; the service changes groups through `rebalance` and offsets through `apply`
-once their records are committed.
+once their records are committed. Until then `being_written` says which commits lie in the log already: whoever takes
+offsets away has to know, or its tombstone would end a commit that is acknowledged after it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import records
@@ -21,6 +25,7 @@ class Shard:
     loaded: bool = False
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
+    being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
 
     def replay(self, key: bytes, value: bytes | None, now_ms: int) -> None:
         decoded = records.decode_key(key)
@@ -42,6 +47,23 @@ class Shard:
             of_group.pop(partition, None)
             if not of_group:
                 del self.offsets[group_id]
+
+    @contextmanager
+    def writing(self, group_id: str, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        """Commits of these partitions have been (or are now to be) appended; they are settled at the end."""
+        of_group = self.being_written.setdefault(group_id, Counter())
+        mine = Counter(list(partitions))
+        of_group += mine
+        try:
+            yield
+        finally:
+            of_group -= mine
+            if not of_group:
+                self.being_written.pop(group_id, None)
+
+    def known_offsets(self, group_id: str) -> set[TopicPartition]:
+        """Of which partitions the log has an offset, committed or about to be."""
+        return {*self.offsets.get(group_id, ()), *self.being_written.get(group_id, ())}
 
     def group(self, group_id: str) -> Group | None:
         """The group, or, where somebody only commits offsets, an empty one that stands for it."""

@@ -7,13 +7,16 @@ became leader, which its own log cannot lose while it leads.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
+from ballast_wire.records import CorruptBatch, Record, decode_records, encode_batch, iterate_batches
+
+logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -50,10 +53,13 @@ class OffsetsStore:
         return CLIENT_ERROR.get(error, error)
 
     async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
-        """Every record from the log start to the log end of now. Ends early if the log goes away."""
+        """Every record from the log start to the log end of now. ApiError where the log is not to be had.
+
+        A batch whose inside cannot be read is passed over: it is not ours, and the others' groups are in the same log.
+        """
         log = self._replicas.local_log(TopicPartition(OFFSETS_TOPIC, partition))
         if log is None:
-            return
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
             piece = log.read(offset, self._load_bytes, upper_offset=end)
@@ -67,7 +73,12 @@ class OffsetsStore:
                 offset = batch.last_offset + 1
                 if batch.is_control:
                     continue
-                for record in decode_records(batch):
+                try:
+                    found = list(decode_records(batch))
+                except CorruptBatch as error:
+                    logger.error("batch at %d of %s-%d: %s", batch.base_offset, OFFSETS_TOPIC, partition, error)
+                    continue
+                for record in found:
                     if record.key is not None:
                         yield bytes(record.key), None if record.value is None else bytes(record.value)
             await asyncio.sleep(0)

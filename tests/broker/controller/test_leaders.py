@@ -342,6 +342,15 @@ def test_leaders_are_balanced_above_the_percentage_only() -> None:
     assert scene.partition("moved").leader == 1
 
 
+@pytest.mark.spec("CLU-13")
+def test_all_that_a_broker_lacks_is_given_back_in_one_round() -> None:
+    scene = Scene()
+    led_by_2 = PartitionRegistration((1, 2), (directory(1), directory(2)), (1, 2), leader=2)
+    scene.add_topic("orders", *[led_by_2] * 1_200)
+    scene.run(balance_leaders)
+    assert {scene.partition("orders", number).leader for number in range(1_200)} == {1}
+
+
 def test_an_offline_directory_gives_up_its_partitions_only() -> None:
     scene = Scene(directories=2)
     two = [PartitionRegistration((1, 2), (directory(1, number), directory(2)), (1, 2), leader=1) for number in (0, 1)]

@@ -281,11 +281,47 @@ def test_a_static_member_whose_return_is_not_stored_keeps_its_old_id() -> None:
 
 
 def test_a_full_group_takes_nobody_more() -> None:
-    story = Story(max_size=2, initial_rebalance_delay_ms=0)
+    story = Story(max_size=2)
     story.join()
     story.join()
     third = story.join()
     assert story.joined(third).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_in_a_full_group_that_gathers_the_last_one_to_come_loses_its_place() -> None:
+    story, leader, follower = stable_pair()
+    story.limits = GroupLimits(max_size=2)
+    assert story.joined(story.join()).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    story.join(leader)
+    newcomer = story.join()
+    assert story.joined(story.join(follower)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    for _ in range(4):
+        story.after(9000)
+        rebalance.heartbeat(story.group, follower, None, 1, story.now)
+    assert story.joined(newcomer).generation == 2
+
+
+def test_ids_that_were_only_given_out_take_no_place() -> None:
+    story = Story(max_size=1, initial_rebalance_delay_ms=0)
+    story.join(known_id=True)
+    assert story.joined(story.join("m1", known_id=True)).error is ErrorCode.NONE
+    story = Story(max_size=1)
+    story.join(known_id=True)
+    assert story.joined(story.join(known_id=True)).error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def test_a_newcomer_that_asks_again_waits_as_long_as_one_that_asks_once() -> None:
+    story, _, follower = stable_pair()
+    first = story.join()
+    newcomer = next(m for m in story.group.members if story.group.members[m].is_new)
+    again = story.join(newcomer)
+    assert story.joined(first).error is ErrorCode.UNKNOWN_MEMBER_ID
+    for _ in range(3):
+        story.after(8000)
+        rebalance.heartbeat(story.group, follower, None, 1, story.now)
+    assert newcomer in story.group.members
+    story.after(8000)
+    assert story.joined(again).generation == 2
 
 
 def test_a_lost_join_answer_is_given_again() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import Election, change_of
+from ballast_broker.controller.commands.pieces import Place, piecewise, still
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -15,7 +16,6 @@ from ballast_wire.wording import WORDING
 
 PREFERRED_TYPE = 0
 UNCLEAN_TYPE = 1
-MAX_ELECTIONS_PER_ROUND = 1_000
 
 
 def elect_leaders(context: CommandContext, request: Any) -> Outcome:
@@ -86,16 +86,22 @@ def _elect(context: CommandContext, name: str, partition_id: int, election: Elec
 def balance_leaders(context: CommandContext) -> Outcome:
     """Give leaderships back to preferred brokers that lack more of theirs than the allowed percentage."""
     overdue = imbalanced_brokers(context.image, context.config.leader_imbalance_per_broker_percentage)
-    records = []
-    for topic, partition_id, before in _partitions(context.image):
-        if before.preferred_leader not in overdue or before.leader == before.preferred_leader:
-            continue
-        built = change_of(context, topic, partition_id, election=Election.PREFERRED).build()
-        if built is not None:
-            records.append(built)
-            if len(records) == MAX_ELECTIONS_PER_ROUND:
-                break
-    return Outcome(records, atomic=False)
+    places = [
+        (topic.id, partition_id)
+        for topic, partition_id, before in _partitions(context.image)
+        if before.preferred_leader in overdue and _leads_elsewhere(before)
+    ]
+    return piecewise(context, places, _give_back)
+
+
+def _leads_elsewhere(partition: PartitionRegistration) -> bool:
+    return partition.leader != partition.preferred_leader
+
+
+def _give_back(context: CommandContext, places: Sequence[Place]) -> list[Any]:
+    found = still(context, places, _leads_elsewhere)
+    built = (change_of(context, topic, number, election=Election.PREFERRED).build() for topic, number in found)
+    return [each for each in built if each is not None]
 
 
 def imbalanced_brokers(image: MetadataImage, percentage: int) -> set[int]:

@@ -58,6 +58,8 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
 def _update(context: CommandContext, update: Any) -> list[Any]:
     name, level = update.feature, update.max_version_level
     before = context.image.features.level(name)
+    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        raise _invalid(name, level, "The controller does not support the given upgrade type.")
     _check_level(context.config.node_id, name, level)
     if level < before:
         if update.upgrade_type == UPGRADE:

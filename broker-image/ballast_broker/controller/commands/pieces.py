@@ -38,7 +38,7 @@ def _where(context: CommandContext, wanted: Callable[[PartitionRegistration], bo
     ]
 
 
-def _still(
+def still(
     context: CommandContext, places: Iterable[Place], wanted: Callable[[PartitionRegistration], bool]
 ) -> Iterator[tuple[TopicImage, int]]:
     """Those of the places that are there by now, and still as they were when they were looked for."""
@@ -55,13 +55,13 @@ def leave(context: CommandContext, places: Iterable[Place], broker_id: int, *, u
     def concerned(partition: PartitionRegistration) -> bool:
         return broker_id in partition.isr or (unclean and broker_id in partition.elr)
 
-    found = _still(context, places, concerned)
+    found = still(context, places, concerned)
     return without_broker(context, found, broker_id, unclean_shutdown=unclean)
 
 
 def lead_again(context: CommandContext, places: Iterable[Place], broker_id: int) -> list[Any]:
     """Leaders for what has none, now that this broker is (about to be) live."""
-    return with_broker(context, _still(context, places, lambda each: each.leader == NO_LEADER), broker_id)
+    return with_broker(context, still(context, places, lambda each: each.leader == NO_LEADER), broker_id)
 
 
 def piecewise(

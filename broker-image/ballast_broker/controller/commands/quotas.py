@@ -55,12 +55,12 @@ def _alter(context: CommandContext, entry: Any, seen: set[QuotaEntity]) -> list[
         if operation.key in keys:
             raise _refused(f"Duplicate quota key {operation.key} not updating quota for this entity {dict(entity)}")
         keys.add(operation.key)
-        if operation.key not in allowed:
-            raise _refused(f"Invalid configuration key {operation.key}")
         if operation.remove:
             if operation.key in before:
                 records.append(quota_record(entity, operation.key, None))
             continue
+        if operation.key not in allowed:
+            raise _refused(f"Invalid configuration key {operation.key}")
         _check_value(operation.key, operation.value)
         if before.get(operation.key) != operation.value:
             records.append(quota_record(entity, operation.key, operation.value))

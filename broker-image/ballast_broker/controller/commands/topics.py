@@ -175,7 +175,7 @@ def delete_topics(context: CommandContext, request: Any) -> Outcome:
         old = request.API_VERSION < FIRST_THAT_KNOWS_DELETION_DISABLED
         raise ApiError(ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
     response = message("DeleteTopicsResponse")(responses=[], throttle_time_ms=0)
-    records = []
+    found: dict[UUID, Any] = {}
     wanted = _wanted(request)
     counts = Counter(wanted)
     for name, topic_id in counts:
@@ -188,10 +188,15 @@ def delete_topics(context: CommandContext, request: Any) -> Outcome:
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
         else:
+            if topic.id in found:  # by its name and by its id
+                text = "The provided topic name maps to an ID that was already supplied."
+                found[topic.id].error_code, found[topic.id].error_message = int(ErrorCode.INVALID_REQUEST), text
+                continue
             result.name, result.topic_id = topic.name, topic.id
-            records.append(record("RemoveTopicRecord", topic_id=topic.id))
+            found[topic.id] = result
         response.responses.append(result)
-    return Outcome(_distinct(records), response)
+    gone = [topic_id for topic_id, result in found.items() if not result.error_code]
+    return Outcome([record("RemoveTopicRecord", topic_id=topic_id) for topic_id in gone], response)
 
 
 def _wanted(request: Any) -> list[tuple[str | None, UUID]]:
@@ -213,8 +218,3 @@ def _find(context: CommandContext, name: str | None, topic_id: UUID) -> Any:
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, WORDING[ErrorCode.UNKNOWN_TOPIC_ID])
     return topic
-
-
-def _distinct(records: list[Any]) -> list[Any]:
-    """A topic given by its name and by its id is removed once."""
-    return list({each.topic_id: each for each in records}.values())

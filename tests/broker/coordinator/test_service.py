@@ -1,0 +1,236 @@
+"""The coordinator with its log: real replicas on real files, and what a coordinator that loads the log finds there.
+
+A commit that is under way is one whose follower cannot fetch: the link is cut until it is to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
+
+from ballast_broker.coordinator.group import Protocol
+from ballast_broker.coordinator.leadership import GroupLeadership
+from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
+from ballast_broker.coordinator.service import CoordinatorConfig, GroupCoordinator
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.gate import whole
+from ballast_broker.metadata.image import MetadataImage
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+pytestmark = pytest.mark.spec("CLI-04")
+
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+RETENTION_MS = 60_000
+LINK = frozenset({1, 2})
+
+
+class Coordinating:
+    """Broker 1 leads the one partition of the offsets topic, broker 2 follows."""
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self.cluster = cluster
+        self.node = node
+        self._all: list[GroupCoordinator] = []
+        self.groups = self._another()
+        leadership = GroupLeadership(node.broker_id, self.groups)
+
+        def publish(delta: MetadataDelta, image: MetadataImage) -> None:
+            node.replicas.publish(delta, image)
+            leadership.publish(delta, image)
+
+        cluster.controller.replace(node.broker_id, publish)
+        leadership.publish(whole(cluster.controller.image), cluster.controller.image)
+
+    def _another(self) -> GroupCoordinator:
+        clock = RealClock()
+        store = OffsetsStore(self.node.replicas, clock, self.cluster.threads, timeout_ms=20_000, load_bytes=1 << 20)
+        limits = GroupLimits(initial_rebalance_delay_ms=0)
+        groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
+        self._all.append(groups)
+        return groups
+
+    async def loaded(self, groups: GroupCoordinator) -> GroupCoordinator:
+        def answers() -> bool:
+            try:
+                groups.fetch_offsets("any")
+            except ApiError as error:
+                return error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return True
+
+        await eventually(answers, "the coordinator loads")
+        return groups
+
+    async def next_one(self) -> GroupCoordinator:
+        """A coordinator that knows only what the log says."""
+        groups = self._another()
+        groups.lead(0, 99, 1)
+        return await self.loaded(groups)
+
+    def cut(self) -> None:
+        self.cluster.cuts.add(LINK)
+
+    def heal(self) -> None:
+        self.cluster.cuts.clear()
+
+    async def begin(self, *works: Coroutine[Any, Any, Any]) -> asyncio.Future[list[Any]]:
+        """All have written, none is committed."""
+        tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+        end = self.node.logs.get(OFFSETS).log_end_offset
+        await eventually(lambda: self.node.logs.get(OFFSETS).log_end_offset > end)
+        return asyncio.gather(*tasks)
+
+    async def commit(self, group_id: str, partition: TopicPartition, offset: int, *, age_ms: int = 0) -> ErrorCode:
+        committed = CommittedOffset(offset, -1, "", RealClock().wall_ms() - age_ms)
+        return (await self.groups.commit(group_id, "", None, -1, {partition: committed}))[partition]
+
+    async def become_empty(self, group_id: str) -> None:
+        """A member joins and leaves."""
+        joined = await self.groups.join(group_id, ask("m"))
+        assert joined.error is ErrorCode.NONE
+        assert self.groups.leave(group_id, [(joined.member_id, None)]) == [ErrorCode.NONE]
+
+    def close(self) -> None:
+        for groups in self._all:
+            groups.close()
+
+
+@asynccontextmanager
+async def coordinating(folder: Path) -> AsyncIterator[Coordinating]:
+    async with Cluster(folder) as cluster:
+        nodes = await cluster.add(1, 2)
+        cluster.controller.create_topic("t", [[1], [1]])
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]])
+        await eventually(lambda: cluster.isr(OFFSETS) == {1, 2})
+        scene = Coordinating(cluster, nodes[0])
+        try:
+            await scene.loaded(scene.groups)
+            yield scene
+        finally:
+            scene.close()
+
+
+def ask(fresh_member_id: str, member_id: str = "") -> JoinAsk:
+    protocols = (Protocol("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"),)
+    return JoinAsk(
+        member_id, None, "client", "/127.0.0.1", 10_000, 30_000, "consumer", protocols, fresh_member_id, False, False
+    )
+
+
+def offsets_of(groups: GroupCoordinator, group_id: str) -> dict[TopicPartition, int]:
+    return {partition: committed.offset for partition, committed in groups.fetch_offsets(group_id).items()}
+
+
+async def test_a_commit_under_way_outlives_the_expiry_of_what_it_replaces(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5, age_ms=2 * RETENTION_MS) is ErrorCode.NONE
+        scene.cut()
+        commit = await scene.begin(scene.commit("g", T0, 6))
+        expiry = asyncio.ensure_future(scene.groups.expire_offsets())
+        await asyncio.sleep(0)
+        scene.heal()
+        assert await commit == [ErrorCode.NONE]
+        await expiry
+        assert offsets_of(scene.groups, "g") == {T0: 6}
+        assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+
+
+async def test_a_commit_under_way_outlives_the_end_of_a_group_without_offsets(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await scene.become_empty("g")
+        scene.cut()
+        commit = await scene.begin(scene.commit("g", T0, 6))
+        expiry = asyncio.ensure_future(scene.groups.expire_offsets())
+        await asyncio.sleep(0)
+        scene.heal()
+        assert await commit == [ErrorCode.NONE]
+        await expiry
+        assert offsets_of(scene.groups, "g") == {T0: 6}
+        assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+
+
+async def test_a_deleted_group_does_not_come_back_with_a_commit_that_was_under_way(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        scene.cut()
+        commit = await scene.begin(scene.commit("g", T1, 6))
+        deletion = await scene.begin(scene.groups.delete_group("g"))
+        with pytest.raises(ApiError) as refused:
+            await scene.commit("g", T0, 7)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        scene.heal()
+        assert await commit == await deletion == [ErrorCode.NONE]
+        assert offsets_of(scene.groups, "g") == {}
+        assert offsets_of(await scene.next_one(), "g") == {}
+
+
+async def test_a_topic_made_anew_keeps_what_is_committed_for_it_at_once(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        for group_id in ("a", "b"):
+            assert await scene.commit(group_id, T0, 5) is ErrorCode.NONE
+        scene.cut()
+        end = scene.node.logs.get(OFFSETS).log_end_offset
+        scene.cluster.controller.delete_topic("t")
+        await eventually(lambda: scene.node.logs.get(OFFSETS).log_end_offset > end)
+        scene.cluster.controller.create_topic("t", [[1], [1]])
+        commit = await scene.begin(scene.commit("b", T0, 1))
+        scene.heal()
+        assert await commit == [ErrorCode.NONE]
+        await eventually(lambda: not offsets_of(scene.groups, "a"))
+        assert offsets_of(scene.groups, "b") == {T0: 1}
+        assert offsets_of(await scene.next_one(), "b") == {T0: 1}
+
+
+async def test_what_a_coordinator_knew_before_it_moved_is_not_written_after(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        for group_id in ("a", "b"):
+            assert await scene.commit(group_id, T0, 5, age_ms=2 * RETENTION_MS) is ErrorCode.NONE
+        scene.cut()
+        expiry = await scene.begin(scene.groups.expire_offsets())
+        scene.groups.lead(0, 98, 1)  # it was elsewhere for a while
+        await scene.loaded(scene.groups)
+        commit = await scene.begin(scene.commit("b", T0, 6))
+        scene.heal()
+        assert await commit == [ErrorCode.NONE]
+        await expiry
+        assert offsets_of(await scene.next_one(), "b") == {T0: 6}
+
+
+async def test_an_assignment_is_stored_with_the_members_that_it_was_made_for(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        leader = await scene.groups.join("g", ask("m"))
+        given = SyncAsk(leader.member_id, None, 1, None, None, {leader.member_id: b"all"})
+        await scene.begin(scene.groups.sync("g", given), scene.groups.join("g", ask("n")))
+        found = (await scene.next_one()).describe("g")
+        assert found is not None
+        assert list(found.members) == [leader.member_id]
+
+
+async def test_records_that_nobody_can_read_do_not_keep_a_partition_from_its_groups(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        strange = [(b"x", b"y"), (b"\x00\x01", b"\x00\x01"), (b"\x00\x02\x00\x01g", b"\x00\x09"), (b"\x00\x07z", None)]
+        batch = encode_batch([Record(key=k, value=v, timestamp=RealClock().wall_ms()) for k, v in strange])
+        scene.node.replicas.append(OFFSETS, None, batch, -1)
+        assert await scene.commit("g", T1, 6) is ErrorCode.NONE
+        assert offsets_of(await scene.next_one(), "g") == {T0: 5, T1: 6}
+
+
+async def test_a_coordinator_whose_disk_is_away_does_not_say_that_nothing_was_committed(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        scene.node.logs.directories[0].fail(OSError("gone"))
+        groups = await scene.next_one()
+        with pytest.raises(ApiError) as refused:
+            groups.fetch_offsets("g")
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
