@@ -320,9 +320,15 @@ class SimFile:
         self._store = store
         self._path = path
         self._inode = inode
+        self._closed = False
+
+    def _touch(self, *, reading: bool = False, growth: int = 0) -> None:
+        self._disk.touch(self._path, reading=reading, growth=growth)
+        if self._closed:
+            raise OSError(errno.EBADF, "closed", self._path)
 
     def pread(self, size: int, position: int) -> bytes:
-        self._disk.touch(self._path, reading=True)
+        self._touch(reading=True)
         return bytes(self._inode.data[position : position + size])
 
     def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
@@ -331,20 +337,20 @@ class SimFile:
         return len(data)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._disk.touch(self._path, growth=position + len(data) - len(self._inode.data))
+        self._touch(growth=position + len(data) - len(self._inode.data))
         self._inode.write(bytes(data), position)
         self._inode.modified_ms = self._store.wall_ms()
 
     def size(self) -> int:
-        self._disk.touch(self._path, reading=True)
+        self._touch(reading=True)
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
-        self._disk.touch(self._path)
+        self._touch()
         self._inode.truncate(size)
 
     def sync(self) -> None:
-        self._disk.touch(self._path)
+        self._touch()
         self._inode.sync()
 
     def descriptor(self) -> int | None:
@@ -357,7 +363,7 @@ class SimFile:
         return SimMap(self, self._inode, size)
 
     def close(self) -> None:
-        pass
+        self._closed = True
 
 
 class SimMap:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
 from ballast_broker.storage import adoption
+from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, spread
 
@@ -86,7 +87,7 @@ class Mover:
 
         async def sync_and_close() -> None:
             try:
-                await threads.run(copy.sync)
+                await to_its_end(threads, copy.sync)
             finally:
                 copy.close()
 
@@ -280,7 +281,7 @@ class Movers:
                     await self._copy_piece(move, copy)
                 if await self._is_void(move, copy):
                     return
-            await self._threads.run(copy.finish_files)
+            await to_its_end(self._threads, copy.finish_files)
             if await self._is_void(move, copy):
                 return
             copy.adopt()
@@ -293,7 +294,7 @@ class Movers:
     async def _copy_piece(self, move: Move, copy: SegmentCopy) -> None:
         wanted = min(self._piece_bytes(), copy.left_bytes)
         self.rate.record(wanted)  # before it is written, so that other movers wait meanwhile
-        size = await self._threads.run(copy.piece(wanted))
+        size = await to_its_end(self._threads, copy.piece(wanted))
         move.copied_bytes += size
         if size < wanted and not move.ended and move.cut_at is None:
             raise OSError(f"{move.source}: a segment of {move.topic_partition} is shorter than it was")
@@ -304,7 +305,7 @@ class Movers:
             return True
         if move.cut_at is None or move.cut_at >= copy.end_offset:
             return False
-        await self._threads.run(copy.give_up)
+        await to_its_end(self._threads, copy.give_up)
         return True
 
     async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -171,17 +172,23 @@ class Compactor:
         )
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
-        result = await self._runner.run(job)
+        try:
+            result = await self._runner.run(job)
+        except CleanerFailed:
+            self._throw_away(log, list(segments))
+            if log.truncations == truncations and not any(segment.deleted for segment in segments.values()):
+                raise
+            return CleanResult(dirt.first_offset, [])  # what it read was taken away meanwhile: another time
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
         with log.disk_faults():
             if log.cleaning_paused or log.closed or log.truncations != truncations:
-                self._throw_away(log, result)
+                self._throw_away(log, [group.replaced[0] for group in result.groups])
                 return result
             for group in result.groups:
                 sources = [segments[base] for base in group.replaced]
                 if any(source.deleted for source in sources):
-                    self._throw_away(log, CleanResult(0, [group]))
+                    self._throw_away(log, group.replaced[:1])
                 else:
                     swap_in(log, sources, group.size)
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
@@ -192,9 +199,13 @@ class Compactor:
             await self._manager.maintenance.checkpoint_cleaned_offsets()
         return result
 
-    def _throw_away(self, log: Log, result: CleanResult) -> None:
-        for group in result.groups:
-            for kind in _KINDS:
-                path = f"{log.folder.path}/{group.replaced[0]:020d}{kind}{CLEANED_SUFFIX}"
-                if self._manager.disk.exists(path):
-                    self._manager.disk.remove(path)
+    def _throw_away(self, log: Log, bases: Iterable[int]) -> None:
+        """What was cleaned under these names, whole or not."""
+        if not log.directory.online:
+            return
+        with log.disk_faults():
+            for base in bases:
+                for kind in _KINDS:
+                    path = f"{log.folder.path}/{base:020d}{kind}{CLEANED_SUFFIX}"
+                    if self._manager.disk.exists(path):
+                        self._manager.disk.remove(path)

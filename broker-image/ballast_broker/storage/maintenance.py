@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -255,16 +256,8 @@ class Maintenance:
             return
         path = f"{directory.path}/{name}"
         try:
-            await self._to_its_end(lambda: self._manager.disk.write_atomically(path, data))
+            # Whoever comes next would write to the same temporary file.
+            await to_its_end(self._manager.threads, lambda: self._manager.disk.write_atomically(path, data))
             directory.checkpoints[name] = (content, now)
         except OSError as error:
             directory.fail(error)
-
-    async def _to_its_end(self, work: Callable[[], None]) -> None:
-        """A thread does not hear that its task is cancelled: whoever comes next has to wait for it."""
-        working = asyncio.ensure_future(self._manager.threads.run(work))
-        try:
-            await asyncio.shield(working)
-        except asyncio.CancelledError:
-            await asyncio.wait([working])
-            raise

@@ -40,6 +40,7 @@ class Segment:
 
     __slots__ = (
         "_file",
+        "_held_files",
         "_offset_index",
         "_time_index",
         "_writable",
@@ -82,6 +83,7 @@ class Segment:
         self.offset_of_max_timestamp = base_offset
         self._file: File | None = None
         self._writable = False
+        self._held_files: list[File] = []  # opened for reading, replaced by one to write to while somebody held them
         self._offset_index: SparseIndex | None = None
         self._time_index: SparseIndex | None = None
 
@@ -128,7 +130,10 @@ class Segment:
         self.used_lately = True
         if self._file is not None and self._writable:
             return self._file
-        self._close()
+        if self._file is not None and self.references:
+            self._held_files.append(self._file)
+        else:
+            self._close()
         return self._use(self.disk.open(self.path(), create=True), writable=True)
 
     def _use(self, file: File, *, writable: bool) -> File:
@@ -145,7 +150,11 @@ class Segment:
 
     def release(self) -> None:
         self.references -= 1
-        if self.deleted and self.references == 0:
+        if self.references:
+            return
+        while self._held_files:
+            self._held_files.pop().close()
+        if self.deleted:
             self.close()
 
     def close_if_idle(self) -> bool:

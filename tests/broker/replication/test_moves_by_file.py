@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +49,33 @@ class Interrupted:
             before, self.before = self.before, None
             before()
         return work()
+
+    def close(self) -> None:
+        return
+
+
+class Gated:
+    """Real threads; what is run while the gate is shut waits in its thread, and how it ended is noted."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.ended: list[BaseException | None] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: self._pass(work))
+
+    def _pass(self, work: Callable[[], T]) -> T:
+        self.waiting += 1
+        self.gate.wait(30)
+        try:
+            result = work()
+        except BaseException as error:
+            self.ended.append(error)
+            raise
+        self.ended.append(None)
+        return result
 
     def close(self) -> None:
         return
@@ -172,6 +200,27 @@ async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch:
         await node.crash()
         await node.start()
         assert records_of(node.logs.get(ORDERS)) == expected
+
+
+@pytest.mark.spec("DIR-31")
+async def test_a_broker_that_stops_waits_for_the_piece_that_is_being_copied(tmp_path: Path) -> None:
+    """A thread that went on with closed files would write to whatever is opened next."""
+    async with Cluster(tmp_path) as cluster:
+        threads = Gated()
+        cluster.threads = threads
+        node = await holding(cluster, 60)
+        threads.gate.clear()
+        threads.waiting = 0
+        ask(node)
+        await eventually(lambda: threads.waiting == 1)
+        stopping = asyncio.create_task(node.replicas.movers.close())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        threads.ended.clear()
+        threads.gate.set()
+        await stopping
+        assert threads.ended == [None]
 
 
 @pytest.mark.spec("DIR-28", "DIR-31")

@@ -25,11 +25,25 @@ COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_r
 DIRECTORY = "/d"
 
 
+class BesideOthers(CleanerInThread):
+    """A cleaner that others are faster than: what they do is done when it begins to read."""
+
+    def __init__(self, world):
+        super().__init__(world.disk, world.threads)
+        self._world = world
+
+    async def run(self, job):
+        meanwhile, self._world.meanwhile = self._world.meanwhile, lambda: None
+        meanwhile()
+        return await super().run(job)
+
+
 class World:
     """One directory on a disk that can lose its power."""
 
     def __init__(self, clock, seed=0):
         self.clock = clock
+        self.meanwhile = lambda: None  # before the next cleaning reads
         self.store = Store(random.Random(seed), clock.wall_ms)
         self.disk = SimDisk(self.store)
         self.threads = RealThreads(1)
@@ -38,7 +52,7 @@ class World:
         config = StorageConfig(node_id=1, log_dirs=(DIRECTORY,), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
         manager = LogManager(
             self.disk, self.clock, self.threads, config, SeededRandom(), config_of=lambda _: COMPACT,
-            cleaner=CleanerInThread(self.disk, self.threads),
+            cleaner=BesideOthers(self),
         )  # fmt: skip
         await manager.start()
         return manager
@@ -146,5 +160,39 @@ def test_what_counts_as_clean_after_a_loss_of_power_is_clean(new_world, read_all
         manager = await world.start_again(power_lost=True)
         if world.cleaned_to():
             assert [int(record.key) for record in read_all(manager.logs[PARTITION])] == [1, 2]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+@pytest.mark.parametrize("how", ["deleted", "cut", "begun again"])
+def test_what_others_do_to_a_log_while_it_is_cleaned_does_not_end_its_cleaning(new_world, how):
+    """Retention, DeleteRecords or a new leader takes files that the cleaner was about to read."""
+
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        for _ in range(3):
+            put(log, 1, 2, 1, 2)
+            log.roll()
+
+        def meanwhile():
+            if how == "deleted":
+                log.advance_log_start_offset(4)
+                assert log.delete_old_segments(0) == 1
+            elif how == "cut":
+                log.truncate_to(5)
+            else:
+                log.truncate_fully_and_start_at(100)
+
+        world.meanwhile = meanwhile
+        assert await manager.compactor.clean_dirtiest()
+        assert not manager.compactor.uncleanable
+        assert not [name for name in world.disk.list(log.folder.path) if name.endswith(".cleaned")]
+        put(log, 3, 4, 3, 4)
+        log.roll()
+        assert await manager.compactor.clean_dirtiest()
+        assert log.cleaned_to == log.log_end_offset
 
     asyncio.run(story())

@@ -279,3 +279,21 @@ def test_an_answer_ends_where_a_batch_does(bench, sizes):
             if found.size:
                 assert (found.position, found.next_offset) == (ends[start], fitting * 2)
             found.release()
+
+
+def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_for_writing(bench):
+    log = bench.create()
+    bench.append(log, 3)
+    log.close()
+    again = bench.load(clean=True)
+    readers = [again.read(0, 1 << 20, upper_offset=3) for _ in range(2)]
+    bench.append(again, 3)
+    later = again.read(0, 1 << 20, upper_offset=6)
+    first, second = (reader.read() for reader in readers)
+    assert first == second
+    assert later.read()[: len(first)] == first
+    opened = readers[0].file
+    for reader in (*readers, later):
+        reader.release()
+    assert opened.descriptor() == -1, "closed when nobody reads from it any more"
+    bench.append(again, 3)
