@@ -81,6 +81,10 @@ def load(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if os.getpid() == 1:
+        # The first process of a container is not ended by a signal that it does not handle: one that came before the
+        # command has its own way of ending would be lost, and the pod killed when its grace is over.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print("Usage: ballast COMMAND [ARGUMENTS]\nCommands:", ", ".join(MODULES))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +22,24 @@ root, sys.argv[1:] = sys.argv[1], sys.argv[2:]
 sys.path[:0] = [f"{root}/{part}" for part in ("broker-image", "operator", "spark")]
 runpy.run_module("ballast_cli", run_name="__main__")
 """
+
+
+@pytest.mark.spec("OPR-44")
+def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_path):
+    """A pod that is deleted as it starts must not take its whole grace period."""
+    apart = ["unshare", "--pid", "--fork", "--kill-child=KILL"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], timeout=20).returncode != 0:
+        pytest.skip("no process namespaces can be made here")
+    properties = tmp_path / "server.properties"
+    os.mkfifo(properties)  # opening it waits for us
+    with subprocess.Popen([*apart, sys.executable, "-c", BARE, ROOT, "broker", properties]) as outer:
+        try:
+            with properties.open("w"):  # it is about to read
+                [inner] = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+                os.kill(int(inner), signal.SIGTERM)
+                assert outer.wait(20) == 128 + signal.SIGTERM
+        finally:
+            outer.kill()
 
 
 def test_unknown_command_is_refused(capsys):
