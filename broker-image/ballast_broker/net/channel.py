@@ -30,19 +30,33 @@ class SocketNetwork:
         self._client_id = client_id
 
     async def connect(self, host: str, port: int, *, timeout_s: float) -> SocketChannel:
+        """To the first of the host's addresses where somebody answers: a name may have one of each family, and a
+        listener only one of them."""
         loop = asyncio.get_running_loop()
+        began, refusal = loop.time(), OSError(f"{host} has no address")
         async with asyncio.timeout(timeout_s):
-            family, _, _, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for tried, (family, _, _, _, address) in enumerate(found):
+            left_s = began + timeout_s - loop.time()
             try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                _notice_silence(sock)
-                await loop.sock_connect(sock, address)
-            except BaseException:
-                sock.close()
-                raise
-        return SocketChannel(sock, self._client_id)
+                async with asyncio.timeout(left_s / (len(found) - tried)):
+                    return SocketChannel(await _connected(family, address), self._client_id)
+            except OSError as error:
+                refusal = error
+        raise refusal
+
+
+async def _connected(family: int, address: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _notice_silence(sock)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _notice_silence(sock: socket.socket) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
     from ballast_broker.replication.replica import Replica
     from ballast_broker.replication.watching import Watch
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.005
 LONG_WAIT_MS = 500
@@ -84,7 +87,10 @@ class Deadlines:
         now = loop.time() / TICK_S + 0.5
         while self._order and self._order[0] <= now:
             for item in self._slots.pop(heapq.heappop(self._order)):
-                item.expire()
+                try:
+                    item.expire()
+                except Exception:  # the others' time has come all the same, and there is one timer for all
+                    log.exception("a request could not be ended in time")
         self._timer = None
         if self._order:
             self._arm(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import Any
 
@@ -143,3 +144,27 @@ async def test_nobody_there_is_told_as_such() -> None:
         serving.server.stop_listening()
         with pytest.raises(ConnectionRefusedError):
             await connect(serving)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        (socket.AF_INET6, ("::1", 0, 0, 0)),
+        (socket.AF_INET, ("127.0.0.1", 0)),  # port 0 is nobody's
+    ],
+)
+async def test_a_name_with_several_addresses_is_tried_at_each(
+    monkeypatch: pytest.MonkeyPatch, elsewhere: tuple[int, Any]
+) -> None:
+    """On many machines `localhost` is ::1 first, and a broker that was told to listen there is at 127.0.0.1."""
+    async with Serving(answering) as serving:
+        family, address = elsewhere
+        found = [(family, address), (socket.AF_INET, ("127.0.0.1", serving.port))]
+
+        async def addresses(*_: Any, **__: Any) -> Any:
+            return [(family, socket.SOCK_STREAM, 6, "", address) for family, address in found]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        channel = await SocketNetwork("broker-1").connect("localhost", serving.port, timeout_s=10)
+        assert (await channel.call(asking("t"), OLD)).topics[0].name == "t"
+        channel.close()
