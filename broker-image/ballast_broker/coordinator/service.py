@@ -290,7 +290,7 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if not group.is_in(GroupState.EMPTY) or group.size:
+        if not group.is_in(GroupState.EMPTY):
             return ErrorCode.NON_EMPTY_GROUP
         return await self._bury(shard, group)
 
