@@ -19,7 +19,7 @@ from ballast_broker.controller.commands.elections import (
     balance_leaders,
     elect_leaders,
     imbalanced_brokers,
-    unclean_elections,
+    offline_elections,
 )
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.metadata.image import PartitionRegistration
@@ -194,7 +194,7 @@ def test_unclean_election_switched_on_later() -> None:
     from ballast_broker.metadata.records import record
 
     scene.apply([record("ConfigRecord", **fields)])
-    scene.run(unclean_elections)
+    scene.run(offline_elections)
     assert state(scene)[0] == 2
 
 
