@@ -346,7 +346,9 @@ class ControllerService:
             broker = self._state.cluster.brokers.get(broker_id) if self._state is not None else None
             if broker is None or broker.epoch != epoch or broker.fenced or broker_id in self._watched:
                 return
-            listener = next(iter(broker.listeners.values()))
+            # Others may be meant for clients elsewhere: what refuses us there says nothing of the broker.
+            between = broker.listeners.get(self._config.inter_broker_listener_name)
+            listener = between or next(iter(broker.listeners.values()))
             try:
                 channel = await self._network.connect(listener.host, listener.port, timeout_s=PROBE_TIMEOUT_S)
             except ConnectionRefusedError:
