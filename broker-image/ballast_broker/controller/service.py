@@ -33,7 +33,7 @@ from ballast_broker.controller.commands.context import (
     Outcome,
 )
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
-from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, unclean_elections
+from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, offline_elections
 from ballast_broker.controller.commands.features import bootstrap_records, update_features
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.partitions import create_partitions
@@ -188,7 +188,7 @@ class ControllerService:
     async def _finish_activation(self, records: list[Any]) -> None:
         if records:
             await self._commit(Outcome(records))
-        await self._run(unclean_elections)
+        await self._run(offline_elections)
         self.activated.set()
 
     def _spawn(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
@@ -287,7 +287,7 @@ class ControllerService:
             return error_response(name, request, error)
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
             # An offline partition may have been allowed to take any leader.
-            self._spawn(self._run, unclean_elections)
+            self._spawn(self._run, offline_elections)
         return response
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
@@ -346,7 +346,9 @@ class ControllerService:
             broker = self._state.cluster.brokers.get(broker_id) if self._state is not None else None
             if broker is None or broker.epoch != epoch or broker.fenced or broker_id in self._watched:
                 return
-            listener = next(iter(broker.listeners.values()))
+            # Others may be meant for clients elsewhere: what refuses us there says nothing of the broker.
+            between = broker.listeners.get(self._config.inter_broker_listener_name)
+            listener = between or next(iter(broker.listeners.values()))
             try:
                 channel = await self._network.connect(listener.host, listener.port, timeout_s=PROBE_TIMEOUT_S)
             except ConnectionRefusedError:

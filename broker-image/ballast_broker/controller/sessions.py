@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ballast_broker.controller.commands.brokers import Liveness
+from ballast_broker.controller.commands.brokers import NEVER, Liveness
 from ballast_broker.metadata.image import MetadataImage
 
-NEVER = -1
 NOT_YET = 2**62
 """Its shutdown is being written: nobody can know of all of it."""
 COURTESY_S = 3.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +101,8 @@ class GroupCoordinator:
         if not self._is_current(shard):
             return
         shard.loaded = True
+        if shard.deleted_meanwhile:
+            self._forget_topics_of(shard, shard.deleted_meanwhile)
         for group in shard.groups.values():
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
@@ -290,7 +292,7 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if not group.is_in(GroupState.EMPTY) or group.size:
+        if not group.is_in(GroupState.EMPTY):
             return ErrorCode.NON_EMPTY_GROUP
         return await self._bury(shard, group)
 
@@ -310,11 +312,17 @@ class GroupCoordinator:
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
-        for shard in [s for s in self._shards.values() if s.loaded]:
-            for group_id in {*shard.offsets, *shard.being_written}:
-                gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
-                if gone:
-                    self._start(self._forget_offsets(shard, group_id, gone))
+        for shard in self._shards.values():
+            if shard.loaded:
+                self._forget_topics_of(shard, topics)
+            else:
+                shard.deleted_meanwhile |= topics
+
+    def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> None:
+        for group_id in {*shard.offsets, *shard.being_written}:
+            gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
+            if gone:
+                self._start(self._forget_offsets(shard, group_id, gone))
 
     async def expire_offsets(self) -> int:
         """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""

@@ -26,6 +26,8 @@ class Shard:
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
+    deleted_meanwhile: set[str] = field(default_factory=set)
+    """Topics that went while this was loaded."""
 
     def replay(self, key: bytes, value: bytes | None, now_ms: int) -> None:
         decoded = records.decode_key(key)

@@ -79,6 +79,8 @@ class Node:
         self.previous_epoch = -1
         self.seed = seed
         self.alive = False
+        self.other_listeners: dict[str, Listener] = {}
+        """Named before its own; nobody listens there."""
 
     async def start(self, *, broker: bool = True) -> None:
         self.clock = LoopClock()
@@ -103,7 +105,7 @@ class Node:
             self.service = ControllerService(
                 driver=self.driver,
                 replica=self.replica,
-                config=ControllerConfig(CLUSTER_ID, self.id),
+                config=ControllerConfig(CLUSTER_ID, self.id, inter_broker_listener_name="PLAINTEXT"),
                 rules=FewConfigs(),
                 clock=self.clock,
                 random=random,
@@ -137,7 +139,7 @@ class Node:
             self.id,
             CLUSTER_ID,
             uuid.uuid4(),
-            {"PLAINTEXT": Listener(*self.address)},
+            {**self.other_listeners, "PLAINTEXT": Listener(*self.address)},
             rack=self.rack,
             previous_epoch=self.previous_epoch,
         )

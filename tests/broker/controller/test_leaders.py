@@ -15,11 +15,12 @@ from ballast_broker.controller.commands.brokers import (
     unregister_broker,
 )
 from ballast_broker.controller.commands.configs import incremental_alter_configs
+from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH
 from ballast_broker.controller.commands.elections import (
     balance_leaders,
     elect_leaders,
     imbalanced_brokers,
-    unclean_elections,
+    offline_elections,
 )
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.metadata.image import PartitionRegistration
@@ -194,7 +195,7 @@ def test_unclean_election_switched_on_later() -> None:
     from ballast_broker.metadata.records import record
 
     scene.apply([record("ConfigRecord", **fields)])
-    scene.run(unclean_elections)
+    scene.run(offline_elections)
     assert state(scene)[0] == 2
 
 
@@ -258,6 +259,25 @@ def test_isr_changes_that_are_refused(leader: int, isr: list[int], changes: dict
 
 
 @pytest.mark.spec("CLU-01")
+@pytest.mark.spec("CLU-10")
+def test_a_leader_may_change_more_isrs_at_once_than_a_batch_has_room_for() -> None:
+    """All of a follower's, when its disk stalls: a request that is always too long would be asked again for ever."""
+    scene = Scene()
+    count = MAX_RECORDS_PER_BATCH + 1
+    topic_id = scene.add_topic("orders", *[[1, 2]] * count)
+    kind = message("AlterPartitionRequest")
+    data, member = kind.TopicData.PartitionData, kind.TopicData.PartitionData.BrokerState
+    alone = [
+        data(partition_index=number, leader_epoch=0, partition_epoch=0, new_isr_with_epochs=[member(broker_id=1)])
+        for number in range(count)
+    ]
+    epoch = scene.image.cluster.brokers[1].epoch
+    topics = [kind.TopicData(topic_id=topic_id, partitions=alone)]
+    response = scene.run(alter_partition, kind(broker_id=1, broker_epoch=epoch, topics=topics))
+    assert {each.error_code for each in response.topics[0].partitions} == {0}
+    assert {scene.partition("orders", number).isr for number in range(count)} == {(1,)}
+
+
 def test_requests_of_an_earlier_incarnation_are_refused() -> None:
     scene = Scene()
     request = message("AlterPartitionRequest")(broker_id=1, broker_epoch=3, topics=[])

@@ -9,14 +9,18 @@ import pytest
 from tests.broker.controller.scene import Scene, directory
 
 from ballast_broker.controller.commands.brokers import (
+    NEVER,
     Liveness,
     before_registration,
     broker_heartbeat,
     fence_broker,
     register_broker,
+    unfence_broker,
 )
 from ballast_broker.controller.commands.context import Outcome
+from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
+from ballast_broker.controller.sessions import NOT_YET
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
 from ballast_wire.messages import message
@@ -117,6 +121,34 @@ def test_a_broker_that_leaves_says_so_first_and_goes_when_it_leads_nothing(scene
     assert scene.image.cluster.brokers[1].in_controlled_shutdown
     assert leaders(scene) == {2}
     assert ask().response.should_shut_down
+
+
+@pytest.mark.spec("CLU-02", "CLU-12")
+def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_leaves(scene: Scene) -> None:
+    def ask(known: int) -> Outcome:
+        request = message("BrokerHeartbeatRequest")(
+            broker_id=1, broker_epoch=scene.image.cluster.brokers[1].epoch, current_metadata_offset=10_000,
+            want_fence=False, want_shut_down=True, offline_log_dirs=[],
+        )  # fmt: skip
+        return broker_heartbeat(scene.context, request, Liveness(10_000, known))[0]
+
+    scene.apply(ask(NEVER).records)  # the first piece, and the controller is dead
+    assert leaders(scene) == {1, 2}
+    assert not ask(NOT_YET).records  # while one is at it
+    scene.commit(ask(NEVER))
+    assert leaders(scene) == {2}
+    assert ask(NEVER).response.should_shut_down
+
+
+@pytest.mark.spec("CLU-02", "CLU-11")
+def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_came(scene: Scene) -> None:
+    for broker_id in (1, 2, 3):
+        scene.commit(fence_broker(scene.context, broker_id))
+    assert leaders(scene) == {-1}
+    scene.apply(unfence_broker(scene.context, scene.image.cluster.brokers[3]).records)
+    assert leaders(scene) == {-1, 3}
+    scene.run(offline_elections)
+    assert leaders(scene) == {3}
 
 
 def test_a_topic_deleted_meanwhile_is_left_alone(scene: Scene) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.broker.controller.cluster import Cluster, Node
 
 from ballast_broker.controller.service import ServiceTiming
+from ballast_broker.metadata.image import Listener
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import Vote
 from ballast_wire.errors import ApiError
@@ -113,6 +114,21 @@ async def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
 
 
 @pytest.mark.spec("CLU-01")
+@pytest.mark.spec("CLU-01")
+async def test_a_broker_is_not_dead_because_one_of_its_addresses_leads_nowhere_from_here() -> None:
+    """A listener for clients outside may be an address that the controller cannot reach, or that refuses it."""
+    cluster = Cluster(1, 1)
+    cluster.nodes[2].other_listeners = {"OUTSIDE": Listener("outside", 9092)}
+    async with cluster:
+        broker, network = cluster.nodes[2], cluster.network
+        fenced: list[bool] = []
+        cluster.active.replica.add_publisher(lambda _, image: fenced.append(image.cluster.brokers[2].fenced))
+        for channel in list(network.channels):
+            channel.close()
+        await cluster.until(lambda: any(channel.address == broker.address for channel in network.channels))
+        assert not any(fenced)
+
+
 async def test_a_second_broker_with_an_id_in_use_is_refused() -> None:
     async with Cluster(voters=1, observers=1) as cluster:
         request = cluster.nodes[2].lifecycle._registration()

@@ -191,6 +191,17 @@ async def test_a_topic_made_anew_keeps_what_is_committed_for_it_at_once(tmp_path
         assert offsets_of(await scene.next_one(), "b") == {T0: 1}
 
 
+async def test_a_topic_deleted_while_its_offsets_are_loaded_takes_them_along(tmp_path: Path) -> None:
+    """The next topic of that name would be read from where the last one was left."""
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        scene.groups.lead(0, 98, 1)
+        scene.cluster.controller.delete_topic("t")
+        await scene.loaded(scene.groups)
+        await eventually(lambda: not offsets_of(scene.groups, "g"))
+        assert offsets_of(await scene.next_one(), "g") == {}
+
+
 async def test_what_a_coordinator_knew_before_it_moved_is_not_written_after(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         for group_id in ("a", "b"):

@@ -16,7 +16,7 @@ from ballast_broker.controller.commands.brokers import fence_broker, register_br
 from ballast_broker.controller.commands.configs import incremental_alter_configs
 from ballast_broker.controller.commands.context import CommandContext, ConfigEntry, ControllerConfig, Outcome
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
-from ballast_broker.controller.commands.elections import unclean_elections
+from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.isr import alter_partition
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.log_config import LogConfig
@@ -165,7 +165,7 @@ class Controller:
 
     async def elect_uncleanly(self) -> None:
         """What the controller does now and then for partitions without a leader."""
-        self.commit(unclean_elections(self.context()))
+        self.commit(offline_elections(self.context()))
 
     def create_topic(self, name: str, replicas: list[list[int]], configs: dict[str, str] | None = None) -> UUID:
         kind = message("CreateTopicsRequest")

@@ -39,6 +39,8 @@ from ballast_broker.metadata.snapshot import broker_record, controller_record
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
+NEVER = -1
+
 
 def check_broker_epoch(context: CommandContext, broker_id: int, epoch: int) -> BrokerImage:
     broker = context.image.cluster.brokers.get(broker_id)
@@ -281,7 +283,7 @@ class Liveness:
     lowest_active_offset: int
     """The smallest metadata offset that a live broker reports to have applied."""
     controlled_shutdown_offset: int
-    """The offset at which this broker's shutdown was written; everybody must know before it goes."""
+    """The offset at which this broker's shutdown was written; everybody must know before it goes. NEVER: not by us."""
 
 
 def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) -> tuple[Outcome, BrokerState]:
@@ -290,7 +292,7 @@ def broker_heartbeat(context: CommandContext, request: Any, liveness: Liveness) 
     offline = frozenset(known_id(each) for each in request.offline_log_dirs or ())
     outcome = Outcome(directories_offline(context, broker, offline), atomic=False)
     following = _next_state(context, broker, request, liveness)
-    if following is not state:
+    if following is not state or _was_left_alone(context, broker, liveness):
         transition = _transition(context.after(outcome.records), broker, state, following)
         outcome.records += transition.records
         outcome.rest = transition.rest
@@ -308,6 +310,12 @@ def state_of(broker: BrokerImage) -> BrokerState:
     if broker.fenced:
         return BrokerState.FENCED
     return BrokerState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerState.UNFENCED
+
+
+def _was_left_alone(context: CommandContext, broker: BrokerImage, liveness: Liveness) -> bool:
+    """It leaves, and the controller that took its leaderships from it died before it had taken all."""
+    leaves = state_of(broker) is BrokerState.CONTROLLED_SHUTDOWN
+    return leaves and liveness.controlled_shutdown_offset == NEVER and leads_something(context, broker.id)
 
 
 def _next_state(context: CommandContext, broker: BrokerImage, request: Any, liveness: Liveness) -> BrokerState:

@@ -55,6 +55,7 @@ class ControllerConfig:
     unclean_leader_election_enable: bool = False
     leader_imbalance_per_broker_percentage: int = 10
     delete_topic_enable: bool = True
+    inter_broker_listener_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

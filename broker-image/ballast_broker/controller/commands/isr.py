@@ -34,7 +34,7 @@ def alter_partition(context: CommandContext, request: Any) -> Outcome:
             else:
                 records.extend(_alter(context, request.broker_id, topic, data, result))
     # Two entries for one partition would be checked against the same state: only the first may count.
-    return Outcome(_first_per_partition(records), response)
+    return Outcome(_first_per_partition(records), response, atomic=False)
 
 
 def _alter(context: CommandContext, broker_id: int, topic: TopicImage, data: Any, result: Any) -> list[Any]:
