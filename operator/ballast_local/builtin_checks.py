@@ -1,5 +1,6 @@
 """What the built-in kinds refuse: missing parts, and fields that may not change. PURE."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,11 @@ def _immutable(field: str, value: Any) -> Obj:
 _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 DATA_LIMIT_BYTES = 1024 * 1024
+_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
+_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
 _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 
@@ -209,6 +215,14 @@ def _claim(new: Obj, old: Obj | None) -> list[Obj]:
 
 
 def _data(new: Obj, old: Obj | None) -> list[Obj]:
+    causes = [
+        cause("FieldValueInvalid", f'Invalid value: "{key}": {_KEY_RULE}', f"{field}[{key}]")
+        for field in ("data", "binaryData")
+        for key in new.get(field) or {}
+        if len(key) > 253 or key in (".", "..") or not _KEY.match(key)
+    ]
+    if causes:
+        return causes
     size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
     if size > DATA_LIMIT_BYTES:
         return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]
