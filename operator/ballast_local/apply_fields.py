@@ -30,7 +30,7 @@ _UNOWNED: frozenset[Path] = frozenset(
 )  # fmt: skip
 
 
-def _owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
+def owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
     found = leaves({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, kind)
     ledger = ("f:metadata", "f:managedFields")
     return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
@@ -106,8 +106,8 @@ def track(
     managedFields were cleared nothing is tracked until it is applied."""
     ledger = Ledger(owned)
     custom = isinstance(kind, RootType) and kind.custom
-    before = _with_branches(_owned_leaves(old, kind), custom) if old else {}
-    after = _with_branches(_owned_leaves(new, kind), custom)
+    before = _with_branches(owned_leaves(old, kind), custom) if old else {}
+    after = _with_branches(owned_leaves(new, kind), custom)
     key = (manager, "Update", subresource)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     removed = before.keys() - after.keys()
@@ -127,19 +127,23 @@ def _set_entries(obj: Obj, entries: list[Obj]) -> None:
         obj["metadata"]["managedFields"] = entries
 
 
-def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str) -> Obj:
-    """The merged object, with managedFields; raises Conflict."""
+def apply(
+    live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str,
+    yielding: FieldSet | None = None,
+) -> Obj:  # fmt: skip
+    """The merged object, with managedFields; raises Conflict. `yielding` fields are taken without a conflict."""
     ledger = Ledger(live.get("metadata", {}).get("managedFields") or [])
     key = (manager, "Apply", subresource)
-    wanted = _owned_leaves(config, kind)
-    current = _owned_leaves(live, kind)
+    wanted = owned_leaves(config, kind)
+    current = owned_leaves(live, kind)
     conflicts: dict[tuple[str, str, str], list[Path]] = {}
     for other, paths in ledger.sets.items():
         if other == key:
             continue
         fought = [path for path, value in wanted.items() if _owns(paths, path) and _changes(path, value, current)]
-        if fought and not force:
-            conflicts[other] = fought
+        refused = [path for path in fought if path not in (yielding or ())]
+        if refused and not force:
+            conflicts[other] = refused
         for path in fought:
             paths -= {mine for mine in paths if mine[: len(path)] == path}
     if conflicts:
@@ -151,7 +155,7 @@ def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: st
         path for path in before - wanted.keys() if not any(one[: len(path)] == path for one in others | wanted.keys())
     }
     merged = _drop(merged, kind, dropped)
-    after = _owned_leaves(merged, kind)
+    after = owned_leaves(merged, kind)
     ledger.sets[key] = set(wanted)
     for other, paths in ledger.sets.items():
         if other != key:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_local import apply_fields, meta
+from ballast_local import apply_fields, last_applied, meta
 from ballast_local.errors import (
     MODIFIED,
     ApiError,
@@ -228,6 +228,7 @@ class Objects:
         """Server-side apply; the second value says whether the object was created."""
         if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):
             raise bad_request(f"invalid object type: {config.get('apiVersion', '/')}, Kind={config.get('kind', '')}")
+        whole = copy.deepcopy(config)
         self._prepare(resource, namespace, config)
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
@@ -253,9 +254,13 @@ class Objects:
         if "managedFields" not in live["metadata"]:
             mine = _own(resource, live)
             apply_fields.track(None, mine, [], kind, "before-first-apply", "", meta.now())
-        new = apply_fields.apply(live, config, kind, options.manager, subresource, options.force, meta.now())
+        from_client = options.manager == last_applied.KUBECTL and not subresource
+        yielding = last_applied.yielding(old, kind) if from_client else set()
+        new = apply_fields.apply(live, config, kind, options.manager, subresource, options.force, meta.now(), yielding)
         owned = new["metadata"].pop("managedFields", None)
         new = copy.deepcopy(new)
+        if from_client:
+            last_applied.remember(new, whole)
         self._settle(resource, old, new, subresource)
         self._strategy.prepare(resource, new, old, options.field_validation, options.warn, subresource)
         new["metadata"].pop("managedFields", None)

@@ -161,6 +161,21 @@ def test_a_client_may_hand_fields_over(server, maps):
     assert managers(server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)).keys() == {"after"}
 
 
+def test_kubectl_goes_on_at_the_server_where_it_began_at_the_client(server, maps):
+    note = "kubectl.kubernetes.io/last-applied-configuration"
+    body = config_map(a="1", b="2")
+    noted = body | {"metadata": {"name": "c", "annotations": {note: json.dumps(body)}}}
+    server.call("POST", f"{maps}?fieldManager=kubectl-client-side-apply", noted)
+    server.call("PATCH", f"{maps}/c?fieldManager=hand", {"data": {"b": "9"}}, MERGE)
+    code, said = refusal(server, "PATCH", f"{maps}/c?fieldManager=kubectl", config_map(a="3", b="3"), APPLY)
+    assert (code, said) == (409, 'Apply failed with 1 conflict: conflict with "hand" using v1: .data.b')
+    now = applied(server, maps, config_map(a="3"), "kubectl")
+    assert now["data"] == {"a": "3", "b": "9"}
+    assert json.loads(now["metadata"]["annotations"][note]) == config_map(a="3")
+    _, said = refusal(server, "PATCH", f"{maps}/c?fieldManager=other", config_map(a="4"), APPLY)
+    assert said == 'Apply failed with 1 conflict: conflict with "kubectl": .data.a'
+
+
 def test_one_empty_entry_clears_the_managers(server, maps):
     server.call("POST", f"{maps}?fieldManager=before", config_map(a="1"))
     cleared = server.call("PATCH", f"{maps}/c", {"metadata": {"managedFields": [{}]}, "data": {"b": "2"}}, MERGE)

@@ -388,6 +388,21 @@ def test_init_containers_come_first(api, pods):
     assert log(api, pods, "p", "container=main&tailLines=1") == "first\n"
 
 
+def test_a_failed_init_container_is_shown(api, pods):
+    api.post(pods, pod("p", script("true"), initContainers=[script("exit 1") | {"name": "init"}]))
+    phase(api, f"{pods}/p", "Failed")
+    table = api.get(f"{pods}/p", Accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+    assert "Init:Error" in table["rows"][0]["cells"]
+
+
+@pytest.mark.parametrize("variable", [{"name": "A", "value": "a\0b"}, {"name": "A=B", "value": "c"}])
+def test_what_no_process_can_be_given_is_told(api, pods, variable):
+    api.post(pods, pod("p", script("true", env=[variable])))
+    ended = phase(api, f"{pods}/p", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert ended["reason"] == "StartError"
+    assert ended["message"]
+
+
 def test_a_disruption_budget_counts(api, namespace, pods):
     budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     api.post(pods, {"metadata": {"name": "p", "labels": {"app": "b"}}, "spec": server_spec()})
