@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.local.conftest import STRATEGIC, Refused, eventually
 
+from ballast_local.workloads.service import NODE_PORTS
+
 SERVE = (
     "import os,http.server,sys\n"
     "class H(http.server.BaseHTTPRequestHandler):\n"
@@ -300,6 +302,33 @@ def test_services_have_endpoints_and_answer(api, namespace, pods):
         return False
 
     eventually(closed)
+
+
+def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, namespace):
+    with free_node_port() as other:
+        port = other.getsockname()[1]
+        spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 80, "nodePort": port}]}
+        api.post(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "s"}, "spec": spec})
+        query = "fieldSelector=reason%3DFailedListen"
+        eventually(lambda: api.get(f"/api/v1/namespaces/{namespace}/events?{query}")["items"])
+
+    def served():
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    eventually(served)
+
+
+def free_node_port():
+    for port in range(*NODE_PORTS):
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            continue
+    raise AssertionError("no port is free")
 
 
 def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
