@@ -52,11 +52,12 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
         causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
     for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
         where = f"{path}.containers[{index}]"
-        causes += [
-            _forbidden(f"{where}.{probe}.grpc", _NOT_HERE)
-            for probe in _PROBES
-            if "grpc" in (container.get(probe) or {})
-        ]
+        for probe in _PROBES:
+            actions = set(container.get(probe) or {}) & {"exec", "httpGet", "tcpSocket", "grpc"}
+            if "grpc" in actions:
+                causes.append(_forbidden(f"{where}.{probe}.grpc", _NOT_HERE))
+            elif probe in container and not actions:
+                causes.append(_required(f"{where}.{probe}", "must specify a handler type"))
         hooks = container.get("lifecycle") or {}
         for hook, action in hooks.items():
             if hook != "preStop" or "exec" not in (action or {}):
@@ -107,16 +108,25 @@ def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
     spec = new["spec"]
     template = spec["template"]
     selector = spec.get("selector")
-    if not selector:
+    if selector is None:
         return [_required("spec.selector")]
     causes: list[Obj] = []
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        text = f"Invalid value: {{}}: empty selector is invalid for {new['kind'].lower()}"
+        causes.append(cause("FieldValueInvalid", text, "spec.selector"))
     labels = template["metadata"].get("labels") or {}
     if not selector_matches(selector, labels):
         text = f"Invalid value: {labels!r}: `selector` does not match template `labels`"
         causes.append(cause("FieldValueInvalid", text, "spec.template.metadata.labels"))
     pod_spec = template["spec"]
     if claims:
-        extra = [{"name": claim["metadata"]["name"]} for claim in spec.get("volumeClaimTemplates") or []]
+        wanted: list[Obj] = spec.get("volumeClaimTemplates") or []
+        for index, claim in enumerate(wanted):
+            where = f"spec.volumeClaimTemplates[{index}]"
+            if not claim.get("metadata", {}).get("name"):
+                causes.append(_required(f"{where}.metadata.name"))
+            causes += [fault | {"field": f"{where}.{fault['field']}"} for fault in _claim(claim, None)]
+        extra = [{"name": claim.get("metadata", {}).get("name")} for claim in wanted]
         pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
     replicas = spec.get("replicas")
     if not isinstance(replicas, int) or replicas < 0:

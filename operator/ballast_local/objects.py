@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast_local import apply_fields, last_applied, meta
+from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
     ApiError,
@@ -113,6 +114,7 @@ class Objects:
         metadata = obj.setdefault("metadata", {})
         if not isinstance(metadata, dict):
             raise bad_request("metadata must be an object")
+        check_shape(resource, obj)
         if not resource.namespaced:
             metadata.pop("namespace", None)
             return

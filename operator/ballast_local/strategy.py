@@ -12,7 +12,7 @@ from ballast_local import meta
 from ballast_local.builtin_checks import check_built_in
 from ballast_local.builtin_defaults import default_built_in
 from ballast_local.builtin_schemas import BuiltInSchemas
-from ballast_local.builtin_shapes import check_shape
+from ballast_local.builtin_shapes import missing_parts
 from ballast_local.crd_checks import check_definition, default_definition
 from ballast_local.definitions import establish
 from ballast_local.errors import ApiError, Obj, bad_request, forbidden, invalid
@@ -42,7 +42,6 @@ class Strategy:
         """Completes the new version and raises for what is wrong with it."""
         name = new["metadata"].get("name", "")
         strange = meta.unknown_fields(new["metadata"])
-        check_shape(resource, new)
         meta.tidy(new["metadata"])
         causes = meta.label_causes(new["metadata"])
         if old is None:
@@ -59,7 +58,7 @@ class Strategy:
                 causes += check_definition(new, old)
                 if not causes:
                     establish(new)
-            causes += check_built_in(resource, new, old, subresource)
+            causes += missing_parts(resource, new) or check_built_in(resource, new, old, subresource)
         if causes:
             raise invalid(resource.group, resource.kind, name, causes)
 

@@ -252,6 +252,39 @@ def test_texts_and_numbers_are_not_mixed_up(server, place, container, where):
     assert (code, f"json: cannot unmarshal {where}" in said) == (400, True), said
 
 
+@pytest.mark.parametrize(
+    ("container", "missing"),
+    [
+        ({"env": [{"value": "1"}]}, "env[0].name: Required value"),
+        ({"ports": [{"name": "a"}]}, "ports[0].containerPort: Required value"),
+        ({"livenessProbe": {"periodSeconds": 1}}, "livenessProbe: Required value: must specify a handler type"),
+        ({"envFrom": [{"configMapRef": {}}]}, "envFrom[0].configMapRef.name: Required value"),
+    ],
+)
+def test_what_a_pod_cannot_do_without(server, place, container, missing):
+    code, said = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", pod(**container))
+    assert (code, said) == (422, f'Pod "p" is invalid: spec.containers[0].{missing}')
+
+
+def test_what_a_stateful_set_cannot_do_without(server, place):
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
+    spec = {"serviceName": "s", "selector": {}, "template": template}
+    path, body = f"/apis/apps/v1/{place}/statefulsets?dryRun=All", {"metadata": {"name": "s"}, "spec": spec}
+    code, said = refusal(server, "POST", path, body)
+    assert (code, "empty selector is invalid for statefulset" in said) == (422, True), said
+    spec["selector"] = {"matchLabels": {"a": "b"}}
+    spec["volumeClaimTemplates"] = [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+    code, said = refusal(server, "POST", path, body)
+    assert (code, "volumeClaimTemplates[0].spec.resources[storage]: Required value" in said) == (422, True), said
+    template["spec"]["volumes"] = [{"name": "v", "configMap": {}}]
+    code, said = refusal(server, "POST", path, body)
+    assert (code, ".configMap.name: Required value" in said) == (422, True), said
+
+
+def test_names_are_texts(server, maps):
+    assert refusal(server, "POST", maps, {"metadata": {"name": ["c"]}})[0] == 400
+
+
 def test_a_template_is_read_like_a_pod(server, place):
     template = pod(env=[{"name": "A", "value": 1}]) | {"metadata": {"labels": {"a": "b"}}}
     body = {
