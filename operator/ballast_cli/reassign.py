@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import addresses, at_least_one, identifiers
+from ballast_cli.reach import require_listener
 from ballast_cli.reassignment import (
     INTER_BROKER_RATES,
     LOG_DIRS_RATE,
@@ -62,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _connected(bootstrap: str) -> Iterator[Cluster]:
+    require_listener(bootstrap)
     cluster = Cluster(bootstrap)
     try:
         yield cluster

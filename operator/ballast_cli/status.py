@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import addresses
+from ballast_cli.reach import require_listener
 
 if TYPE_CHECKING:
     from ballast_operator.kafka_client import KafkaConnection
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ballast_operator.model.kafka import KafkaView
 
 WATCH_SECONDS = 2.0
+OTHERWISE = "Or name a broker with --bootstrap HOST:PORT."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +68,7 @@ async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
     from ballast_operator.model.cluster import read_cluster
     from ballast_operator.plan.claimed import as_claimed
 
+    require_listener(bootstrap)
     kafka = KafkaConnection(ConnectionSettings(bootstrap))
     try:
         view = await observe_cluster(kafka)
@@ -99,14 +102,22 @@ def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]
 
     try:
         access = find_access()
+    except (KubeconfigError, OSError) as error:
+        raise CommandError(f"{error}. {OTHERWISE}") from error
+    try:
         bodies = _get(access, f"/apis/ballast.dev/v1alpha1/namespaces/{access.namespace}/kafkaclusters")["items"]
-    except (KubeconfigError, urllib.error.URLError, OSError) as error:
-        raise CommandError(f"{error}. Or name a broker with --bootstrap HOST:PORT.") from error
+    except urllib.error.HTTPError as error:
+        raise CommandError(
+            f"the Kubernetes API at {access.server} has no KafkaClusters: {error}. {OTHERWISE}"
+        ) from error
+    except OSError as error:
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise CommandError(f"the Kubernetes API at {access.server} does not answer: {why}. {OTHERWISE}") from error
     found = [
         (body["status"]["bootstrapServers"], body) for body in bodies if "bootstrapServers" in body.get("status", {})
     ]
     if not found:
-        raise CommandError("there is no KafkaCluster with an address. Or name a broker with --bootstrap HOST:PORT.")
+        raise CommandError(f"there is no KafkaCluster with an address. {OTHERWISE}")
     return list(found)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import sys
@@ -274,7 +275,7 @@ async def _up(stack: Stack, began: float) -> bool:
 
 def _next_steps(kubeconfig: Path) -> str:
     return f"""Next, in another terminal:
-  export KUBECONFIG={kubeconfig}
+  export KUBECONFIG={shlex.quote(str(kubeconfig))}
   kubectl get kafkaclusters,kafkatopics,reassignments      (or ./ballast get ballast)
   kubectl apply -f manifests/examples/topic.yaml && kubectl wait --for=condition=Ready kafkatopic/orders
   ./ballast status --watch

@@ -25,12 +25,12 @@ _UNOWNED: frozenset[Path] = frozenset(
     | {
         ("f:metadata", "f:" + name)
         for name in ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink",
-                     "deletionTimestamp", "deletionGracePeriodSeconds", "generateName")
+                     "deletionTimestamp", "deletionGracePeriodSeconds")
     }
 )  # fmt: skip
 
 
-def _owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
+def owned_leaves(obj: Obj, kind: FieldType) -> dict[Path, Any]:
     found = leaves({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}, kind)
     ledger = ("f:metadata", "f:managedFields")
     return {path: value for path, value in found.items() if path not in _UNOWNED and path[:2] != ledger}
@@ -89,40 +89,61 @@ class Ledger:
         return result
 
 
-def track(old: Obj | None, new: Obj, kind: FieldType, manager: str, subresource: str, now: str) -> None:
-    """Sets new's managedFields after an update, patch or create by `manager`."""
-    old_entries = ((old or {}).get("metadata") or {}).get("managedFields") or []
-    ledger = Ledger(old_entries)
+def is_entry(value: Any) -> bool:
+    """Whether a client's entry of managedFields can be read."""
+    return (
+        isinstance(value, dict)
+        and value.get("operation") in ("Apply", "Update")
+        and value.get("fieldsType") == "FieldsV1"
+        and isinstance(value.get("fieldsV1"), dict)
+    )
+
+
+def track(
+    old: Obj | None, new: Obj, owned: list[Obj], kind: FieldType, manager: str, subresource: str, now: str
+) -> None:
+    """Sets new's managedFields, which were `owned`, after an update, patch or create by `manager`. Of an object whose
+    managedFields were cleared nothing is tracked until it is applied."""
+    ledger = Ledger(owned)
     custom = isinstance(kind, RootType) and kind.custom
-    before = _with_branches(_owned_leaves(old, kind), custom) if old else {}
-    after = _with_branches(_owned_leaves(new, kind), custom)
+    before = _with_branches(owned_leaves(old, kind), custom) if old else {}
+    after = _with_branches(owned_leaves(new, kind), custom)
     key = (manager, "Update", subresource)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
     removed = before.keys() - after.keys()
-    if not changed and not removed:
-        new["metadata"]["managedFields"] = old_entries
-        return
-    for other, paths in ledger.sets.items():
-        paths -= removed
-        if other != key:
-            paths -= changed
-    ledger.sets[key] = ledger.sets.get(key, set()) | changed
-    new["metadata"]["managedFields"] = ledger.entries(key, new["apiVersion"], now)
+    if owned or old is None:
+        for other, paths in ledger.sets.items():
+            paths -= removed
+            if other != key:
+                paths -= changed
+        if changed:
+            ledger.sets[key] = ledger.sets.get(key, set()) | changed
+    _set_entries(new, ledger.entries(key, new["apiVersion"], now))
 
 
-def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str) -> Obj:
-    """The merged object, with managedFields; raises Conflict."""
+def _set_entries(obj: Obj, entries: list[Obj]) -> None:
+    obj["metadata"].pop("managedFields", None)
+    if entries:
+        obj["metadata"]["managedFields"] = entries
+
+
+def apply(
+    live: Obj, config: Obj, kind: FieldType, manager: str, subresource: str, force: bool, now: str,
+    yielding: FieldSet | None = None,
+) -> Obj:  # fmt: skip
+    """The merged object, with managedFields; raises Conflict. `yielding` fields are taken without a conflict."""
     ledger = Ledger(live.get("metadata", {}).get("managedFields") or [])
     key = (manager, "Apply", subresource)
-    wanted = _owned_leaves(config, kind)
-    current = _owned_leaves(live, kind)
+    wanted = owned_leaves(config, kind)
+    current = owned_leaves(live, kind)
     conflicts: dict[tuple[str, str, str], list[Path]] = {}
     for other, paths in ledger.sets.items():
         if other == key:
             continue
         fought = [path for path, value in wanted.items() if _owns(paths, path) and _changes(path, value, current)]
-        if fought and not force:
-            conflicts[other] = sorted(fought)
+        refused = [path for path in fought if path not in (yielding or ())]
+        if refused and not force:
+            conflicts[other] = refused
         for path in fought:
             paths -= {mine for mine in paths if mine[: len(path)] == path}
     if conflicts:
@@ -134,12 +155,13 @@ def apply(live: Obj, config: Obj, kind: FieldType, manager: str, subresource: st
         path for path in before - wanted.keys() if not any(one[: len(path)] == path for one in others | wanted.keys())
     }
     merged = _drop(merged, kind, dropped)
-    after = _owned_leaves(merged, kind)
+    after = owned_leaves(merged, kind)
     ledger.sets[key] = set(wanted)
     for other, paths in ledger.sets.items():
         if other != key:
             paths &= after.keys() | {path for path in paths if _present(path, after)}
-    merged["metadata"]["managedFields"] = ledger.entries(key, config["apiVersion"], now)
+    merged["metadata"] = dict(merged["metadata"])
+    _set_entries(merged, ledger.entries(key, config["apiVersion"], now))
     return merged
 
 
@@ -161,17 +183,22 @@ def _present(path: Path, after: dict[Path, Any]) -> bool:
 
 
 def _conflict(conflicts: dict[tuple[str, str, str], list[Path]], versions: dict[tuple[str, str, str], str]) -> ApiError:
+    """In the words and the order of the real one, which people and kubectl's advice are used to."""
     causes: list[Obj] = []
-    for (manager, operation, subresource), paths in conflicts.items():
-        using = f' using subresource "{subresource}"' if subresource else ""
-        for path in paths:
-            message = f'conflict with "{manager}"{using}{versions.get((manager, operation, subresource), "")}'
-            causes.append({"reason": "FieldManagerConflict", "message": message, "field": describe(path)})
-    count = len(causes)
-    listed = "; ".join(f"{one['message']}: {one['field']}" for one in causes)
-    plural = "s" if count > 1 else ""
-    message = f"Apply failed with {count} conflict{plural}: {listed}"
-    return ApiError(409, "Conflict", message, {"causes": causes})
+    told: list[str] = []
+    for key in sorted(conflicts):
+        manager, _, subresource = key
+        who = f'"{manager}"' + (f' with subresource "{subresource}"' if subresource else "") + versions.get(key, "")
+        fields = [describe(path) for path in sorted(conflicts[key], key=lambda path: (len(path), path))]
+        causes += [
+            {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": field} for field in fields
+        ]
+        told += [f"conflicts with {who}:", *(f"- {field}" for field in fields)]
+    if len(causes) == 1:
+        listed = f"1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        listed = f"{len(causes)} conflicts: " + "\n".join(told)
+    return ApiError(409, "Conflict", f"Apply failed with {listed}", {"causes": causes})
 
 
 def _merge(live: Any, config: Any, kind: FieldType) -> Any:

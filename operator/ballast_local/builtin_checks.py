@@ -1,5 +1,6 @@
 """What the built-in kinds refuse: missing parts, and fields that may not change. PURE."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,11 @@ def _immutable(field: str, value: Any) -> Obj:
 _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 DATA_LIMIT_BYTES = 1024 * 1024
+_KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
+_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
 _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 
@@ -46,11 +52,12 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
         causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
     for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
         where = f"{path}.containers[{index}]"
-        causes += [
-            _forbidden(f"{where}.{probe}.grpc", _NOT_HERE)
-            for probe in _PROBES
-            if "grpc" in (container.get(probe) or {})
-        ]
+        for probe in _PROBES:
+            actions = set(container.get(probe) or {}) & {"exec", "httpGet", "tcpSocket", "grpc"}
+            if "grpc" in actions:
+                causes.append(_forbidden(f"{where}.{probe}.grpc", _NOT_HERE))
+            elif probe in container and not actions:
+                causes.append(_required(f"{where}.{probe}", "must specify a handler type"))
         hooks = container.get("lifecycle") or {}
         for hook, action in hooks.items():
             if hook != "preStop" or "exec" not in (action or {}):
@@ -101,16 +108,25 @@ def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
     spec = new["spec"]
     template = spec["template"]
     selector = spec.get("selector")
-    if not selector:
+    if selector is None:
         return [_required("spec.selector")]
     causes: list[Obj] = []
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        text = f"Invalid value: {{}}: empty selector is invalid for {new['kind'].lower()}"
+        causes.append(cause("FieldValueInvalid", text, "spec.selector"))
     labels = template["metadata"].get("labels") or {}
     if not selector_matches(selector, labels):
         text = f"Invalid value: {labels!r}: `selector` does not match template `labels`"
         causes.append(cause("FieldValueInvalid", text, "spec.template.metadata.labels"))
     pod_spec = template["spec"]
     if claims:
-        extra = [{"name": claim["metadata"]["name"]} for claim in spec.get("volumeClaimTemplates") or []]
+        wanted: list[Obj] = spec.get("volumeClaimTemplates") or []
+        for index, claim in enumerate(wanted):
+            where = f"spec.volumeClaimTemplates[{index}]"
+            if not claim.get("metadata", {}).get("name"):
+                causes.append(_required(f"{where}.metadata.name"))
+            causes += [fault | {"field": f"{where}.{fault['field']}"} for fault in _claim(claim, None)]
+        extra = [{"name": claim.get("metadata", {}).get("name")} for claim in wanted]
         pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
     replicas = spec.get("replicas")
     if not isinstance(replicas, int) or replicas < 0:
@@ -209,6 +225,14 @@ def _claim(new: Obj, old: Obj | None) -> list[Obj]:
 
 
 def _data(new: Obj, old: Obj | None) -> list[Obj]:
+    causes = [
+        cause("FieldValueInvalid", f'Invalid value: "{key}": {_KEY_RULE}', f"{field}[{key}]")
+        for field in ("data", "binaryData")
+        for key in new.get(field) or {}
+        if len(key) > 253 or key in (".", "..") or not _KEY.match(key)
+    ]
+    if causes:
+        return causes
     size = sum(len(value) for field in ("data", "binaryData") for value in (new.get(field) or {}).values())
     if size > DATA_LIMIT_BYTES:
         return [cause("FieldValueTooLong", f"Too long: may not be more than {DATA_LIMIT_BYTES} bytes", "data")]

@@ -42,6 +42,7 @@ def _ready(obj: Obj, now: datetime) -> str:
 def pod_phase(obj: Obj, now: datetime | None = None) -> str:
     status = obj.get("status", {})
     reason: str = status.get("reason") or status.get("phase", "Unknown")
+    initial = _initializing(obj)
     for one in status.get("containerStatuses") or []:
         state = one.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
@@ -51,7 +52,22 @@ def pod_phase(obj: Obj, now: datetime | None = None) -> str:
             reason = ended.get("reason") or f"ExitCode:{ended.get('exitCode')}"
         elif ended:
             reason = "Completed"
+    reason = initial or reason
     return "Terminating" if "deletionTimestamp" in obj["metadata"] else reason
+
+
+def _initializing(obj: Obj) -> str:
+    """Where the first init container that has not succeeded is; empty when all have."""
+    statuses = obj.get("status", {}).get("initContainerStatuses") or []
+    for index, one in enumerate(statuses):
+        state = one.get("state") or {}
+        waiting, ended = (state.get("waiting") or {}).get("reason", ""), state.get("terminated")
+        if ended is not None and ended.get("exitCode") == 0:
+            continue
+        if ended is not None:
+            return f"Init:{ended.get('reason') or 'ExitCode:' + str(ended.get('exitCode'))}"
+        return f"Init:{waiting}" if waiting not in ("", "PodInitializing") else f"Init:{index}/{len(statuses)}"
+    return ""
 
 
 def _restarts(obj: Obj, now: datetime) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ballast_local.errors import Obj, bad_request, expired
-from ballast_local.requests import Form, Target
+from ballast_local.requests import Form, Target, whole_number
 from ballast_local.resources import Resource, canonical
 from ballast_local.selectors import LabelPredicate, fields_match, parse_fields, parse_labels
 from ballast_local.store import Entry, Store, encode
@@ -74,7 +74,8 @@ def _decode_token(token: str) -> tuple[int, str, str]:
 
 def page(store: Store, target: Target, query: Mapping[str, str], selection: Selection) -> Page:
     """One page of a list; later pages show the objects as they were when the first was read."""
-    limit = int(query.get("limit") or 0)
+    limit = max(0, whole_number(query.get("limit")) or 0)
+    asked = whole_number(query.get("resourceVersion")) or 0
     token = query.get("continue")
     resource = canonical(target.resource)
     revision = store.revision
@@ -85,7 +86,7 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
         after = (namespace, name)
         source = store.entries_at(resource, revision, target.namespace)
     elif query.get("resourceVersionMatch") == "Exact":
-        revision = int(query.get("resourceVersion") or 0)
+        revision = asked
         if revision > store.revision:
             raise expired("Too large resource version")
         source = store.entries_at(resource, revision, target.namespace)

@@ -67,6 +67,26 @@ def name_causes(plural: str, name: str) -> list[Obj]:
     return [cause("FieldValueInvalid", f'Invalid value: "{name}": {text}', "metadata.name") for text in messages]
 
 
+_FIELDS = frozenset({
+    "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp",
+    "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers",
+    "managedFields",
+})  # fmt: skip
+
+
+def unknown_fields(meta: Obj) -> list[str]:
+    return [f"metadata.{name}" for name in meta if name not in _FIELDS]
+
+
+def tidy(meta: Obj) -> None:
+    """Leaves out what is not known, and what is empty."""
+    for name in [name for name in meta if name not in _FIELDS]:
+        del meta[name]
+    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+        if field in meta and not meta[field]:
+            del meta[field]
+
+
 def label_causes(meta: Obj) -> list[Obj]:
     causes: list[Obj] = []
     for field in ("labels", "annotations"):
@@ -116,9 +136,6 @@ def keep_server_fields(new: Obj, old: Obj) -> None:
         else:
             meta.pop(field, None)
     meta.pop("selfLink", None)
-    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
-        if field in meta and not meta[field]:
-            del meta[field]
 
 
 def is_deleting(obj: Obj) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_local import apply_fields, meta
+from ballast_local import apply_fields, last_applied, meta
+from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
     ApiError,
@@ -89,23 +90,31 @@ class Objects:
         if owned is not None:
             metadata["managedFields"] = owned
         else:
-            apply_fields.track(None, _own(resource, obj), RootType(resource.schema), options.manager, "", meta.now())
+            apply_fields.track(
+                None, _own(resource, obj), [], RootType(resource.schema), options.manager, "", meta.now()
+            )
         return self._file(resource, self._strategy.stored(resource, obj), options)
 
     def _prepare(self, resource: Resource, namespace: str, obj: Obj) -> None:
+        if resource.custom and not obj.get("kind"):
+            raise bad_request(
+                f"the object provided is unrecognized (must be of type {resource.kind}): Object 'Kind' is missing"
+            )
         if obj.get("kind") not in (None, "", resource.kind):
             raise bad_request(
                 f"the kind of the object ({obj.get('kind')}) does not match the resource ({resource.kind})"
             )
-        if obj.get("apiVersion") not in (None, "", resource.api_version):
+        given = obj.get("apiVersion") or ""
+        if given != resource.api_version and (given or resource.custom):
             raise bad_request(
-                f"the API version in the data ({obj.get('apiVersion')}) does not match the expected API version"
+                f"the API version in the data ({given}) does not match the expected API version"
                 f" ({resource.api_version})"
             )
         obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
         metadata = obj.setdefault("metadata", {})
         if not isinstance(metadata, dict):
             raise bad_request("metadata must be an object")
+        check_shape(resource, obj)
         if not resource.namespaced:
             metadata.pop("namespace", None)
             return
@@ -146,7 +155,12 @@ class Objects:
     ) -> Entry:
         self._prepare(resource, namespace, new)
         if new["metadata"].get("name", name) != name:
-            raise bad_request(f"the name of the object ({new['metadata']['name']}) does not match the URL ({name})")
+            raise bad_request(_other_name(new["metadata"]["name"], name))
+        if resource.conditional and new["metadata"].get("resourceVersion") in (None, "", "0"):
+            self.entry(resource, namespace, name)
+            text = "Invalid value: 0: must be specified for an update"
+            causes = [cause("FieldValueInvalid", text, "metadata.resourceVersion")]
+            raise invalid(resource.group, resource.plural, name, causes)
         return self.change(resource, namespace, name, lambda _: new, options, subresource)
 
     def change(
@@ -158,9 +172,10 @@ class Objects:
         new = change(copy.deepcopy(old))
         self._prepare(resource, namespace, new)
         self._check_preconditions(resource, name, old, new["metadata"])
+        owned = _ownership(old, new, subresource)
         self._settle(resource, old, new, subresource)
         self._strategy.prepare(resource, new, old, options.field_validation, options.warn, subresource)
-        apply_fields.track(old, new, RootType(resource.schema), options.manager, subresource, meta.now())
+        apply_fields.track(old, new, owned, RootType(resource.schema), options.manager, subresource, meta.now())
         return self._file_change(resource, entry, old, new, options)
 
     def _check_preconditions(self, resource: Resource, name: str, old: Obj, wanted: Obj) -> None:
@@ -213,30 +228,46 @@ class Objects:
         self, resource: Resource, namespace: str, name: str, config: Obj, options: Options, subresource: str = ""
     ) -> tuple[Entry, bool]:
         """Server-side apply; the second value says whether the object was created."""
+        if (config.get("apiVersion"), config.get("kind")) != (resource.api_version, resource.kind):
+            raise bad_request(f"invalid object type: {config.get('apiVersion', '/')}, Kind={config.get('kind', '')}")
+        whole = copy.deepcopy(config)
         self._prepare(resource, namespace, config)
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         if config["metadata"].setdefault("name", name) != name:
-            raise bad_request("the name of the object does not match the name on the URL")
+            raise bad_request(_other_name(config["metadata"]["name"], name))
+        self._strategy.check_applied(resource, config)
         kind = RootType(resource.schema)
         entry = self.store.get(canonical(resource), namespace, name)
         if entry is None:
             if subresource:
                 raise not_found(resource.group, resource.plural, name)
-            if config["metadata"].get("resourceVersion") not in (None, "", "0"):
-                raise conflict(resource.group, resource.plural, name, MODIFIED)
+            config["metadata"].pop("resourceVersion", None)
+            if uid := config["metadata"].get("uid"):
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(resource.group, resource.plural, name, why)
             empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
             made = apply_fields.apply(empty, config, kind, options.manager, "", options.force, meta.now())
             return self.create(resource, namespace, made, options), True
         old = self._strategy.served(resource, entry.object())
         self._check_preconditions(resource, name, old, config["metadata"])
         config = _only(config, subresource, resource)
-        new = apply_fields.apply(old, config, kind, options.manager, subresource, options.force, meta.now())
-        owned = new["metadata"]["managedFields"]
+        live = copy.deepcopy(old)
+        if "managedFields" not in live["metadata"]:
+            mine = _own(resource, live)
+            apply_fields.track(None, mine, [], kind, "before-first-apply", "", meta.now())
+        from_client = options.manager == last_applied.KUBECTL and not subresource
+        yielding = last_applied.yielding(old, kind) if from_client else set()
+        new = apply_fields.apply(live, config, kind, options.manager, subresource, options.force, meta.now(), yielding)
+        owned = new["metadata"].pop("managedFields", None)
         new = copy.deepcopy(new)
+        if from_client:
+            last_applied.remember(new, whole)
         self._settle(resource, old, new, subresource)
         self._strategy.prepare(resource, new, old, options.field_validation, options.warn, subresource)
-        new["metadata"]["managedFields"] = owned
+        new["metadata"].pop("managedFields", None)
+        if owned is not None:
+            new["metadata"]["managedFields"] = owned
         return self._file_change(resource, entry, old, new, options), False
 
     # deleting
@@ -311,6 +342,10 @@ class Objects:
             self.store.write(dependent.resource, obj)
 
 
+def _other_name(given: str, name: str) -> str:
+    return f"the name of the object ({given}) does not match the name on the URL ({name})"
+
+
 def _content(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion")}
 
@@ -319,6 +354,16 @@ def _own(resource: Resource, obj: Obj) -> Obj:
     """What of a new object its creator owns: not the status, and a namespace's spec is the server's finalizer."""
     others = ("status", "spec") if resource.key == "namespaces." else ("status",)
     return {key: value for key, value in obj.items() if key not in others} if resource.status else obj
+
+
+def _ownership(old: Obj, new: Obj, subresource: str) -> list[Obj]:
+    """The managedFields to go on from: a client may set them, and one empty entry clears them."""
+    held: list[Obj] = old["metadata"].get("managedFields") or []
+    given: list[Obj] = new["metadata"].get("managedFields") or []
+    if given == [{}] and not subresource:
+        return []
+    readable = bool(given) and all(map(apply_fields.is_entry, given))
+    return given if readable and not subresource else held
 
 
 def _lingers(resource: Resource, obj: Obj) -> bool:

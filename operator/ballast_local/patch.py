@@ -93,8 +93,8 @@ def json_patch(target: Obj, operations: Any) -> Obj:
         elif name == "remove":
             _remove(document, parts)
         elif name == "replace":
-            _walk(document, parts)
-            if parts:
+            # Of an object's members it also makes new ones, as the real server's library has it.
+            if parts and not isinstance(_walk(document, parts[:-1]), dict):
                 _remove(document, parts)
             document = _add(document, parts, copy.deepcopy(operation.get("value")))
         elif name == "test":

@@ -8,9 +8,13 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from ballast_local.errors import Obj, bad_request, unsupported_media
+from ballast_local.errors import ApiError, Obj, bad_request
 
 MAGIC = b"k8s\x00"
+_NOT_READ = (
+    "the embedded Kubernetes API reads no {kind} in protobuf, which this command sends; with `--dry-run=client -o yaml`"
+    " it writes the {kind} down for `kubectl apply -f -`"
+)
 # number → (name, form); form: str, bytes, int, bool, list, map (to text), bytemap (to bytes), or a message's fields
 Fields = dict[int, tuple[str, Any]]
 
@@ -99,7 +103,7 @@ def decode_body(raw: bytes) -> Obj:
         meta = dict(_parts(envelope.get(1, b"")))
         kind = meta.get(2, b"").decode()
         if kind not in _KINDS:
-            raise unsupported_media("application/json, application/yaml")
+            raise ApiError(415, "UnsupportedMediaType", _NOT_READ.format(kind=kind))
         obj = _message(envelope.get(2, b""), _KINDS[kind])
     except (IndexError, ValueError, AttributeError, TypeError) as fault:
         raise bad_request(f"the body of the request is no Kubernetes protobuf: {fault}") from None

@@ -90,6 +90,16 @@ def parse_object(raw: bytes, content_type: str) -> Obj:
     return body
 
 
+def whole_number(text: str | None) -> int | None:
+    """A number of the query; what is none is refused."""
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
 def parse_options(query: Mapping[str, str], user_agent: str, body: Obj | None = None) -> Options:
     dry_run = query.get("dryRun") or ",".join((body or {}).get("dryRun") or [])
     if dry_run not in ("", "All"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ballast_local.errors import Obj
 
+_CONDITIONAL_GROUPS = ("apiextensions.k8s.io", "coordination.k8s.io")
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -46,6 +47,11 @@ class Resource:
     def key(self) -> str:
         """What objects are filed under: the same for every served version."""
         return f"{self.plural}.{self.group}"
+
+    @property
+    def conditional(self) -> bool:
+        """A whole replacement has to name the version that it replaces."""
+        return self.custom or self.group in _CONDITIONAL_GROUPS
 
     @property
     def storage_api_version(self) -> str:

@@ -113,7 +113,7 @@ class Routes:
     async def _delete_collection(self, request: web.Request, target: Target) -> web.Response:
         body = await self._body(request)
         options = self._options(request, body)
-        found = self._page({key: value for key, value in request.query.items() if key != "limit"}, target)
+        found = self._page(request.query, target)
         for entry in found.entries:
             try:
                 self._objects.delete(
@@ -191,7 +191,7 @@ class Routes:
         if "propagationPolicy" in request.query:
             result["propagationPolicy"] = request.query["propagationPolicy"]
         if "gracePeriodSeconds" in request.query:
-            result["gracePeriodSeconds"] = int(request.query["gracePeriodSeconds"])
+            result["gracePeriodSeconds"] = requests.whole_number(request.query["gracePeriodSeconds"])
         return result
 
     async def _delete(self, request: web.Request, target: Target) -> web.Response:

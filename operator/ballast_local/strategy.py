@@ -4,6 +4,7 @@ The pipeline (`objects`) asks here at every write. Custom resources go by their 
 `builtin_defaults` and `builtin_checks`.
 """
 
+import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -11,9 +12,10 @@ from ballast_local import meta
 from ballast_local.builtin_checks import check_built_in
 from ballast_local.builtin_defaults import default_built_in
 from ballast_local.builtin_schemas import BuiltInSchemas
+from ballast_local.builtin_shapes import missing_parts
 from ballast_local.crd_checks import check_definition, default_definition
 from ballast_local.definitions import establish
-from ballast_local.errors import Obj, bad_request, forbidden, invalid
+from ballast_local.errors import ApiError, Obj, bad_request, forbidden, invalid
 from ballast_local.events import event_to_core, event_to_events
 from ballast_local.resources import Resource
 from ballast_local.rules import RuleSet
@@ -39,31 +41,33 @@ class Strategy:
     ) -> None:
         """Completes the new version and raises for what is wrong with it."""
         name = new["metadata"].get("name", "")
+        strange = meta.unknown_fields(new["metadata"])
+        meta.tidy(new["metadata"])
         causes = meta.label_causes(new["metadata"])
         if old is None:
             causes += meta.name_causes(resource.plural, name)
         if resource.custom:
-            causes += self._prepare_custom(resource, new, old, field_validation, warn)
+            self._report_unknown(resource, strange + prune(self._schema(resource), new), field_validation, warn)
+            causes += self._prepare_custom(resource, new, old)
         else:
-            self._report_unknown(
-                resource, self._schemas.unknown_fields(resource, new, field_validation), field_validation, warn
-            )
+            strange += self._schemas.unknown_fields(resource, new, field_validation)
+            self._report_unknown(resource, strange, field_validation, warn)
             default_built_in(resource, new, old)
             if resource.kind == "CustomResourceDefinition" and subresource != "status":
                 default_definition(new)
                 causes += check_definition(new, old)
                 if not causes:
                     establish(new)
-            causes += check_built_in(resource, new, old, subresource)
+            causes += missing_parts(resource, new) or check_built_in(resource, new, old, subresource)
         if causes:
             raise invalid(resource.group, resource.kind, name, causes)
 
-    def _prepare_custom(
-        self, resource: Resource, new: Obj, old: Obj | None, field_validation: str, warn: Callable[[str], None]
-    ) -> list[Obj]:
-        schema = resource.schema
-        assert schema is not None
-        self._report_unknown(resource, prune(schema, new), field_validation, warn)
+    def _schema(self, resource: Resource) -> Obj:
+        assert resource.schema is not None
+        return resource.schema
+
+    def _prepare_custom(self, resource: Resource, new: Obj, old: Obj | None) -> list[Obj]:
+        schema = self._schema(resource)
         apply_defaults(schema, new)
         causes = validate(schema, new)
         if causes:
@@ -84,6 +88,17 @@ class Strategy:
             raise bad_request(f"{what}: strict decoding error: {listed}")
         for path in paths:
             warn(f'unknown field "{path}"')
+
+    def check_applied(self, resource: Resource, config: Obj) -> None:
+        """Server-side apply takes nothing that its kind does not have, however fields are to be validated."""
+        name, namespace = config["metadata"].get("name", ""), config["metadata"].get("namespace", "")
+        strange = meta.unknown_fields(config["metadata"])
+        if resource.custom:
+            strange += prune(self._schema(resource), copy.deepcopy(config))
+        if strange:
+            what = f"({namespace}/{name}; {resource.api_version}, Kind={resource.kind})"
+            fault = f".{min(strange)}: field not declared in schema"
+            raise ApiError(500, "", f"failed to create typed patch object {what}: {fault}")
 
     # versions
 

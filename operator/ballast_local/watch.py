@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request
 from ballast_local.listing import Selection, Writer
-from ballast_local.requests import Target
+from ballast_local.requests import Target, whole_number
 from ballast_local.resources import canonical
 from ballast_local.store import Change, Store, encode
 
@@ -33,8 +33,7 @@ class Watch:
         self._resource = canonical(target.resource)
         self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         self._initial = query.get("sendInitialEvents") in ("true", "1")
-        timeout = query.get("timeoutSeconds")
-        self._seconds = float(timeout) if timeout else random.uniform(1800, 3600)
+        self._seconds = float(whole_number(query.get("timeoutSeconds")) or random.uniform(1800, 3600))
         version = query.get("resourceVersion") or ""
         if version and not version.isdecimal():
             raise bad_request(f'Invalid value: "{version}": resourceVersion')

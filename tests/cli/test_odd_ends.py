@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ballast_cli.__main__ import main
-from ballast_cli.up import ROOT
+from ballast_cli.up import ROOT, _next_steps
 
 PATHS = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
 WORDY = (
@@ -85,6 +87,39 @@ def test_arguments_that_mean_nothing_are_refused(
         main(arguments)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status"], ["reassign", "generate"]])
+def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        began = time.monotonic()
+        assert main([*command, "--bootstrap", address]) == 2
+    assert time.monotonic() - began < 5
+    assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
+
+
+def test_status_says_which_api_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "current-context": "c",
+        }
+        (tmp_path / "config").write_text(json.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        assert main(["status"]) == 2
+    assert f"the Kubernetes API at {server} does not answer: [Errno 111]" in capsys.readouterr().err
+
+
+def test_what_up_says_to_type_can_be_typed() -> None:
+    assert "export KUBECONFIG='/a place/kubeconfig'" in _next_steps(Path("/a place/kubeconfig"))
 
 
 @pytest.mark.parametrize("content", [b"root:x:0:0", b"a: [", b"\xff\xfe", b""])

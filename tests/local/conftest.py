@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 import ssl
 import threading
 import time
@@ -36,7 +37,7 @@ def eventually(check: Callable[[], Any], seconds: float = 20.0) -> Any:
 class Refused(Exception):
     def __init__(self, status: dict[str, Any]) -> None:
         super().__init__(status.get("message"))
-        self.code, self.reason, self.status = status["code"], status["reason"], status
+        self.code, self.reason, self.status = status["code"], status.get("reason", ""), status
 
 
 class Api:
@@ -80,10 +81,10 @@ class Api:
         return self.call("GET", path, **headers)
 
     def post(self, path: str, body: Any) -> Any:
-        return self.call("POST", path, body)
+        return self.call("POST", path, _typed(path, body))
 
     def put(self, path: str, body: Any) -> Any:
-        return self.call("PUT", path, body)
+        return self.call("PUT", path, _typed(path, body))
 
     def patch(self, path: str, body: Any, kind: str = MERGE) -> Any:
         return self.call("PATCH", path, body, kind)
@@ -109,6 +110,12 @@ class Api:
             return found
         finally:
             connection.close()
+
+
+def _typed(path: str, body: Any) -> Any:
+    """What tests write of a custom resource, with its type, which the API wants to be told."""
+    found = re.match(r"/apis/(test\.dev/\w+)/(?:namespaces/[^/]+/)?(\w+)", path)
+    return {"apiVersion": found[1], "kind": found[2].rstrip("s").capitalize()} | body if found else body
 
 
 class Running:

@@ -142,8 +142,12 @@ def test_patches_of_every_kind(api, namespace):
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     api.post(path, configmap("c"))
     assert api.patch(f"{path}/c", {"data": {"a": "1", "k": None}}, MERGE)["data"] == {"a": "1"}
-    operations = [{"op": "test", "path": "/data/a", "value": "1"}, {"op": "add", "path": "/data/b~1c", "value": "2"}]
-    assert api.patch(f"{path}/c", operations, JSON_PATCH)["data"] == {"a": "1", "b/c": "2"}
+    operations = [
+        {"op": "test", "path": "/data/a", "value": "1"},
+        {"op": "add", "path": "/metadata/annotations", "value": {}},
+        {"op": "add", "path": "/metadata/annotations/b~1c", "value": "2"},
+    ]
+    assert api.patch(f"{path}/c", operations, JSON_PATCH)["metadata"]["annotations"] == {"b/c": "2"}
     with pytest.raises(Refused, match="testing path"):
         api.patch(f"{path}/c", [{"op": "test", "path": "/data/a", "value": "9"}], JSON_PATCH)
     pods = f"/api/v1/namespaces/{namespace}/services"

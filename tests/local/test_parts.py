@@ -226,6 +226,13 @@ def test_protobuf_of_a_config_map():
             decode_body(broken)
 
 
+def test_protobuf_that_is_not_read_says_another_way():
+    body = b"k8s\0\n\x0f\n\x08batch/v1\x12\x03Job"
+    with pytest.raises(ApiError, match=r"reads no Job in protobuf.*--dry-run=client -o yaml") as refused:
+        decode_body(body)
+    assert refused.value.code == 415
+
+
 def test_logs_are_cut(tmp_path):
     logs = tmp_path / "uid" / "logs"
     logs.mkdir(parents=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.local.conftest import STRATEGIC, Refused, eventually
 
+from ballast_local.workloads.service import NODE_PORTS
+
 SERVE = (
     "import os,http.server,sys\n"
     "class H(http.server.BaseHTTPRequestHandler):\n"
@@ -302,6 +304,33 @@ def test_services_have_endpoints_and_answer(api, namespace, pods):
     eventually(closed)
 
 
+def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, namespace):
+    with free_node_port() as other:
+        port = other.getsockname()[1]
+        spec = {"type": "NodePort", "selector": {"app": "s"}, "ports": [{"port": 80, "nodePort": port}]}
+        api.post(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "s"}, "spec": spec})
+        query = "fieldSelector=reason%3DFailedListen"
+        eventually(lambda: api.get(f"/api/v1/namespaces/{namespace}/events?{query}")["items"])
+
+    def served():
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    eventually(served)
+
+
+def free_node_port():
+    for port in range(*NODE_PORTS):
+        try:
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            continue
+    raise AssertionError("no port is free")
+
+
 def test_a_deployment_rolls_from_one_template_to_the_next(api, namespace, pods):
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     pod_spec = {"terminationGracePeriodSeconds": 1, "containers": [script("sleep 600")]}
@@ -386,6 +415,21 @@ def test_init_containers_come_first(api, pods):
     api.post(pods, pod("p", script("cat /v/f", volumeMounts=mounts), volumes=[volume], initContainers=[first]))
     phase(api, f"{pods}/p", "Succeeded")
     assert log(api, pods, "p", "container=main&tailLines=1") == "first\n"
+
+
+def test_a_failed_init_container_is_shown(api, pods):
+    api.post(pods, pod("p", script("true"), initContainers=[script("exit 1") | {"name": "init"}]))
+    phase(api, f"{pods}/p", "Failed")
+    table = api.get(f"{pods}/p", Accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+    assert "Init:Error" in table["rows"][0]["cells"]
+
+
+@pytest.mark.parametrize("variable", [{"name": "A", "value": "a\0b"}, {"name": "A=B", "value": "c"}])
+def test_what_no_process_can_be_given_is_told(api, pods, variable):
+    api.post(pods, pod("p", script("true", env=[variable])))
+    ended = phase(api, f"{pods}/p", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert ended["reason"] == "StartError"
+    assert ended["message"]
 
 
 def test_a_disruption_budget_counts(api, namespace, pods):

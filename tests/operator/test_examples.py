@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from e2e.kubernetes.binaries import kubectl as kubectl_program
 
+from ballast_local.workloads import launch
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"
 KUBECTL = kubectl_program()
@@ -47,12 +49,19 @@ class Up:
         self.environment = {**os.environ, "PYTHONPATH": paths, "HOME": str(data)}
         self.environment["PATH"] = f"{data / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.idle_before = os.getloadavg()[0] < (os.cpu_count() or 1) / 2
+        # It ends with the tests, however these end.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ballast_cli", "up", "--data", str(data / "up")],
+            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()),
+             sys.executable, "-m", "ballast_cli", "up", "--data", str(data / "up")],
             stdout=subprocess.PIPE, env=self.environment, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.printed: list[str] = []
+        # What it still prints when it is ready has to go somewhere.
+        self._drain = threading.Thread(target=self.process.stdout.read, daemon=True)
+
+    def await_ready(self) -> None:
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.printed.append(line.strip())
             if line.startswith("KUBECONFIG="):
@@ -60,8 +69,6 @@ class Up:
             if line.startswith("ready after"):
                 break
         self.cpu_seconds = self._cpu_seconds()
-        # What it still prints has to go somewhere.
-        self._drain = threading.Thread(target=self.process.stdout.read, daemon=True)
         self._drain.start()
 
     def shell(self, command: str, seconds: float = 150.0) -> str:
@@ -113,11 +120,16 @@ class Up:
         return sum(int(row.split()[1]) for row in rows if row.startswith("Pss:")) / 1024
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 0
-        self._drain.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        try:
+            self.process.send_signal(signal.SIGINT)
+            assert self.process.wait(60) == 0
+        finally:
+            self.process.kill()
+            self.process.wait()
+            if self._drain.is_alive():
+                self._drain.join(10)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
 
 
 def _children(pid: int) -> list[int]:
@@ -147,6 +159,7 @@ def _read(path: str) -> str:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     found = Up(tmp_path_factory.mktemp("up"))
     try:
+        found.await_ready()
         yield found
     finally:
         if found.process.poll() is None:

@@ -159,7 +159,7 @@ class Container:
             process = await Process.start(
                 launch.command, launch.environment, launch.directory, self._around.log(self.name), self._around.record
             )
-        except OSError as fault:
+        except (OSError, ValueError) as fault:  # ValueError: a variable or word that no process can have
             now = meta.now()
             ended = {
                 "exitCode": 128,

@@ -7,6 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request, not_implemented
+from ballast_local.requests import whole_number
 
 CHUNK_BYTES = 1 << 16
 FOLLOW_SECONDS = 0.2
@@ -35,8 +36,8 @@ class Logs:
             if previous:
                 raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
             raise bad_request(f'container "{container}" in pod "{name}" is waiting to start')
-        start = await asyncio.to_thread(_tail_start, path, int(query["tailLines"])) if query.get("tailLines") else 0
-        limit = int(query["limitBytes"]) if query.get("limitBytes") else None
+        tail, limit = (whole_number(query.get(name)) for name in ("tailLines", "limitBytes"))
+        start = 0 if tail is None else await asyncio.to_thread(_tail_start, path, tail)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
         await response.prepare(request)

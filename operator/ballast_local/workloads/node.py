@@ -1,6 +1,7 @@
 """The node: runs every pod that is stored, and lets go of those that are deleted when their processes are gone."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -15,6 +16,7 @@ from ballast_local.workloads.pod import PodRunner, base_environment
 from ballast_local.workloads.process import kill_strays
 from ballast_local.workloads.volume import remove_tree
 
+LOG = logging.getLogger("ballast.local")
 Key = tuple[str, str]
 STOP_SECONDS = 30.0
 
@@ -116,6 +118,9 @@ class Node:
                 if runner.stopping:
                     return
             await runner.run()
+        except Exception as fault:
+            LOG.exception("pod %s/%s", *key)
+            runner.tell("FailedSync", f"the node cannot run this pod: {fault!r}")
         finally:
             self._ended(key, runner)
 

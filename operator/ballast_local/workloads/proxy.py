@@ -14,12 +14,16 @@ class Proxy:
         self._next = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     async def start(self, address: str, port: int) -> None:
         """OSError when the address cannot be bound."""
         self._server = await asyncio.start_server(self._accept, address, port)
+        if self._stopped:
+            self._server.close()
 
     async def stop(self) -> None:
+        self._stopped = True
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import Coroutine, Iterable
 
 from ballast_local import meta
@@ -15,6 +16,7 @@ from ballast_local.workloads.probe import port_number
 from ballast_local.workloads.proxy import Endpoint, Proxy
 
 NODE_PORTS = (30000, 32767)
+LISTEN_AGAIN_SECONDS = 1.0
 Listening = tuple[str, int]
 
 
@@ -79,7 +81,8 @@ class ServiceController(Controller):
             for port in ports:
                 if not port.get("nodePort"):
                     free = [number for number in range(*NODE_PORTS) if number not in taken]
-                    port["nodePort"] = random.choice(free)
+                    random.shuffle(free)
+                    port["nodePort"] = next(filter(_can_listen, free))
                     taken.add(port["nodePort"])
         wanted = {"ports": ports} if ports else {}
         if address:
@@ -194,19 +197,36 @@ class ServiceController(Controller):
             del self._proxies[key]
 
     async def _listen(self, key: Key, proxy: Proxy, listening: Listening) -> None:
-        try:
-            await proxy.start(*listening)
-        except OSError as fault:
-            LOG.info("service %s: cannot listen on %s: %s", key, listening, fault)
-            service = self.client.get("services.", *key)
-            if service is not None:
-                message = f"cannot listen on {listening[0]}:{listening[1]}: {fault.strerror}"
-                self.client.event(service, "Warning", "FailedListen", message)
+        """Tries until nobody else has the address, or the proxy is not wanted any more."""
+        told = False
+        while self._proxies.get(key, {}).get(listening) is proxy:
+            try:
+                await proxy.start(*listening)
+                return
+            except OSError as fault:
+                service = self.client.get("services.", *key)
+                if service is not None and not told:
+                    told = True
+                    message = f"cannot listen on {listening[0]}:{listening[1]}: {fault.strerror}"
+                    LOG.info("service %s: %s", key, message)
+                    self.client.event(service, "Warning", "FailedListen", message)
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _can_listen(port: int) -> bool:
+    """Whether no other program of this machine has the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _reference(pod: Obj) -> Obj:

@@ -1,0 +1,34 @@
+"""From `kubectl apply` to `kubectl apply --server-side`: the annotation of the one speaks for the other. PURE."""
+
+import json
+
+from ballast_local.apply_fields import owned_leaves
+from ballast_local.errors import Obj
+from ballast_local.field_sets import FieldSet
+from ballast_local.field_types import FieldType
+
+KUBECTL = "kubectl"
+_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def yielding(live: Obj, kind: FieldType) -> FieldSet:
+    """The fields that kubectl applied from the client and that are still so: it may take these from others."""
+    try:
+        applied = json.loads((live["metadata"].get("annotations") or {})[_ANNOTATION])
+        wanted = owned_leaves(applied, kind)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return set()
+    current = owned_leaves(live, kind)
+    return {path for path, value in wanted.items() if path in current and current[path] == value}
+
+
+def remember(new: Obj, config: Obj) -> None:
+    """Where the annotation is, it goes along, so that a later `kubectl apply` finds what was applied last."""
+    annotations = new["metadata"].get("annotations") or {}
+    if _ANNOTATION not in annotations:
+        return
+    metadata = dict(config.get("metadata") or {})
+    if "annotations" in metadata:
+        metadata["annotations"] = {key: value for key, value in metadata["annotations"].items() if key != _ANNOTATION}
+    text = json.dumps(config | {"metadata": metadata}, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    annotations[_ANNOTATION] = text + "\n"

@@ -1,0 +1,317 @@
+"""What clients rely on beyond what was recorded: the same tests against the embedded API and a real kube-apiserver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from e2e.kubernetes.binaries import built
+from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, Api, Refused, Running, definition, eventually
+from tests.local.real_api import RealApi
+
+PROGRAMS = built()
+REAL = pytest.param(
+    "real",
+    marks=[
+        pytest.mark.kubernetes,
+        pytest.mark.timeout(300),
+        pytest.mark.skipif(PROGRAMS is None or shutil.which("etcd") is None, reason="no kube-apiserver, or no etcd"),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["embedded", REAL])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    data = tmp_path_factory.mktemp("api")
+    if request.param == "embedded":
+        running = Running(data)
+        yield _prepared(running.api())
+        running.close()
+        return
+    assert PROGRAMS is not None
+    with RealApi(PROGRAMS, data) as real:
+        api = Api(real.kubeconfig)
+        yield _prepared(api)
+        api.close()
+
+
+def _prepared(api: Api) -> Api:
+    made = definition()
+    spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real one finds it too costly
+    api.post(DEFINITIONS, made)
+    eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, 60)
+    return api
+
+
+@pytest.fixture
+def place(server: Api) -> str:
+    name = server.call("POST", "/api/v1/namespaces", {"metadata": {"generateName": "alike-"}})["metadata"]["name"]
+    return f"namespaces/{name}"
+
+
+@pytest.fixture
+def path(place: str) -> str:
+    return f"/apis/test.dev/v1/{place}/widgets"
+
+
+@pytest.fixture
+def maps(place: str) -> str:
+    return f"/api/v1/{place}/configmaps"
+
+
+def widget(name: str = "w", meta: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name} | (meta or {})
+    return {"apiVersion": "test.dev/v1", "kind": "Widget", "metadata": metadata, "spec": {"size": 1} | spec}
+
+
+def config_map(**data: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data}
+
+
+def applied(api: Api, path: str, body: dict[str, Any], manager: str = "one", **query: str) -> Any:
+    more = "".join(f"&{name}={value}" for name, value in query.items())
+    return api.call("PATCH", f"{path}/{body['metadata']['name']}?fieldManager={manager}{more}", body, APPLY)
+
+
+def refusal(api: Api, method: str, path: str, body: Any, kind: str = "application/json") -> tuple[int, str]:
+    with pytest.raises(Refused) as refused:
+        api.call(method, path, body, kind)
+    return refused.value.code, str(refused.value)
+
+
+def managers(obj: dict[str, Any]) -> dict[str, Any]:
+    return {entry["manager"]: entry["fieldsV1"] for entry in obj["metadata"].get("managedFields") or []}
+
+
+def test_custom_resources_say_what_they_are(server, path):
+    untyped = {"metadata": {"name": "w"}, "spec": {"size": 1}}
+    code, said = refusal(server, "POST", path, untyped)
+    assert (code, "Object 'Kind' is missing" in said) == (400, True)
+    code, said = refusal(server, "POST", path, untyped | {"kind": "Widget"})
+    assert (code, "the API version in the data () does not match" in said) == (400, True)
+
+
+def test_a_replacement_names_the_version_that_it_replaces(server, path, maps):
+    made = server.call("POST", path, widget())
+    code, said = refusal(server, "PUT", f"{path}/w", widget(size=2))
+    assert code == 422
+    assert said.endswith("metadata.resourceVersion: Invalid value: 0: must be specified for an update")
+    server.call("PUT", f"{path}/w", made | {"spec": {"size": 2}})
+    server.call("POST", maps, config_map(a="1"))
+    assert server.call("PUT", f"{maps}/c", config_map(a="2"))["data"] == {"a": "2"}, "built-in kinds do without"
+
+
+def test_metadata_holds_only_what_it_knows(server, path):
+    made = server.call("POST", path, widget(meta={"fool": 1, "labels": {"a": None}, "annotations": None}))
+    assert made["metadata"]["labels"] == {"a": ""}
+    assert not {"fool", "annotations"} & made["metadata"].keys()
+    assert server.warnings == ['299 - "unknown field \\"metadata.fool\\""']
+    code, said = refusal(server, "POST", f"{path}?fieldValidation=Strict", widget("v", {"fool": 1}))
+    assert (code, 'strict decoding error: unknown field "metadata.fool"' in said) == (400, True)
+
+
+def test_apply_takes_no_field_that_is_not_there(server, path):
+    for body, field in ((widget(nope=1), ".spec.nope"), (widget(meta={"fool": 1}), ".metadata.fool")):
+        code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=one", body, APPLY)
+        assert (code, said.endswith(f"Kind=Widget): {field}: field not declared in schema")) == (500, True)
+    assert not server.exists(f"{path}/w")
+
+
+def test_apply_says_what_it_applies(server, maps):
+    untyped = {"metadata": {"name": "c"}, "data": {}}
+    assert refusal(server, "PATCH", f"{maps}/c?fieldManager=one", untyped, APPLY) == (
+        400,
+        "invalid object type: /, Kind=",
+    )
+
+
+def test_apply_makes_nothing_anew_that_was_another(server, path):
+    code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=one", widget(meta={"uid": "u"}), APPLY)
+    assert (code, "uid mismatch: the provided object specified uid u" in said) == (409, True)
+    assert applied(server, path, widget(meta={"resourceVersion": "7"}))["metadata"]["name"] == "w"
+
+
+def test_conflicts_in_words(server, path):
+    applied(server, path, widget(size=1, config={"a": "b"}))
+    code, said = refusal(server, "PATCH", f"{path}/w?fieldManager=two", widget(size=2), APPLY)
+    assert (code, said) == (409, 'Apply failed with 1 conflict: conflict with "one": .spec.size')
+    _, said = refusal(server, "PATCH", f"{path}/w?fieldManager=two", widget(size=2, config={"a": "c"}), APPLY)
+    assert said == 'Apply failed with 2 conflicts: conflicts with "one":\n- .spec.size\n- .spec.config.a'
+    status = {"apiVersion": "test.dev/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    server.call("PATCH", f"{path}/w/status?fieldManager=one", status | {"status": {"a": 1}}, APPLY)
+    other = status | {"status": {"a": 2}}
+    _, said = refusal(server, "PATCH", f"{path}/w/status?fieldManager=two", other, APPLY)
+    assert said == 'Apply failed with 1 conflict: conflict with "one" with subresource "status": .status.a'
+
+
+def test_a_client_may_hand_fields_over(server, maps):
+    """As kubectl does when `apply --server-side` follows an `apply` without it."""
+    server.call("POST", f"{maps}?fieldManager=before", config_map(a="1", b="2"))
+    entry = {"manager": "after", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    entry["fieldsV1"] = {"f:data": {"f:a": {}, "f:b": {}}}
+    patch = [{"op": "replace", "path": "/metadata/managedFields", "value": [entry]}]
+    handed = server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)
+    assert managers(handed) == {"after": {"f:data": {"f:a": {}, "f:b": {}}}}
+    assert applied(server, maps, config_map(a="9"), "after")["data"] == {"a": "9"}
+    patch[0]["value"] = [entry | {"operation": "Guess"}]
+    assert managers(server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)).keys() == {"after"}
+
+
+def test_kubectl_goes_on_at_the_server_where_it_began_at_the_client(server, maps):
+    note = "kubectl.kubernetes.io/last-applied-configuration"
+    body = config_map(a="1", b="2")
+    noted = body | {"metadata": {"name": "c", "annotations": {note: json.dumps(body)}}}
+    server.call("POST", f"{maps}?fieldManager=kubectl-client-side-apply", noted)
+    server.call("PATCH", f"{maps}/c?fieldManager=hand", {"data": {"b": "9"}}, MERGE)
+    code, said = refusal(server, "PATCH", f"{maps}/c?fieldManager=kubectl", config_map(a="3", b="3"), APPLY)
+    assert (code, said) == (409, 'Apply failed with 1 conflict: conflict with "hand" using v1: .data.b')
+    now = applied(server, maps, config_map(a="3"), "kubectl")
+    assert now["data"] == {"a": "3", "b": "9"}
+    assert json.loads(now["metadata"]["annotations"][note]) == config_map(a="3")
+    _, said = refusal(server, "PATCH", f"{maps}/c?fieldManager=other", config_map(a="4"), APPLY)
+    assert said == 'Apply failed with 1 conflict: conflict with "kubectl": .data.a'
+
+
+def test_one_empty_entry_clears_the_managers(server, maps):
+    server.call("POST", f"{maps}?fieldManager=before", config_map(a="1"))
+    cleared = server.call("PATCH", f"{maps}/c", {"metadata": {"managedFields": [{}]}, "data": {"b": "2"}}, MERGE)
+    assert "managedFields" not in cleared["metadata"]
+    assert "managedFields" not in server.call("PATCH", f"{maps}/c", {"data": {"b": "3"}}, MERGE)["metadata"]
+    owners = managers(applied(server, maps, config_map(a="1")))
+    assert owners["before-first-apply"] == {"f:data": {".": {}, "f:a": {}, "f:b": {}}}
+    assert owners["one"] == {"f:data": {"f:a": {}}}
+    code, said = refusal(server, "PATCH", f"{maps}/c?fieldManager=one", config_map(a="1", b="4"), APPLY)
+    assert (code, said.endswith('conflict with "before-first-apply" using v1: .data.b')) == (409, True)
+
+
+def test_who_owns_nothing_is_not_listed(server, maps):
+    made = server.call("POST", maps, {"metadata": {"generateName": "c-"}})
+    assert [entry["fieldsV1"] for entry in made["metadata"]["managedFields"]] == [
+        {"f:metadata": {"f:generateName": {}}}
+    ]
+    assert "managedFields" not in server.call("POST", maps, {"metadata": {"name": "bare"}})["metadata"]
+
+
+def test_a_json_patch_replaces_what_is_not_there(server, maps):
+    server.call("POST", maps, config_map(a="1"))
+    patch = [{"op": "replace", "path": "/data/b", "value": "2"}]
+    assert server.call("PATCH", f"{maps}/c", patch, JSON_PATCH)["data"] == {"a": "1", "b": "2"}
+
+
+def test_a_limit_holds_for_deleting_too(server, maps):
+    for name in "abc":
+        server.call("POST", maps, {"metadata": {"name": name}})
+    gone = server.call("DELETE", f"{maps}?limit=2")
+    assert [one["metadata"]["name"] for one in gone["items"]] == ["a", "b"]
+    assert [one["metadata"]["name"] for one in server.get(maps)["items"]] == ["c"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=x", "watch=1&timeoutSeconds=x", "resourceVersion=x", "resourceVersion=x&resourceVersionMatch=Exact"],
+)
+def test_a_number_that_is_none_is_the_clients_fault(server, maps, query):
+    assert refusal(server, "GET", f"{maps}?{query}", None)[0] == 400
+
+
+def test_a_limit_below_one_is_none(server, maps):
+    server.call("POST", maps, config_map())
+    assert len(server.get(f"{maps}?limit=-1")["items"]) == 1
+
+
+def pod(**container: Any) -> dict[str, Any]:
+    first = {"name": "c", "image": "i", "command": ["sleep", "9"]} | container
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [first]}}
+
+
+@pytest.mark.parametrize(
+    ("container", "where"),
+    [
+        (
+            {"env": [{"name": "A", "value": 1}]},
+            "number into Go struct field EnvVar.spec.containers.env.value of type s",
+        ),
+        (
+            {"env": [{"name": "A", "value": True}]},
+            "bool into Go struct field EnvVar.spec.containers.env.value of type s",
+        ),
+        ({"command": "sleep 1"}, "string into Go struct field Container.spec.containers.command of type []string"),
+        ({"args": [1]}, "number into Go struct field Container.spec.containers.args of type string"),
+        (
+            {"ports": [{"containerPort": "80"}]},
+            "string into Go struct field ContainerPort.spec.containers.ports.contai",
+        ),
+    ],
+)
+def test_texts_and_numbers_are_not_mixed_up(server, place, container, where):
+    code, said = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", pod(**container))
+    assert (code, f"json: cannot unmarshal {where}" in said) == (400, True), said
+
+
+@pytest.mark.parametrize(
+    ("container", "missing"),
+    [
+        ({"env": [{"value": "1"}]}, "env[0].name: Required value"),
+        ({"ports": [{"name": "a"}]}, "ports[0].containerPort: Required value"),
+        ({"livenessProbe": {"periodSeconds": 1}}, "livenessProbe: Required value: must specify a handler type"),
+        ({"envFrom": [{"configMapRef": {}}]}, "envFrom[0].configMapRef.name: Required value"),
+    ],
+)
+def test_what_a_pod_cannot_do_without(server, place, container, missing):
+    code, said = refusal(server, "POST", f"/api/v1/{place}/pods?dryRun=All", pod(**container))
+    assert (code, said) == (422, f'Pod "p" is invalid: spec.containers[0].{missing}')
+
+
+def test_what_a_stateful_set_cannot_do_without(server, place):
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
+    spec = {"serviceName": "s", "selector": {}, "template": template}
+    path, body = f"/apis/apps/v1/{place}/statefulsets?dryRun=All", {"metadata": {"name": "s"}, "spec": spec}
+    code, said = refusal(server, "POST", path, body)
+    assert (code, "empty selector is invalid for statefulset" in said) == (422, True), said
+    spec["selector"] = {"matchLabels": {"a": "b"}}
+    spec["volumeClaimTemplates"] = [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+    code, said = refusal(server, "POST", path, body)
+    assert (code, "volumeClaimTemplates[0].spec.resources[storage]: Required value" in said) == (422, True), said
+    template["spec"]["volumes"] = [{"name": "v", "configMap": {}}]
+    code, said = refusal(server, "POST", path, body)
+    assert (code, ".configMap.name: Required value" in said) == (422, True), said
+
+
+def test_names_are_texts(server, maps):
+    assert refusal(server, "POST", maps, {"metadata": {"name": ["c"]}})[0] == 400
+
+
+def test_a_template_is_read_like_a_pod(server, place):
+    template = pod(env=[{"name": "A", "value": 1}]) | {"metadata": {"labels": {"a": "b"}}}
+    body = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {key: template[key] for key in ("metadata", "spec")},
+        },
+    }
+    code, said = refusal(server, "POST", f"/apis/apps/v1/{place}/deployments?dryRun=All", body)
+    assert (code, "EnvVar.spec.template.spec.containers.env.value of type string" in said) == (400, True), said
+    body["spec"]["replicas"] = "2"
+    del template["spec"]["containers"][0]["env"]
+    code, said = refusal(server, "POST", f"/apis/apps/v1/{place}/deployments?dryRun=All", body)
+    assert (code, "string into Go struct field DeploymentSpec.spec.replicas of type int32" in said) == (400, True), said
+
+
+def test_data_is_text(server, maps):
+    code, said = refusal(server, "POST", maps, config_map(a=1))
+    assert code == 400
+    assert said.endswith("json: cannot unmarshal number into Go struct field ConfigMap.data of type string")
+    code, said = refusal(server, "POST", maps, config_map(**{"a b": "1"}))
+    assert (code, 'data[a b]: Invalid value: "a b": a valid config key must consist of' in said) == (422, True)
+    code, said = refusal(server, "POST", maps, config_map() | {"metadata": {"name": "c", "labels": {"a": 1}}})
+    assert (code, "number into Go struct field ObjectMeta.metadata.labels of type string" in said) == (400, True), said
+
+
+def test_what_has_another_shape_altogether_is_refused(server, place):
+    body = pod() | {"spec": []}
+    assert refusal(server, "POST", f"/api/v1/{place}/pods", json.dumps(body).encode())[0] == 400
