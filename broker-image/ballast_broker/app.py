@@ -173,7 +173,9 @@ class Node:
             return
         handlers = ControllerHandlers(self.driver, self.controller, lambda: self.image, self._cluster_id)
         for endpoint in self.config.controller_listeners:
-            dispatcher = Dispatcher(None, CONTROLLER_APIS, self.request_metrics, handlers=handlers.of)
+            dispatcher = Dispatcher(
+                None, CONTROLLER_APIS, self.request_metrics, self.world.clock.monotonic, handlers=handlers.of
+            )
             self.listen(endpoint, dispatcher)
 
     def listen(self, endpoint: Endpoint, dispatcher: Dispatcher, *, accept: bool = True) -> int:
@@ -325,6 +327,7 @@ class _Broker:
                 services,
                 BROKER_APIS,
                 node.request_metrics,
+                node.world.clock.monotonic,
                 produce=Produce(services, node.request_metrics),
                 fetch=Fetch(services, sessions, node.request_metrics),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ballast_wire.names import TopicPartition
 
 
@@ -9,14 +11,14 @@ class Traffic:
     __slots__ = ("bytes_in", "bytes_out")
 
     def __init__(self) -> None:
-        self.bytes_in: dict[TopicPartition, int] = {}
-        self.bytes_out: dict[TopicPartition, int] = {}
+        self.bytes_in: defaultdict[TopicPartition, int] = defaultdict(int)
+        self.bytes_out: defaultdict[TopicPartition, int] = defaultdict(int)
 
     def produced(self, partition: TopicPartition, size_bytes: int) -> None:
-        self.bytes_in[partition] = self.bytes_in.get(partition, 0) + size_bytes
+        self.bytes_in[partition] += size_bytes
 
     def fetched(self, partition: TopicPartition, size_bytes: int) -> None:
-        self.bytes_out[partition] = self.bytes_out.get(partition, 0) + size_bytes
+        self.bytes_out[partition] += size_bytes
 
     def forget(self, partition: TopicPartition) -> None:
         self.bytes_in.pop(partition, None)

@@ -50,6 +50,7 @@ class Dispatcher:
         broker: BrokerServices | None,
         apis: Mapping[int, Api],
         metrics: RequestMetrics,
+        monotonic: Callable[[], float],
         *,
         produce: Produce | None = None,
         fetch: Fetch | None = None,
@@ -62,7 +63,7 @@ class Dispatcher:
         self._fetch = fetch
         self._handlers = handlers
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._now = asyncio.get_running_loop().time
+        self._now = monotonic
 
     def __call__(self, peer: Peer, frame: memoryview) -> Reply:
         began = self._now()

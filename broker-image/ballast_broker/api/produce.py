@@ -146,7 +146,7 @@ class Produce:
         self._broker.traffic.produced(topic_partition, len(batches))
         if acks == 0:
             return None
-        first_offset, last_offset, _, append_time, start_offset = info[:5]
+        first_offset, last_offset, _, append_time, start_offset, _, _, _, _ = info
         if acks == ACKS_ALL:
             outcome = replicas.await_committed(topic_partition, last_offset + 1, timeout_ms)
             if outcome is not _NONE:

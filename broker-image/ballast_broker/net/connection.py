@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
+from ballast_broker.net.readiness import EVENT_READ, EVENT_WRITE
 from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
@@ -60,15 +61,15 @@ class Connection:
         "_head",
         "_loop",
         "_out",
-        "_reading",
+        "_readiness",
         "_server",
         "_slots",
         "_socket",
         "_unsent",
         "_warming",
         "_working",
-        "_writing",
         "closed",
+        "events",
         "fd",
         "host",
         "last_active",
@@ -79,6 +80,7 @@ class Connection:
         self._server = server
         self._dispatch = dispatch
         self._loop = server.loop
+        self._readiness = server.readiness
         self._socket = sock
         self.fd = sock.fileno()
         self.host = host
@@ -96,11 +98,10 @@ class Connection:
         self._unsent: list[bytes] = []  # of this turn of the loop, before whatever is in `_out`
         self._file_sent = 0
         self._working = False  # a request that allows no other beside it
-        self._reading = True
-        self._writing = False
         self._warming = False
         self._close_callbacks: list[Callable[[], None]] = []
-        self._loop.add_reader(self.fd, self._on_readable)
+        self.events = 0
+        self._readiness.wait_for(self, EVENT_READ)
 
     # -- reading --------------------------------------------------------------------------------------------------
     @property
@@ -112,7 +113,7 @@ class Connection:
         """The client waits for us: it may be silent as long as that takes."""
         return not self._out and (self._working or bool(self._slots))
 
-    def _on_readable(self) -> None:
+    def on_readable(self) -> None:
         if self._working or self._out or self._backlog is not None or len(self._slots) >= MAX_PIPELINED:
             self._pause()
             return
@@ -124,9 +125,7 @@ class Connection:
             else:
                 self._read_small()
         except (BlockingIOError, InterruptedError):
-            return
-        except Exception as error:
-            self.close(error)
+            pass
 
     def _read_small(self) -> None:
         """The hot path: one read, and mostly what it brings is one whole frame."""
@@ -136,7 +135,7 @@ class Connection:
         if count == 0:
             self.close(None)
             return
-        self.last_active = self._loop.time()
+        self.last_active = self._readiness.turn_began_s
         if count > FRAME_LENGTH_BYTES and _length_of(scratch)[0] == count - FRAME_LENGTH_BYTES:
             self._handle(scratch[FRAME_LENGTH_BYTES:count])
         else:
@@ -152,7 +151,7 @@ class Connection:
             return
         scratch[: len(head)] = head
         self._head = b""
-        self.last_active = self._loop.time()
+        self.last_active = self._readiness.turn_began_s
         self._take(scratch[: len(head) + count], own=False)
 
     def _fill_frame(self, frame: bytearray) -> None:
@@ -164,7 +163,7 @@ class Connection:
         if count == 0:
             self.close(None)
             return
-        self.last_active = self._loop.time()
+        self.last_active = self._readiness.turn_began_s
         self._frame_filled += count
         if self._frame_filled == size:
             self._frame = None
@@ -268,14 +267,11 @@ class Connection:
             except Exception as error:
                 self.close(error)
                 return
-        if not self.closed and not self.busy and self._backlog is None and not self._reading:
-            self._reading = True
-            self._loop.add_reader(self.fd, self._on_readable)
+        if not self.closed and not self.busy and self._backlog is None:
+            self._readiness.wait_for(self, self.events | EVENT_READ)
 
     def _pause(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self.fd)
+        self._readiness.wait_for(self, self.events & ~EVENT_READ)
 
     # -- writing --------------------------------------------------------------------------------------------------
     def _answer(self, parts: Parts) -> None:
@@ -329,16 +325,8 @@ class Connection:
         except OSError as error:
             self.close(error)
             return
-        self._want_to_write(bool(out) and not self._warming)
-
-    def _want_to_write(self, wanted: bool) -> None:
-        if wanted is self._writing:
-            return
-        self._writing = wanted
-        if wanted:
-            self._loop.add_writer(self.fd, self._on_writable)
-        else:
-            self._loop.remove_writer(self.fd)
+        wanted = EVENT_WRITE if out and not self._warming else 0
+        self._readiness.wait_for(self, self.events & ~EVENT_WRITE | wanted)
 
     def _send_file(self, part: FileData) -> bool:
         """True when all of it is sent."""
@@ -373,7 +361,7 @@ class Connection:
 
         self._server.warm(part).add_done_callback(done)
 
-    def _on_writable(self) -> None:
+    def on_writable(self) -> None:
         self.last_active = self._loop.time()
         self._flush()
         self.resume()
@@ -391,8 +379,7 @@ class Connection:
             log.info("closing the connection from %s: %s", self.host, error)
         elif error is not None and not isinstance(error, OSError):
             log.error("a request from %s failed", self.host, exc_info=error)
-        self._pause()
-        self._want_to_write(False)
+        self._readiness.wait_for(self, 0)
         _release(self._out)
         self._out.clear()
         slots, self._slots = self._slots, deque()

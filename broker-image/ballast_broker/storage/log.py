@@ -32,12 +32,11 @@ from ballast_broker.storage.slices import AppendInfo, LogSlice
 from ballast_broker.storage.validation import CLIENT, check_leader_batch, is_plain, split
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import EPOCH_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 _KNOWN_POSITIONS = 16
 UNKNOWN_WAITS = -1
-_put_offset = struct.Struct(">q").pack_into
-_put_epoch = struct.Struct(">i").pack_into
+_put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
 _unpack_header = HEADER.unpack_from
 _make_header = Header._make
 _new_tuple = tuple.__new__  # without the detour that a NamedTuple's own constructor takes
@@ -212,7 +211,7 @@ class Log:
         self, batches: bytearray | memoryview, leader_epoch: int, *, now_ms: int, origin: str = CLIENT
     ) -> AppendInfo:
         """Check, give offsets, stamp in place, write. One batch per call is the fast path."""
-        view = memoryview(batches)
+        view = batches if type(batches) is memoryview else memoryview(batches)
         size = len(view)
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
@@ -227,8 +226,7 @@ class Log:
                 return appending.repeated(self, duplicate, size)
         first, max_timestamp = self.end_offset, header[8]
         last = first + header[6]
-        _put_offset(view, 0, first)
-        _put_epoch(view, EPOCH_POSITION, leader_epoch)
+        _put_start(view, 0, first, header[1], leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
         if header[9] >= 0:
@@ -259,7 +257,8 @@ class Log:
     @property
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
-        return self.slow_appends > 0 or self.directory.slow_until > self.context.clock.monotonic()
+        slow_until = self.directory.slow_until
+        return self.slow_appends > 0 or (slow_until > 0 and slow_until > self.context.clock.monotonic())
 
     def interrupt_appends(self) -> None:
         """What is being appended by thread belongs to a past that is over (another epoch, a cut): it is given up."""

@@ -54,7 +54,7 @@ def parse_single_produce(frame: memoryview, position: int, version: int) -> Sing
     at += _PARTITION_BYTES
     if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or size <= 0 or at + size != len(frame):
         return None
-    return bytes(frame[name : at - _PARTITION_BYTES]), acks, timeout_ms, partition, frame[at:]
+    return frame[name : at - _PARTITION_BYTES].tobytes(), acks, timeout_ms, partition, frame[at:]
 
 
 def _parse_flexible(frame: memoryview, position: int, version: int) -> Single | None:
@@ -67,7 +67,7 @@ def _parse_flexible(frame: memoryview, position: int, version: int) -> Single | 
         at = name + length - 1
         if not 0 < length < 0x80:
             return None
-        topic = bytes(frame[name:at])
+        topic = frame[name:at].tobytes()
     partitions, partition, byte = _compact_partition(frame, at)
     at += _COMPACT_PARTITION_BYTES
     size = byte & 0x7F

@@ -1,0 +1,121 @@
+"""Who is ready is called; one that errs or is closed meanwhile concerns nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.broker.net.serving import until
+
+from ballast_broker.net.readiness import EVENT_READ, EVENT_WRITE, Readiness
+
+
+class End:
+    """One end of a pair of sockets. Waits for what is to be read; `then` is what it does with it."""
+
+    def __init__(self, readiness: Readiness, then: Callable[[End, bytes], None]) -> None:
+        self._socket, self.peer = socket.socketpair()
+        self._readiness = readiness
+        self._then = then
+        self._socket.setblocking(False)
+        self.fd = self._socket.fileno()
+        self.events = 0
+        self.closed = False
+        self.error: BaseException | None = None
+        self.received = b""
+        self.wrote = 0
+        readiness.wait_for(self, EVENT_READ)
+
+    def on_readable(self) -> None:
+        data = self._socket.recv(100)
+        self.received += data
+        self._then(self, data)
+
+    def on_writable(self) -> None:
+        self.wrote += 1
+        self._readiness.wait_for(self, self.events & ~EVENT_WRITE)
+
+    def close(self, error: BaseException | None) -> None:
+        if not self.closed:
+            self.closed, self.error = True, error
+            self._readiness.wait_for(self, 0)
+            self._socket.close()
+
+
+class Ends:
+    def __init__(self) -> None:
+        self.turns: list[list[bytes]] = []  # what all of them had received after each turn
+        self.all: list[End] = []
+        self.readiness = Readiness(asyncio.get_running_loop(), self._after_turn)
+
+    def _after_turn(self) -> None:
+        assert not self.readiness.in_turn
+        self.turns.append([end.received for end in self.all])
+
+    def add(self, then: Callable[[End, bytes], None] = lambda end, data: None) -> End:
+        self.all.append(End(self.readiness, then))
+        return self.all[-1]
+
+
+@asynccontextmanager
+async def ends() -> AsyncIterator[Ends]:
+    made = Ends()
+    try:
+        yield made
+    finally:
+        for end in made.all:
+            end.close(None)
+            end.peer.close()
+        made.readiness.close()
+
+
+async def test_all_that_are_ready_have_their_turn_before_its_end_is_told() -> None:
+    async with ends() as made:
+        first, second = made.add(), made.add()
+        first.peer.send(b"one")
+        second.peer.send(b"two")
+        await until(lambda: made.turns, "a turn")
+        assert made.turns == [[b"one", b"two"]]
+
+
+async def test_one_that_errs_is_closed_and_the_others_go_on() -> None:
+    def err(end: End, data: bytes) -> None:
+        raise ValueError(data)
+
+    async with ends() as made:
+        bad, good = made.add(err), made.add()
+        bad.peer.send(b"bad")
+        good.peer.send(b"good")
+        await until(lambda: made.turns, "a turn")
+        assert isinstance(bad.error, ValueError)
+        assert (good.received, good.closed) == (b"good", False)
+
+
+async def test_one_that_another_closes_in_the_same_turn_is_not_called() -> None:
+    async with ends() as made:
+
+        def close_others(end: End, data: bytes) -> None:
+            for other in made.all:
+                if other is not end:
+                    other.close(None)
+
+        first, second = made.add(close_others), made.add(close_others)
+        first.peer.send(b"x")
+        second.peer.send(b"x")
+        await until(lambda: made.turns, "a turn")
+        assert sorted([first.received, second.received]) == [b"", b"x"]
+        assert [first.error, second.error] == [None, None]
+
+
+async def test_reading_and_writing_are_waited_for_apart() -> None:
+    async with ends() as made:
+        end = made.add()
+        made.readiness.wait_for(end, EVENT_WRITE)
+        end.peer.send(b"later")
+        await until(lambda: end.wrote == 1, "it can be written to")
+        assert (end.events, end.received) == (0, b"")
+        made.readiness.wait_for(end, EVENT_READ | EVENT_WRITE)
+        await until(lambda: end.wrote == 2 and end.received == b"later", "both")
+        assert end.events == EVENT_READ
