@@ -66,7 +66,7 @@ class Mover:
         while len(self.queue):
             self.wake.clear()
             for move in self.queue:
-                if move.paused and self._movers.has_room(move, 0):
+                if move.paused and self._movers.has_room(move, move.wanted_bytes):
                     move.paused = None
             current = self.queue.next()
             if current is None:
@@ -243,8 +243,12 @@ class Movers:
             await mover.wait(self.rate.wait_s())
             return
         self._check_convergence(mover, move, left_bytes)
-        wanted = self._piece_bytes() if step is Step.COPY_SEGMENT else self.rate.largest_read(TAIL_READ_BYTES)
+        if step is Step.COPY_SEGMENT:  # all that is left of it: in the middle the mover would wait with it
+            wanted = source.segments[source.segment_number(future.log_end_offset)].size - future.active.size
+        else:
+            wanted = self.rate.largest_read(TAIL_READ_BYTES)
         if not self.has_room(move, wanted):
+            move.wanted_bytes = wanted
             move.paused = f"{move.destination} would have less than its reserve left"
             move.convergence.interrupted()
             log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
