@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 GC_THRESHOLDS = (50_000, 20, 100)
+QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot meanwhile
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,10 +86,10 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, ask_to_stop)
-    threads = RealThreads()
+    threads, quorum_threads = RealThreads(), RealThreads(QUORUM_THREADS)
     server = Server(connection_limits(config), threads)
     network = SocketNetwork(f"broker-{config.node_id}")
-    node = Node(config, World(RealDisk(), RealClock(), RealRandom(), threads, network, server))
+    node = Node(config, World(RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, network, server))
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     metrics = None
     try:
@@ -114,6 +115,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         if metrics is not None:
             await metrics.stop()
         await _end_what_is_under_way()
+        quorum_threads.close()
         threads.close()
     return 0
 

@@ -136,7 +136,7 @@ class Node:
         self.metadata = MetadataReplica(
             store,
             world.clock,
-            world.threads,
+            world.quorum_threads,
             on_failure=self._fail,
             bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
             interval_between_snapshots_s=config.metadata_log_max_snapshot_interval_ms / 1000,
@@ -148,7 +148,7 @@ class Node:
             listener=self.metadata,
             network=world.network,
             clock=world.clock,
-            threads=world.threads,
+            threads=world.quorum_threads,
             random=world.random,
             timeouts=settings.raft_timeouts(config),
         )

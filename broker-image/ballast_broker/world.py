@@ -30,5 +30,6 @@ class World:
     clock: Clock
     random: Random
     threads: Threads
+    quorum_threads: Threads  # the metadata log's own: a disk that does not answer may hold all others
     network: Network
     listening: Listening

@@ -232,10 +232,12 @@ def encode_batch(
     delete_horizon_ms: int | None = None,
     append_time_ms: int | None = None,
     last_offset: int | None = None,
+    newest_ms: int | None = None,
 ) -> bytearray:
     """A batch of these records. Offsets count up from `base_offset` unless records carry their own (the cleaner's do).
 
-    `last_offset` keeps the end of a batch that lost its last records; an empty batch keeps only its place.
+    `last_offset` keeps the end of a batch that lost its last records; an empty batch keeps only its place and, by
+    `newest_ms`, its time.
     """
     offsets = [r.offset if r.offset >= 0 else base_offset + i for i, r in enumerate(records)]
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
@@ -247,7 +249,7 @@ def encode_batch(
     attributes = codec | (TRANSACTIONAL_MASK if transactional else 0) | (CONTROL_MASK if control else 0)
     attributes |= DELETE_HORIZON_MASK if delete_horizon_ms is not None else 0
     attributes |= TIMESTAMP_TYPE_MASK if append_time_ms is not None else 0
-    newest = max((r.timestamp for r in records), default=NO_TIMESTAMP)
+    newest = max((r.timestamp for r in records), default=NO_TIMESTAMP) if newest_ms is None else newest_ms
     end = last_offset if last_offset is not None else (offsets[-1] if offsets else base_offset)
     payload = compress(codec, body)
     out = bytearray(HEADER_BYTES + len(payload))

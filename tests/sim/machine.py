@@ -51,7 +51,12 @@ class SimRandom:
 
 
 class SimThreads:
+    def __init__(self) -> None:
+        self.hung = False  # all of them wait for a disk that does not answer
+
     async def run(self, work: Any) -> Any:
+        if self.hung:
+            await asyncio.Future()
         await asyncio.sleep(THREAD_COST_S)
         return work()
 
@@ -100,6 +105,7 @@ class Machine:
             disk,
             self.clock,
             SimRandom(random.Random(self._rng.random())),
+            SimThreads(),
             SimThreads(),
             SimNetwork(self._fabric, self.host),
             SimListening(self._fabric, self.host),

@@ -6,6 +6,7 @@ Loop thread only, but for `flush` and `write_snapshot`'s pieces. The log is the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from bisect import bisect_right
@@ -60,6 +61,10 @@ class MetadataStore:
         self.directory = directory
         self.log = log
         self.snapshots = sorted(self._find_snapshots())
+        self._parts = itertools.count()
+        latest = self.latest_snapshot
+        if latest is not None and (latest.epoch, latest.offset) > (self.last_epoch, self.end_offset):
+            self.begin_after(latest)  # a crash came before this was done
 
     # ------------------------------------------------------------------ what the core asks (LogView)
 
@@ -162,7 +167,7 @@ class MetadataStore:
         return self.disk.size(self.path_of(snapshot))
 
     def new_snapshot(self, snapshot: SnapshotId) -> SnapshotWriter:
-        return SnapshotWriter(self.disk, self.path_of(snapshot), self.directory)
+        return SnapshotWriter(self.disk, self.path_of(snapshot), self.directory, next(self._parts))
 
     def snapshot_written(self, snapshot: SnapshotId) -> None:
         """The file is complete. It and the one before are kept; the log begins after the older of them."""
@@ -196,12 +201,13 @@ class MetadataStore:
 
 
 class SnapshotWriter:
-    """A snapshot on its way: pieces, then `finish`, which makes it one that counts."""
+    """A snapshot on its way: pieces, then `finish`, which makes it one that counts. Each has a file of its own: one of
+    the same snapshot may still be under way for a leader that is none any more."""
 
-    def __init__(self, disk: Disk, path: str, directory: str) -> None:
+    def __init__(self, disk: Disk, path: str, directory: str, number: int) -> None:
         self._disk = disk
         self._path = path
-        self._part = path + PART_SUFFIX
+        self._part = f"{path}.{number}{PART_SUFFIX}"
         self._directory = directory
         if disk.exists(self._part):
             disk.remove(self._part)

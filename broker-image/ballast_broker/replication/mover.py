@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
-from ballast_broker.storage import adoption
+from ballast_broker.storage import adoption, lookup
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, spread
@@ -66,7 +66,7 @@ class Mover:
         while len(self.queue):
             self.wake.clear()
             for move in self.queue:
-                if move.paused and self._movers.has_room(move, 0):
+                if move.paused and self._movers.has_room(move, move.wanted_bytes):
                     move.paused = None
             current = self.queue.next()
             if current is None:
@@ -218,6 +218,7 @@ class Movers:
     async def step(self, mover: Mover, move: Move) -> None:
         replica = self._replicas[move.topic_partition]
         source, future = replica.online_log(), self._logs.future_logs[move.topic_partition]
+        adoption.roll_with(source, future)
         at = position(source, future)
         step = next_step(move, at)
         if step in (Step.COPY_SEGMENT, Step.COPY_TAIL):
@@ -242,12 +243,17 @@ class Movers:
             await mover.wait(self.rate.wait_s())
             return
         self._check_convergence(mover, move, left_bytes)
-        wanted = self._piece_bytes() if step is Step.COPY_SEGMENT else self.rate.largest_read(TAIL_READ_BYTES)
+        if step is Step.COPY_SEGMENT:  # all that is left of it: in the middle the mover would wait with it
+            wanted = source.segments[source.segment_number(future.log_end_offset)].size - future.active.size
+        else:
+            wanted = self.rate.largest_read(TAIL_READ_BYTES)
         if not self.has_room(move, wanted):
+            move.wanted_bytes = wanted
             move.paused = f"{move.destination} would have less than its reserve left"
             move.convergence.interrupted()
             log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
             return
+        move.chases(source.log_end_offset, left_bytes)
         if step is Step.COPY_SEGMENT:
             await self._copy_segment(mover, move, source, future)
         else:
@@ -353,9 +359,6 @@ class Movers:
         agreed.add_done_callback(answered)
 
     async def _swap(self, move: Move, replica: Replica, source: Log, future: Log) -> None:
-        if future.recovery_point < source.recovery_point:
-            move.flushed = False
-            return
         began_s = self._clock.monotonic()
         while future.log_end_offset < source.log_end_offset:
             piece = source.read(
@@ -367,6 +370,9 @@ class Movers:
             move.copied_bytes += len(data)
             future.append_as_follower(memoryview(data))
             adoption.roll_with(source, future)
+        if future.recovery_point < source.recovery_point:
+            move.flushed = False
+            return
         adoption.take_over_state(source, future)
         finish = self._logs.swap_future(move.topic_partition)
         replica.use(future)
@@ -390,10 +396,22 @@ def position(source: Log, future: Log) -> Position:
     if end >= source.bases[0]:
         number = source.segment_number(end)
         segment = source.segments[number]
-        partial = future.active.size if future.active.base_offset == segment.base_offset else 0
-        left = sum(later.size for later in source.segments[number:]) - partial
+        if future.active.base_offset == segment.base_offset:
+            left = sum(later.size for later in source.segments[number:]) - future.active.size
+        else:
+            left = _left_after(source, end)
         sealed = segment is not source.active
         by_file = (sealed or left >= SMALLEST_COPY_BYTES) and adoption.continues_by_file(source, future)
     return Position(
         adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), by_file
     )
+
+
+def _left_after(source: Log, offset: int) -> int:
+    """Where the future log has other files, and their sizes say nothing."""
+    with source.disk_faults():
+        located = lookup.locate(source, offset)
+    if located is None:
+        return 0
+    segment, done = located
+    return sum(later.size for later in source.segments[source.segments.index(segment) :]) - done

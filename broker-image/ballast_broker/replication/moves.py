@@ -19,6 +19,9 @@ GIB = 1 << 30
 CONVERGENCE_WINDOW_S = 10.0
 # Below this the rest is copied with appends held: so little that nobody notices.
 FINAL_PIECE_BYTES = 256 * 1024
+# So many pieces during which the log was written to, and always so little left: the copy has caught up as far as it
+# ever will.
+ENOUGH_CHASING = 8
 
 
 class Request(Enum):
@@ -62,15 +65,26 @@ class Move:
     flushed: bool = False
     told_controller: bool = False
     paused: str | None = None
+    wanted_bytes: int = 0  # while it is paused: the room it waits for
     not_converging: bool = False
     error: str | None = None
     # The offset from which the future log must be cut, set by truncations of the current log.
     cut_at: int | None = None
+    chased: int = 0
+    seen_end: int = -1
     convergence: Convergence = field(default_factory=lambda: Convergence())
     pause_ms: float = 0.0
 
     def note_truncation(self, offset: int) -> None:
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
+
+    def chases(self, source_end: int, left_bytes: int) -> None:
+        """Another piece is to be copied."""
+        written, self.seen_end = source_end > self.seen_end, source_end
+        if left_bytes > FINAL_PIECE_BYTES:
+            self.chased = 0
+        elif written:
+            self.chased += 1
 
     @property
     def ended(self) -> bool:
@@ -131,7 +145,8 @@ def next_step(move: Move, at: Position) -> Step:
         return Step.BEGIN
     if move.stage is Stage.AGREED and move.flushed and at.left_bytes <= FINAL_PIECE_BYTES:
         return Step.SWAP
-    if at.future_end < at.source_end:
+    level = at.future_end >= at.source_end
+    if not level and not (move.chased >= ENOUGH_CHASING and at.left_bytes <= FINAL_PIECE_BYTES):
         return Step.COPY_SEGMENT if at.continues_file else Step.COPY_TAIL
     if not move.told_controller:
         return Step.ASK

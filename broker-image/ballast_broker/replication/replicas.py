@@ -412,6 +412,8 @@ class Replicas:
         known = None if assigned is None else self._logs.directory(assigned)
         self._logs.set_aside_namesake(topic_partition, replica.topic_id)
         try:
+            if topic_partition in self._logs.future_logs:
+                self._logs.use_lone_future(topic_partition)
             if topic_partition in self._logs.future_logs and topic_partition not in self._logs.logs:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
             opened = self._logs.get_or_create(

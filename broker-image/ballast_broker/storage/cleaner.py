@@ -278,5 +278,6 @@ def _rebuild(batch: BatchView, records: list[Record], horizon: int | None) -> by
         base_sequence=header.base_sequence,
         delete_horizon_ms=horizon,
         append_time_ms=header.max_timestamp if batch.is_log_append_time else None,
+        newest_ms=None if records else header.max_timestamp,
         last_offset=header.base_offset + header.last_offset_delta,
     )

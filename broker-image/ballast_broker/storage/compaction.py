@@ -63,7 +63,7 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         if following <= first:
             clean_bytes += segment.size
             continue
-        if segment.base_offset >= end or (lag_ms > 0 and segment.retention_timestamp() > now_ms - lag_ms):
+        if segment.base_offset >= end or (lag_ms > 0 and retention.timestamp_of(log, segment) > now_ms - lag_ms):
             break
         dirty_bytes += segment.size
         limit = min(following, end)
@@ -138,7 +138,11 @@ class Compactor:
                 continue
             if not log.directory.online or log.topic_partition in self.uncleanable:
                 continue
-            dirt = measure(log, log.cleaned_to, now_ms)
+            try:
+                with log.disk_faults():
+                    dirt = measure(log, log.cleaned_to, now_ms)
+            except LogDirectoryFailure:
+                continue
             if not dirt.dirty_bytes or not (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
                 continue
             if best is None or (dirt.overdue, dirt.ratio) > (best[1].overdue, best[1].ratio):

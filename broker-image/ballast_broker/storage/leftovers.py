@@ -1,7 +1,9 @@
 """What a crash leaves in a partition's folder, put right before the log is loaded (LOG-02).
 
 A cleaned segment is written as `.cleaned` and synced, renamed `.swap`, the segments it replaces are renamed
-`.deleted`, then `.swap` loses its suffix. So `.cleaned` is never needed, and a `.swap` is always complete.
+`.deleted`, then `.swap` loses its suffix. So `.cleaned` is never needed, and a `.swap` is always complete. Where Kafka
+split a segment in cleaning, some of its parts may still be `.cleaned`: their `.swap` goes, as long as what it replaces
+is there.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def resolve_leftovers(disk: Disk, path: str, names: list[str]) -> list[str]:
         return names
     unfinished = [_base(name) for name in marked if name.endswith(CLEANED_SUFFIX)]
     for name in marked:
-        stale_swap = name.endswith(SWAP_SUFFIX) and bool(unfinished) and _base(name) >= min(unfinished)
+        stale_swap = bool(unfinished) and _base(name) >= min(unfinished) and _log_of(name) in names
         if not name.endswith(SWAP_SUFFIX) or stale_swap:
             disk.remove(f"{path}/{name}")
     swaps = [name for name in disk.list(path) if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
@@ -45,6 +47,10 @@ def resolve_leftovers(disk: Disk, path: str, names: list[str]) -> list[str]:
 def _base(name: str) -> int:
     stem = name.split(".", 1)[0]
     return int(stem) if stem.isdigit() else -1
+
+
+def _log_of(name: str) -> str:
+    return f"{_base(name):020d}{LOG_SUFFIX}"
 
 
 def _complete_swap(disk: Disk, path: str, base_offset: int) -> None:

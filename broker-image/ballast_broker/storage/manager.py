@@ -211,16 +211,21 @@ class LogManager:
 
     def _finish_interrupted_swaps(self) -> None:
         """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
-        the current one now. A future log without a current one and without that trace may be anything: it waits. So it
-        does while a directory is away, where the current one may be: the trace may be that of a move before."""
-        if len(self.online_directories()) < len(self.directories):
-            return
+        the current one now. One without that trace may be anything: it waits until the metadata wants a replica here.
+        So it does while a directory is away, where the current one may be: the trace may be that of a move before."""
         renamed_away = set(self._deleted.values())
-        for partition, log in list(self._future_logs.items()):
-            if partition not in self._logs and partition in renamed_away:
-                self._rename(log, "")
-                del self._future_logs[partition]
-                self._logs[partition] = log
+        for partition in list(self._future_logs):
+            if partition in renamed_away:
+                self.use_lone_future(partition)
+
+    def use_lone_future(self, topic_partition: TopicPartition) -> None:
+        """A future log is the current one from now on, if there is no other, nor a directory away that may have it."""
+        if topic_partition in self._logs or len(self.online_directories()) < len(self.directories):
+            return
+        log = self._future_logs[topic_partition]
+        self._rename(log, "")
+        del self._future_logs[topic_partition]
+        self._logs[topic_partition] = log
 
     # Creating and choosing a directory
 

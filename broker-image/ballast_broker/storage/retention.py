@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import lookup
 from ballast_broker.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -43,7 +44,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
         return count
     retention_ms, retention_bytes = log.config.retention_ms, log.config.retention_bytes
     if retention_ms >= 0:
-        count += delete_while(log, lambda segment, _: now_ms - segment.retention_timestamp() > retention_ms)
+        count += delete_while(log, lambda segment, _: now_ms - timestamp_of(log, segment) > retention_ms)
     if 0 <= retention_bytes < log.size_bytes:
         surplus = log.size_bytes - retention_bytes
 
@@ -56,6 +57,11 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
         count += delete_while(log, too_much)
     return count
+
+
+def timestamp_of(log: Log, segment: Segment) -> int:
+    """What its age is counted from."""
+    return lookup.trusting_index(log, segment, segment.retention_timestamp)
 
 
 def delete_while(log: Log, due: Due) -> int:

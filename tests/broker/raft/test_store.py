@@ -144,3 +144,40 @@ async def test_the_log_begins_after_a_fetched_snapshot(tmp_path: Path) -> None:
     with pytest.raises((ApiError, ValueError)):
         store.read(10, 100, 51)
     await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-02")
+async def test_two_loads_of_one_snapshot_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """The first is given up when the leader changes, perhaps after the second has begun."""
+    manager, store = await open_store(tmp_path)
+    snapshot = SnapshotId(40, 3)
+    first = store.new_snapshot(snapshot)
+    first.write(b"of a leader that is gone")
+    second = store.new_snapshot(snapshot)
+    second.write(b"whole")
+    first.abandon()
+    second.finish()
+    assert store.disk.read_bytes(store.path_of(snapshot)) == b"whole"
+    third = store.new_snapshot(SnapshotId(50, 3))
+    third.write(b"torn")
+    store = MetadataStore(store.disk, store.directory, store.log)
+    assert store.snapshots == [snapshot]
+    assert not [name for name in store.disk.list(store.directory) if name.endswith(".part")]
+    await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-02")
+async def test_a_log_that_ends_before_its_snapshot_begins_after_it(tmp_path: Path) -> None:
+    """A crash came between the two. Else the node would vote as one that has nothing of what the snapshot contains."""
+    manager, store = await open_store(tmp_path)
+    store.append(batch(2), 3, 5)
+    writer = store.new_snapshot(SnapshotId(40, 3))
+    writer.finish()
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert (store.start_offset, store.end_offset, store.last_epoch) == (40, 40, 3)
+    store.append(batch(2), 3, 5)
+    await manager.shutdown()
+    manager, store = await open_store(tmp_path)
+    assert (store.start_offset, store.end_offset, store.last_epoch) == (40, 42, 3)
+    await manager.shutdown()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, records_of
+from tests.sim.disk import Usage
 
 from ballast_broker.replication.moves import Stage
 from ballast_broker.storage.disk import RealDisk
@@ -369,3 +371,58 @@ async def test_a_failed_directory_takes_only_its_own_partitions(tmp_path: Path) 
         await node.start()
         assert node.logs.get(here) is None
         assert await node.produce_to_all(here, "b") is not ErrorCode.NONE
+
+
+RESERVE = 1 << 40
+
+
+class NearlyFull(RealDisk):
+    """There is the reserve, and a little more: not enough for a piece."""
+
+    def usage(self, path: str) -> Usage:
+        return Usage(1 << 50, RESERVE + self.more_bytes if path.endswith("d2") else 1 << 49)
+
+    more_bytes = 1000
+
+
+@pytest.mark.timeout(20)
+async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_and_nothing_else(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, log_dir_reserve_bytes=RESERVE) as cluster:
+        disk = cluster.disk = NearlyFull()
+        [node] = await cluster.add(1, directories=3)
+        cluster.controller.create_topic("orders", [[1]] * 2)
+        for number in range(2):
+            await node.replicas.append_records({TopicPartition("orders", number): batch_of("x")}, acks=1, timeout_ms=1)
+        node.replicas.movers._count = lambda: 1
+        here = [node.logs.get(TopicPartition("orders", number)).directory.path[-2:] for number in range(2)]
+        assert here == ["d1", "d2"]
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].paused)
+        other = TopicPartition("orders", 1)
+        assert node.replicas.alter_replica_log_dirs({other: str(node.directories[2])}) == {other: ErrorCode.NONE}
+        await eventually(lambda: node.logs.get(other).directory.path.endswith("d3"))
+        disk.more_bytes = 1 << 30
+        await eventually(lambda: node.logs.get(ORDERS).directory.path.endswith("d2"))
+
+
+@pytest.mark.spec("DIR-31")
+async def test_the_disk_that_a_replica_was_moving_away_from_is_replaced(tmp_path: Path) -> None:
+    """Only the copy is left, and no directory is away that could have more: it goes on from there as a follower."""
+    async with Cluster(tmp_path) as cluster:
+        leader, node = await cluster.add(1, 2, directories=2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        await leader.produce_to_all(ORDERS, *map(str, range(20)))
+        cluster.controller.away = True
+        here = node.logs.get(ORDERS).directory.path
+        target = next(path for path in node.directories if str(path) != here)
+        move(node, target)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await node.crash()
+        cluster.controller.away = False
+        shutil.rmtree(here)
+        leader.produce(ORDERS, "while it was away")
+        await node.start()
+        leader.produce(ORDERS, "afterwards")
+        await eventually(lambda: node.stored(ORDERS) == leader.stored(ORDERS))
+        assert node.logs.get(ORDERS).directory.path == str(target)
+        assert not node.logs.future_logs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 
-from ballast_broker.replication import mover
+from ballast_broker.replication import mover, moves
 from ballast_broker.replication.moves import Stage
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.producers import WINDOW
@@ -49,6 +50,25 @@ class Interrupted:
             before, self.before = self.before, None
             before()
         return work()
+
+    def close(self) -> None:
+        return
+
+
+class Hurried:
+    """Whenever something is done in a thread, something is appended meanwhile."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.runs = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        self.runs += 1
+        result = work()
+        self.meanwhile()
+        await asyncio.sleep(0)
+        return result
 
     def close(self) -> None:
         return
@@ -200,6 +220,43 @@ async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch:
         await node.crash()
         await node.start()
         assert records_of(node.logs.get(ORDERS)) == expected
+
+
+@pytest.mark.spec("DIR-29")
+@pytest.mark.parametrize("configs", [{}, {"flush.messages": "1"}, {"segment.bytes": "100000"}])
+async def test_a_partition_that_is_written_to_without_a_break_moves(tmp_path: Path, configs: dict[str, str]) -> None:
+    """The copy need not be level with the log for a moment: a log that is busy enough never is."""
+    async with Cluster(tmp_path) as cluster:
+        threads = Hurried()
+        cluster.threads = threads
+        node = await holding(cluster, 60, **configs)
+        numbers = itertools.count(60)
+        threads.meanwhile = lambda: node.produce(ORDERS, value_of(next(numbers)))
+        threads.runs = 0
+        target = ask(node)
+        await eventually(lambda: not node.replicas.movers.moves or threads.runs > 500)
+        threads.meanwhile = lambda: None
+        assert node.logs.get(ORDERS).directory.path == str(target), threads.runs
+        assert node.stored(ORDERS) == [value_of(number) for number in range(next(numbers))]
+
+
+@pytest.mark.spec("DIR-29")
+async def test_a_log_whose_segments_become_smaller_while_it_moves(tmp_path: Path) -> None:
+    """The copy has other files than the log then; how much is left is told all the same."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 400)
+        cluster.controller.away = True
+        target = ask(node)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        cluster.controller.configure(2, "orders", {"segment.bytes": "1000000"})
+        for number in range(400, 550):
+            node.produce(ORDERS, value_of(number))
+        source = node.logs.get(ORDERS)
+        assert source.bases == [0, 400], "it began a new one where the copy ended"
+        assert source.active.size > moves.FINAL_PIECE_BYTES
+        cluster.controller.away = False
+        await moved(node, target)
+        assert node.stored(ORDERS) == [value_of(number) for number in range(550)]
 
 
 @pytest.mark.spec("DIR-31")

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from ballast_broker.replication.moves import (
+    ENOUGH_CHASING,
     GIB,
     Convergence,
     Move,
@@ -64,6 +65,24 @@ def test_the_steps_of_a_move_in_order() -> None:
     made.flushed = True
     assert next_step(made, position(90, left=5_000)) is Step.SWAP
     assert next_step(made, position(50, left=50_000_000)) is Step.COPY_TAIL, "too much to hold appends for"
+
+
+@pytest.mark.spec("DIR-29")
+def test_a_log_that_is_never_level_has_caught_up_when_only_little_is_left_again_and_again() -> None:
+    made = move()
+    for number in range(ENOUGH_CHASING):
+        assert next_step(made, position(99, left=5_000)) is Step.COPY_TAIL
+        for _ in range(3):  # other pieces of the same
+            made.chases(100 + number, 5_000)
+    assert next_step(made, position(50, left=50_000_000)) is Step.COPY_TAIL
+    assert next_step(made, position(99, left=5_000)) is Step.ASK
+    made.told_controller, made.stage = True, Stage.AGREED
+    assert next_step(made, position(99, left=5_000)) is Step.FLUSH
+    made.flushed = True
+    assert next_step(made, position(99, left=5_000)) is Step.SWAP
+    made.flushed = False
+    made.chases(200, 50_000_000)
+    assert next_step(made, position(99, left=5_000)) is Step.COPY_TAIL, "it fell behind"
 
 
 @pytest.mark.spec("DIR-29")

@@ -126,6 +126,8 @@ def test_a_producers_last_sequence_survives_as_an_empty_batch(bench, read_all):
     put(bench, log, (1, b"b"), producer_id=5, producer_epoch=0, base_sequence=1)
     put(bench, log, (1, b"c"))
     log.roll()
+    written_ms = log.producers.get(5).last_timestamp
+    assert written_ms > 0
     compact(bench, log)
     assert contents(read_all, log) == [(2, b"k1", b"c")]
     bench.release()
@@ -135,6 +137,7 @@ def test_a_producers_last_sequence_survives_as_an_empty_batch(bench, read_all):
             os.unlink(bench.folder / name)
     again = bench.load(clean=False, cleanup_policy=COMPACT)
     assert again.producers.get(5).last_sequence == 1
+    assert again.producers.get(5).last_timestamp == written_ms, "it is remembered as long as before"
 
 
 @pytest.mark.spec("LOG-25")

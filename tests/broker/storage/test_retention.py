@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from tests.broker.storage.conftest import NOW_MS
 
 from ballast_broker.storage import flushing
+from ballast_broker.storage.compaction import measure
 from ballast_wire.errors import ApiError, ErrorCode
 
 DAY_MS = 86_400_000
@@ -183,3 +185,24 @@ def test_a_flush_that_failed_is_made_whole_by_the_next(bench, make, monkeypatch)
     flushing.flush(log)
     assert synced == ["checkpoint", "000000.log", "n.metadata"]
     assert log.recovery_point == 1
+
+
+@pytest.mark.spec("LOG-41", "LOG-20")
+@pytest.mark.parametrize("damage", ["odd", "gone"])
+def test_an_index_that_lies_is_built_again_by_what_looks_at_ages(bench, damage):
+    """Retention and the cleaner look at the logs of all partitions: one bad file must not end them for all."""
+    log = bench.create(segment_bytes=600, retention_ms=1000, min_compaction_lag_ms=1000)
+    for _ in range(20):
+        bench.append(log)
+    log.close()
+    again = bench.load(clean=True, segment_bytes=600, retention_ms=1000, min_compaction_lag_ms=1000)
+    again.update_high_watermark(again.log_end_offset)
+    for segment in again.segments[:3]:
+        if damage == "odd":
+            with open(segment.path(".timeindex"), "ab") as file:
+                file.write(b"x")
+        else:
+            os.unlink(segment.path(".timeindex"))
+    assert measure(again, 0, NOW_MS + 500).dirty_bytes == 0
+    assert again.delete_old_segments(NOW_MS + 500) == 0
+    assert again.delete_old_segments(NOW_MS + 2000) > 3
