@@ -6,6 +6,7 @@ An API that refuses or cannot be reached is a Refusal, KubernetesUnavailable: th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from ballast_rebalance.measured import Refusal
 GROUP, VERSION, PLURAL, CLUSTERS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters"
 CONFLICT, NOT_FOUND = 409, 404
 IN_POD = "KUBERNETES_SERVICE_HOST"
+# The operator lets a Reassignment go that was carried out; until then it has its name.
+GONE_SECONDS, GONE_POLL_SECONDS = 30.0, 0.2
 
 
 class KubernetesStore:
@@ -87,7 +90,7 @@ class KubernetesStore:
             self._core.patch_namespaced_config_map(config_map, self.namespace, body)
 
     def delete_unchanged(self, resource: Mapping[str, Any]) -> bool:
-        """Delete it if it is still what was read; False if somebody changed it in between."""
+        """Delete it if it is still what was read, and wait until it is gone; False if somebody has changed it."""
         metadata = resource["metadata"]
         conditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         with self._asking(f"Reassignment {metadata['name']} cannot be deleted"):
@@ -101,7 +104,21 @@ class KubernetesStore:
                 if error.status == CONFLICT:
                     return False
                 raise
+        self._until_gone(metadata["name"], metadata["uid"])
         return True
+
+    def _until_gone(self, name: str, uid: str) -> None:
+        deadline = time.monotonic() + GONE_SECONDS
+        while True:
+            with self._asking(f"Reassignment {name} cannot be looked for"):
+                answer = self._objects.list_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, PLURAL, field_selector=f"metadata.name={name}"
+                )
+            if all(one["metadata"]["uid"] != uid for one in answer["items"]):
+                return
+            if time.monotonic() > deadline:
+                raise Refusal("ReassignmentInProgress", f"{name} is still being deleted")
+            time.sleep(GONE_POLL_SECONDS)
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,41 @@ async def _one_open_proposal(store: KubernetesStore) -> None:
     stale = {"metadata": left["metadata"] | {"resourceVersion": "1"}}
     assert not await asyncio.to_thread(store.delete_unchanged, stale)
     assert len(await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")) == 1
+
+
+@pytest.mark.spec("REB-08")
+def test_a_plan_found_again_waits_until_its_ended_namesake_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's finalizer keeps a Reassignment that was carried out for a moment longer than its deletion."""
+    asyncio.run(with_store(tmp_path, partial(_found_again, monkeypatch)))
+
+
+async def _found_again(monkeypatch: pytest.MonkeyPatch, store: KubernetesStore) -> None:
+    def patch(change: dict[str, Any], status: str = "") -> None:
+        asked = getattr(store._objects, f"patch_namespaced_custom_object{status}")
+        asked("ballast.dev", "v1alpha1", NAMESPACE, "reassignments", name, change)
+
+    async def look() -> dict[str, Any]:
+        (found,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+        return found
+
+    _, resources = proposed()
+    name = await asyncio.to_thread(submit, resources, store)
+    await asyncio.to_thread(patch, {"metadata": {"finalizers": ["ballast.dev/operator"]}})
+    await asyncio.to_thread(patch, {"status": {"phase": "Succeeded"}}, "_status")
+    ended = await look()
+    with monkeypatch.context() as impatient:
+        impatient.setattr("ballast_rebalance.kubernetes_store.GONE_SECONDS", 0.0)
+        with pytest.raises(Refusal) as kept:
+            await asyncio.to_thread(submit, resources, store)
+    assert (kept.value.reason, str(kept.value)) == ("ReassignmentInProgress", f"{name} is still being deleted")
+    again = asyncio.create_task(asyncio.to_thread(submit, resources, store))
+    await asyncio.wait([again], timeout=0.5)
+    assert not again.done()
+    await asyncio.to_thread(patch, {"metadata": {"finalizers": []}})
+    assert await again == name
+    assert (await look())["metadata"]["uid"] != ended["metadata"]["uid"]
 
 
 @pytest.mark.spec("REB-08")

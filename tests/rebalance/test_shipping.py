@@ -25,6 +25,7 @@ from ballast_rebalance import command
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "manifests"
 NOW = "2026-01-02T03:04:05Z"
+RUNS = ["CronJob", "Watch", "ScheduledSparkApplication"]
 JOB = {"prometheus": "http://prometheus:9090", "clusterLabel": "job=demo", "args": ["--horizon", "12h"]}
 
 
@@ -108,17 +109,51 @@ def test_a_scheduled_spark_application_is_given_the_file_and_the_sources() -> No
     assert application["sparkVersion"] == SPARK_VERSION
 
 
+def templates_of(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The templates of all pods that the object runs."""
+    template = found["spec"].get("jobTemplate", found)["spec"]["template"]
+    return [template[part]["template"] for part in ("driver", "executor")] if "driver" in template else [template]
+
+
 @pytest.mark.spec("REB-01")
-@pytest.mark.parametrize("run", ["CronJob", "Watch"])
-def test_the_jobs_pod_passes_the_restricted_standard(run: str) -> None:
+@pytest.mark.parametrize("run", RUNS)
+def test_the_jobs_pods_pass_the_restricted_standard(run: str) -> None:
     found = rebalance_object(cluster(JOB | {"run": run}))
     assert found is not None
-    spec = found["spec"]
-    pod = (spec["jobTemplate"]["spec"] if run == "CronJob" else spec)["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
-    security = pod["containers"][0]["securityContext"]
-    assert (security["allowPrivilegeEscalation"], security["capabilities"]) == (False, {"drop": ["ALL"]})
+    for template in templates_of(found):
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+        security = pod["containers"][0]["securityContext"]
+        assert (security["allowPrivilegeEscalation"], security["capabilities"]) == (False, {"drop": ["ALL"]})
+
+
+@pytest.mark.spec("REB-01")
+def test_a_driver_that_hangs_is_ended_as_the_pod_of_a_cron_job_is() -> None:
+    """Neither starts another run while one is there."""
+    scheduled = rebalance_object(cluster(JOB | {"run": "ScheduledSparkApplication"}))
+    cron_job = rebalance_object(cluster(JOB))
+    assert scheduled is not None
+    assert cron_job is not None
+    limit = cron_job["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"]
+    assert templates_of(scheduled)[0]["spec"]["activeDeadlineSeconds"] == limit
+
+
+@pytest.mark.spec("REB-01")
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_has_a_name_and_a_label_also_where_the_clusters_name_is_long(run: str) -> None:
+    """The Spark operator appends a dash and nanoseconds, and the whole is a label; a CronJob appends minutes."""
+    meta = {"namespace": "kafka", "uid": "u", "generation": 3}
+    spec = {"volumes": [{"name": "a", "size": "10Gi"}], "rebalance": {"job": JOB | {"run": run}}}
+    long = "analytics-of-the-whole-group-in-production-"
+    found = [
+        rebalance_object(read_cluster({"metadata": meta | {"name": name}, "spec": spec, "status": {}}))
+        for name in (f"{long}a", f"{long}b", "analytics")
+    ]
+    names = [one["metadata"]["name"] for one in found if one is not None]
+    assert max(len(f"{name}-{2**60}") for name in names) <= 63
+    assert len(set(names)) == 3, "each cluster has its own"
+    assert names[2] == "analytics-rebalance"
 
 
 @pytest.mark.spec("REB-01")
@@ -207,14 +242,15 @@ def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.spec("OPR-40")
-@pytest.mark.parametrize("run", ["CronJob", "Watch", "ScheduledSparkApplication"])
+@pytest.mark.parametrize("run", RUNS)
 def test_the_jobs_pods_are_not_taken_for_brokers(run: str) -> None:
     subject = cluster(JOB | {"run": run})
     found = rebalance_object(subject)
     assert found is not None
-    spec = found["spec"]
-    template = spec["jobTemplate"]["spec"]["template"] if run == "CronJob" else spec["template"]
-    labels = template["driver"]["labels"] if "driver" in template else template["metadata"]["labels"]
+    if run == "ScheduledSparkApplication":  # its pods are given the object's own labels as well
+        labels = found["metadata"]["labels"] | found["spec"]["template"]["driver"]["labels"]
+    else:
+        labels = templates_of(found)[0]["metadata"]["labels"]
     for chosen in (others.headless_service, others.bootstrap_service, others.disruption_budget):
         selector = chosen(subject)["spec"]["selector"]
         assert not selector.get("matchLabels", selector).items() <= labels.items()

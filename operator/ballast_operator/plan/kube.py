@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.resources import names
-from ballast_operator.resources.names import ADDED, BROKER_ROLE, METADATA_VOLUME, RACKS, REVISION, ROLE_LABEL
+from ballast_operator.resources.names import (
+    ADDED,
+    BROKER_ROLE,
+    CONTROLLER_ROLE,
+    METADATA_VOLUME,
+    RACKS,
+    REVISION,
+    ROLE_LABEL,
+)
 from ballast_operator.resources.pods import template_volumes
 
 Object = Mapping[str, Any]
@@ -65,15 +73,9 @@ class NodeFacts:
 
 
 def kube_facts(
-    cluster: KafkaCluster, stateful_set: Object | None, pods: Iterable[Object], claims: Iterable[Object]
+    cluster: KafkaCluster, stateful_set: Object | None, pods: Collection[Object], claims: Iterable[Object]
 ) -> KubeFacts:
-    by_role: dict[str, dict[int, PodFacts]] = {}
-    for pod in pods:
-        role = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL, "")
-        facts = pod_facts(pod)
-        by_role.setdefault(role, {})[facts.ordinal] = facts
-    brokers = by_role.pop(BROKER_ROLE, {})
-    controllers = {ordinal: pod for found in by_role.values() for ordinal, pod in found.items()}
+    brokers, controllers = (_members(cluster, role, pods) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     claim_rows = tuple(claim_facts(cluster, claim) for claim in claims if _is_broker(claim))
     if stateful_set is None:
         volumes = {volume: _volume_of(volume, claim_rows) for pod in brokers.values() for volume in pod.claims}
@@ -96,6 +98,17 @@ def kube_facts(
         claims=claim_rows,
         racks=_read_racks(annotations.get(RACKS, "")) if cluster.spec.rack is not None else {},
     )
+
+
+def _members(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[int, PodFacts]:
+    """Those that are called as the StatefulSet of this role calls its pods: others may carry the labels, too."""
+    found = {}
+    for pod in pods:
+        stateful_set, _, ordinal = pod["metadata"]["name"].rpartition("-")
+        labels = pod["metadata"].get("labels") or {}
+        if labels.get(ROLE_LABEL) == role and stateful_set == names.stateful_set(cluster, role) and ordinal.isdecimal():
+            found[int(ordinal)] = pod_facts(pod)
+    return found
 
 
 def _read_racks(text: str) -> dict[int, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL as CLUSTER_LABEL
 from ballast_operator.model.meta import GROUP, MANAGED_BY
@@ -21,6 +23,8 @@ CONTROLLER_PORT = 9093
 CONTROLLER_LISTENER = "CONTROLLER"
 # Ids of controllers with pods of their own begin here, out of the way of brokers.
 FIRST_CONTROLLER_ID = 100_000
+# 63 characters of a label, without "-rebalance", a dash and 19 digits.
+LONGEST_BEFORE_REBALANCE = 33
 
 
 def labels(cluster: KafkaCluster, role: str | None = None) -> dict[str, str]:
@@ -71,8 +75,13 @@ def service_account(cluster: KafkaCluster) -> str:
 
 
 def rebalance(cluster: KafkaCluster) -> str:
-    """The object that runs the rebalance job; a CronJob's name has to leave room for the time of a run."""
-    return f"{cluster.meta.name[:40].rstrip('-.')}-rebalance"
+    """The object that runs the rebalance job. A run's name is this and its time, to the nanosecond where the Spark
+    operator makes it, and has to fit into a label."""
+    name = cluster.meta.name
+    if len(name) > LONGEST_BEFORE_REBALANCE:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: LONGEST_BEFORE_REBALANCE - 9].rstrip('-.')}-{digest}"
+    return f"{name}-rebalance"
 
 
 def host(cluster: KafkaCluster, pod: str) -> str:

@@ -173,15 +173,19 @@ def _pod(cluster: KafkaCluster, job: RebalanceJob, args: list[str]) -> dict[str,
     return {
         "serviceAccountName": job.service_account_name,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _pod_security(),
         "containers": [container],
         "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+
+
+def _pod_security() -> dict[str, Any]:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
@@ -193,9 +197,16 @@ def _container_security() -> dict[str, Any]:
     }
 
 
+def _spark_template(container: str, **pod: Any) -> dict[str, Any]:
+    """What Spark begins a pod from; it adds the rest to the container of this name. The fields of the Spark operator
+    that say the same work only where its webhook is installed."""
+    security = {key: value for key, value in _container_security().items() if key != "readOnlyRootFilesystem"}
+    containers = [{"name": container, "securityContext": security}]
+    return {"spec": {"securityContext": _pod_security(), "containers": containers, **pod}}
+
+
 def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str, Any]:
     """For the Spark operator of kubeflow, which submits the driver and gives it executors."""
-    driver_security = {key: value for key, value in _container_security().items() if key != "readOnlyRootFilesystem"}
     application: dict[str, Any] = {
         "type": "Python",
         "pythonVersion": "3",
@@ -211,14 +222,14 @@ def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str
             "memory": "2g",
             "serviceAccount": job.service_account_name,
             "labels": pod_labels(cluster),
-            "securityContext": driver_security,
+            "template": _spark_template("spark-kubernetes-driver", activeDeadlineSeconds=LONGEST_RUN_SECONDS),
         },
         "executor": {
             "instances": job.executors,
             "cores": 1,
             "memory": "1g",
             "labels": pod_labels(cluster),
-            "securityContext": driver_security,
+            "template": _spark_template("spark-kubernetes-executor"),
         },
     }
     if job.image_pull_policy is not None:
@@ -226,7 +237,8 @@ def _scheduled_application(cluster: KafkaCluster, job: RebalanceJob) -> dict[str
     return {
         "apiVersion": "sparkoperator.k8s.io/v1beta2",
         "kind": "ScheduledSparkApplication",
-        "metadata": _metadata(cluster),
+        # Driver and executors are given these labels as well.
+        "metadata": _metadata(cluster) | {"labels": pod_labels(cluster)},
         "spec": {
             "schedule": job.schedule,
             "concurrencyPolicy": "Forbid",

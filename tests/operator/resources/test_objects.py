@@ -168,3 +168,26 @@ def test_each_broker_is_told_its_rack_and_the_next_look_knows_them() -> None:
     stored = pods.stateful_set(found, BROKER_ROLE)
     assert kube_facts(subject, stored, (), ()).racks == {0: "east", 2: "west"}
     assert kube_facts(cluster(), stored, (), ()).racks == {}
+
+
+@pytest.mark.spec("OPR-40")
+def test_pods_of_others_with_the_clusters_label_are_no_members() -> None:
+    """Whoever copies an object's labels to pods of its own: a Spark operator does, and people who debug."""
+
+    def pod(name: str, role: str | None) -> dict[str, Any]:
+        labels = names.labels(subject, role)
+        return {"metadata": {"name": name, "uid": f"uid-{name}", "labels": labels}, "spec": {}}
+
+    subject = cluster()
+    members = [pod("demo-0", BROKER_ROLE), pod("demo-1", BROKER_ROLE), pod("demo-controller-2", CONTROLLER_ROLE)]
+    of_others = [
+        pod("demo-rebalance-1795335480003211572-driver", "rebalance"),
+        pod("demo-rebalance-exec-1", "rebalance"),
+        pod("demo-0-debug", BROKER_ROLE),
+        pod("look-7", BROKER_ROLE),
+        pod("look-8", None),
+    ]
+    found = kube_facts(subject, None, [*members, *of_others], ())
+    assert ({one.name for one in found.pods.values()}, set(found.pods)) == ({"demo-0", "demo-1"}, {0, 1})
+    assert {ordinal: one.name for ordinal, one in found.controllers.items()} == {2: "demo-controller-2"}
+    assert found.replicas == 2
