@@ -196,7 +196,7 @@ async def test_a_follower_that_lags_asks_again_without_a_pause(tmp_path: Path) -
         before = len(cluster.fetches)
         cluster.cuts.clear()
         await eventually(lambda: len(two.stored(ORDERS)) == 21)
-        assert len(cluster.fetches) - before >= 20
+        assert len(cluster.fetches) - before >= 19, "the first may come by a fetch that waited at the leader already"
 
 
 @pytest.mark.spec("REP-05")
