@@ -113,7 +113,7 @@ def test_created_from_the_command_line(kubectl, namespace):
     kubectl("create", "namespace", f"{namespace}-x")
     assert kubectl("auth", "can-i", "create", "pods") == "yes\n"
     kubectl("delete", "namespace", f"{namespace}-x")
-    assert "unknown format" in kubectl("create", "job", "j", "--image=x", "--", "true", fails=True)
+    assert "reads no Job in protobuf" in kubectl("create", "job", "j", "--image=x", "--", "true", fails=True)
 
 
 def test_reading(kubectl):
