@@ -174,7 +174,7 @@ class SegmentCopy:
     def _adopt_producers(self) -> None:
         future, end = self._future, self.end_offset
         if self._producers is not None:
-            future.producers.replace_by(self._producers)
+            future.producers.replace_by(self._producers, end)
         elif self._disk.exists(snapshot_path(future.folder, end)):
             future.snapshots.offsets = sorted({*future.snapshots.offsets, end})
             future.snapshots.load(future.producers, end)
@@ -232,9 +232,7 @@ def roll_with(source: Log, future: Log) -> None:
 def take_over_state(source: Log, future: Log) -> None:
     """What does not follow from the records alone; both logs end at the same offset."""
     _take_over_epochs(future, source.epochs.entries)
-    if len(source.producers) or len(future.producers):
-        future.producers.replace_by(source.producers)
-    future.producers.map_end_offset = future.end_offset
+    future.producers.replace_by(source.producers, future.end_offset)
     future.cleaned_to = source.cleaned_to
     future.update_config(source.config)
     future.update_high_watermark(source.high_watermark)

@@ -201,13 +201,13 @@ class ProducerStates:
     def copy(self) -> ProducerStates:
         """All that is known, the whole window of each producer: a snapshot has less."""
         result = ProducerStates()
-        result.replace_by(self)
+        result.replace_by(self, self.map_end_offset)
         return result
 
-    def replace_by(self, other: ProducerStates) -> None:
-        """Know what the other one knows, from now on each for itself."""
+    def replace_by(self, other: ProducerStates, end_offset: int) -> None:
+        """Know what the other one knows, which is all up to `end_offset`; from now on each for itself."""
         self._states = {producer_id: state.copy() for producer_id, state in other.items()}
-        self.map_end_offset = other.map_end_offset
+        self.map_end_offset = end_offset
 
     # Snapshots
 

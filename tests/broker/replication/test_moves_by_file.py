@@ -14,6 +14,7 @@ from tests.broker.replication.cluster import Cluster, Node, eventually, records_
 
 from ballast_broker.replication import mover, moves
 from ballast_broker.replication.moves import Stage
+from ballast_broker.storage import adoption
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.producers import WINDOW
 from ballast_wire.errors import ErrorCode
@@ -165,6 +166,19 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
         await node.stop()
         await node.start()
         assert records_of(node.logs.get(ORDERS)) == [*expected, "afterwards"]
+
+
+@pytest.mark.spec("DIR-20")
+async def test_what_the_source_knows_of_producers_is_not_read_from_the_copy_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be done on the loop, batch after batch of a segment whose records come from nobody idempotent."""
+    replayed: list[object] = []
+    monkeypatch.setattr(adoption, "replay", lambda *arguments: replayed.append(arguments))
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 100)
+        await moved(node, ask(node))
+        assert replayed == []
 
 
 @pytest.mark.spec("DIR-31", "DIR-28")
