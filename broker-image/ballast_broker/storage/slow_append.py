@@ -20,6 +20,7 @@ from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import AppendInfo
+from ballast_broker.storage.to_its_end import outlast
 from ballast_broker.storage.validation import CLIENT
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import LOG_OVERHEAD
@@ -151,11 +152,8 @@ class _Turn:
     async def _finish(self, work: Awaitable[T]) -> T:
         """A thread cannot be stopped: whoever is cancelled keeps the turn until the thread is done."""
         task = asyncio.ensure_future(work)
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                self._cancelled = True
+        if await outlast(task) is not None:
+            self._cancelled = True
         return task.result()
 
     async def _cut_off(self, segment: Segment, file: File) -> None:

@@ -15,13 +15,19 @@ T = TypeVar("T")
 async def to_its_end(threads: Threads, work: Callable[[], T]) -> T:
     """CancelledError, where it came meanwhile, is raised when the thread is done, however that ended."""
     working = asyncio.ensure_future(threads.run(work))
+    cancelled = await outlast(working)
+    if cancelled is not None:
+        working.cancelled() or working.exception()  # nobody else asks how it went
+        raise cancelled
+    return working.result()
+
+
+async def outlast(working: asyncio.Future[T]) -> asyncio.CancelledError | None:
+    """Returns when it is done, and what cancelled the caller meanwhile: that is the caller's to raise."""
     cancelled: asyncio.CancelledError | None = None
     while not working.done():
         try:
             await asyncio.wait([working])
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None:
-        working.cancelled() or working.exception()  # nobody else asks how it went
-        raise cancelled
-    return working.result()
+    return cancelled

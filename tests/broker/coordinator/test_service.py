@@ -131,32 +131,29 @@ def offsets_of(groups: GroupCoordinator, group_id: str) -> dict[TopicPartition, 
     return {partition: committed.offset for partition, committed in groups.fetch_offsets(group_id).items()}
 
 
+async def a_commit_outlives_an_expiry(scene: Coordinating) -> None:
+    """The commit is in the log and not acknowledged when offsets and groups expire."""
+    scene.cut()
+    commit = await scene.begin(scene.commit("g", T0, 6))
+    expiry = asyncio.ensure_future(scene.groups.expire_offsets())
+    await asyncio.sleep(0)
+    scene.heal()
+    assert await commit == [ErrorCode.NONE]
+    await expiry
+    assert offsets_of(scene.groups, "g") == {T0: 6}
+    assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+
+
 async def test_a_commit_under_way_outlives_the_expiry_of_what_it_replaces(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         assert await scene.commit("g", T0, 5, age_ms=2 * RETENTION_MS) is ErrorCode.NONE
-        scene.cut()
-        commit = await scene.begin(scene.commit("g", T0, 6))
-        expiry = asyncio.ensure_future(scene.groups.expire_offsets())
-        await asyncio.sleep(0)
-        scene.heal()
-        assert await commit == [ErrorCode.NONE]
-        await expiry
-        assert offsets_of(scene.groups, "g") == {T0: 6}
-        assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+        await a_commit_outlives_an_expiry(scene)
 
 
 async def test_a_commit_under_way_outlives_the_end_of_a_group_without_offsets(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await scene.become_empty("g")
-        scene.cut()
-        commit = await scene.begin(scene.commit("g", T0, 6))
-        expiry = asyncio.ensure_future(scene.groups.expire_offsets())
-        await asyncio.sleep(0)
-        scene.heal()
-        assert await commit == [ErrorCode.NONE]
-        await expiry
-        assert offsets_of(scene.groups, "g") == {T0: 6}
-        assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+        await a_commit_outlives_an_expiry(scene)
 
 
 async def test_a_deleted_group_does_not_come_back_with_a_commit_that_was_under_way(tmp_path: Path) -> None:
