@@ -7,9 +7,11 @@ that reaches the application is a finding. Threads end on `stop`; the ledger may
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -71,12 +73,32 @@ class Worker(ABC):
     def work(self) -> None: ...
 
 
+class _Listener(logging.Logger):
+    """What librdkafka takes for a logger."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__("librdkafka")
+        self._tell = tell
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
+
+
 class SequencedProducer(Worker):
     """Numbered records at a steady rate, acks=all, idempotent; round robin over the partitions."""
 
     def __init__(
-        self, bootstrap: str, topic: str, ledger: Ledger, number: int, *, per_second: int, value_bytes: int
+        self,
+        bootstrap: str,
+        topic: str,
+        ledger: Ledger,
+        number: int,
+        *,
+        per_second: int,
+        value_bytes: int,
+        log: Callable[[str], None] | None = None,
     ) -> None:
+        """`log` is told what the library says of idempotence."""
         super().__init__(f"producer {number}", ledger)
         self._topic = topic
         self._number = number
@@ -97,6 +119,8 @@ class SequencedProducer(Worker):
             "queue.buffering.max.kbytes": 65_536,
             "error_cb": self._on_error,
         }
+        if log is not None:
+            settings |= {"log_level": 7, "debug": "eos", "logger": _Listener(log)}
         self._producer = Producer(settings)
         self.acknowledged = 0
         self._finishing = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,12 +16,16 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+from e2e.asking import ask, message
 from e2e.clients import QUIET, SequencedProducer
-from e2e.ledger import Ledger, read_token
+from e2e.ledger import Ledger, describe, read_token
 from e2e.processes import until
+
+from ballast_wire.records import iterate_batches
 
 PER_SECOND = 200
 VALUE_BYTES = 200
+MOST_SAID = 200
 START_SECONDS = 120.0
 FINISH_SECONDS = 180.0
 
@@ -46,8 +51,13 @@ class TimedProducer(SequencedProducer):
     """Knows how long each record took, from the call to the answer."""
 
     def __init__(self, bootstrap: str, topic: str, ledger: Ledger) -> None:
-        super().__init__(bootstrap, topic, ledger, 0, per_second=PER_SECOND, value_bytes=VALUE_BYTES)
+        super().__init__(bootstrap, topic, ledger, 0, per_second=PER_SECOND, value_bytes=VALUE_BYTES, log=self._hear)
         self.latencies = array("d")
+        self.said: deque[str] = deque(maxlen=MOST_SAID)
+
+    def _hear(self, text: str) -> None:
+        """What the client's library says of its producer id and its sequences: why it began anew, above all."""
+        self.said.append(f"{time.time():.3f} {text}")
 
     def _on_delivery(self, sequence: int, partition: int, error: Any, message: Any) -> None:
         super()._on_delivery(sequence, partition, error, message)
@@ -111,6 +121,8 @@ class Load:
         if self._producer.waiting:
             problems.append(f"{self._producer.waiting} records were neither acknowledged nor refused")
         problems += self._compare()
+        if problems:
+            problems += self._producer.said
         self.take_silence_s()
         return Account(
             self._ledger.sent[0], self._ledger.acknowledged_count, self._producer.p99_ms, self._longest_s, problems
@@ -166,15 +178,58 @@ class Load:
             for token, offset in zip(told.tokens, told.offsets, strict=True):
                 if there.get(offset) != token:
                     problems.append(f"{self._topic}-{partition}: the record acknowledged at {offset} is not there")
-            tokens = list(there.values())
-            if len(set(tokens)) != len(tokens):
-                problems.append(f"{self._topic}-{partition}: {len(tokens) - len(set(tokens))} records are there twice")
+            tokens = set(there.values())
+            if len(tokens) != len(there):
+                problems += self._repetitions(partition, there)
             problems += [
                 f"{self._topic}-{partition}: a record that was acknowledged without an offset is nowhere"
                 for token in self._ledger.unplaced[partition]
                 if token not in tokens
             ]
         return problems[:20]
+
+    def _repetitions(self, partition: int, there: dict[int, int]) -> list[str]:
+        """Which records are there twice, and what the batches say of who wrote them when."""
+        offsets: dict[int, list[int]] = {}
+        for offset, token in there.items():
+            offsets.setdefault(token, []).append(offset)
+        batches = self._headers(partition, self._starts[partition])
+        return [
+            f"{self._topic}-{partition}: {describe(token)} is there twice: "
+            + "; ".join(f"at {offset}: {batches.get(offset)}" for offset in places)
+            for token, places in offsets.items()
+            if len(places) > 1
+        ]
+
+    def _headers(self, partition: int, first: int) -> dict[int, str]:
+        """Each batch by its first offset, as the partition's leader gives it."""
+        kind = message("FetchRequest")
+        metadata = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap}).list_topics(self._topic, timeout=20)
+        leader = metadata.brokers[metadata.topics[self._topic].partitions[partition].leader]
+        found: dict[int, str] = {}
+        end = first
+        while True:
+            wanted = kind.FetchTopic.FetchPartition(
+                version=11, partition=partition, current_leader_epoch=-1, fetch_offset=end, log_start_offset=-1,
+                partition_max_bytes=1 << 20,
+            )  # fmt: skip
+            request = kind(
+                replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0, session_id=0,
+                session_epoch=-1, topics=[kind.FetchTopic(version=11, topic=self._topic, partitions=[wanted])],
+                forgotten_topics_data=[], rack_id="",
+            )  # fmt: skip
+            answer = ask(f"{leader.host}:{leader.port}", request, 11).responses[0].partitions[0]
+            batches = list(iterate_batches(memoryview(bytes(answer.records or b"")), whole=False))
+            if not batches:
+                return found
+            for batch in batches:
+                header = batch.header
+                text = (
+                    f"leader epoch {header.leader_epoch}, producer {header.producer_id} epoch {header.producer_epoch} "
+                    f"sequence {header.base_sequence} of {header.record_count} records, {header.max_timestamp} ms"
+                )
+                first, end = batch.base_offset, batch.base_offset + header.last_offset_delta + 1
+                found |= dict.fromkeys(range(first, end), text)
 
     def _read(self, partition: int, first: int, end: int) -> dict[int, int]:
         """Offset → token."""
