@@ -117,8 +117,27 @@ def check_ledger(ledger: Ledger, final: dict[TopicPartition, dict[int, bytes]]) 
     if phantoms:
         raise Broken(f"no phantom records: {sorted(phantoms)[:5]}")
     if len(everything) != len(set(everything)):
-        raise Broken("no record twice: nobody sent anything twice")
+        twice = sorted({value for value in everything if everything.count(value) > 1})
+        raise Broken(f"no record twice: {twice[:5]}")
+    missing = sorted(ledger.unplaced - set(everything))
+    if missing and not ledger.deleted:
+        raise Broken(f"acked is never lost: {missing[:5]} are nowhere")
+    if ledger.out_of_order:
+        raise Broken(f"what is sent in order is in order: {ledger.out_of_order[:5]}")
     for partition, records in final.items():
+        _check_order(ledger, partition, records)
         start = min(records, default=0)
         if sorted(records) != list(range(start, start + len(records))) or start > ledger.deleted.get(partition, 0):
             raise Broken(f"no gaps: {partition} has {len(records)} records, offsets {start} to {max(records)}")
+
+
+def _check_order(ledger: Ledger, partition: TopicPartition, records: dict[int, bytes]) -> None:
+    """Of each idempotent producer, from the first record that is still there: all of them, one after the other."""
+    due: dict[str, int] = {}
+    for offset in sorted(records):
+        name, _, number = records[offset].decode().rpartition(":")
+        if name.partition(":")[0] not in ledger.in_order:
+            continue
+        if int(number) != due.get(name, int(number)):
+            raise Broken(f"in the producer's order: {partition} has {records[offset]!r} at {offset}, due {due[name]}")
+        due[name] = int(number) + 1

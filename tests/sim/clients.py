@@ -34,6 +34,9 @@ class Ledger:
     unknown: set[bytes] = field(default_factory=set)
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
+    in_order: set[str] = field(default_factory=set)  # idempotent producers, whose values end with ":NUMBER"
+    out_of_order: list[str] = field(default_factory=list)  # what they were told, and never should be
+    unplaced: set[bytes] = field(default_factory=set)  # acknowledged, it does not matter where
 
 
 class SimClient:
@@ -53,14 +56,24 @@ class SimClient:
         channel = self._channels.get(host)
         try:
             async with asyncio.timeout(self.timeout_s):
-                if channel is None or channel.closed:
-                    channel = await self._network.connect(host, 9092, timeout_s=1.0)
-                    self._channels[host] = channel
+                channel = await self.channel_to(host)
                 return await channel.call(request, version)
         except TimeoutError:
             if channel is not None:
                 channel.close()
             raise
+
+    async def channel_to(self, host: str) -> SimChannel:
+        """One for all that ask, also while it is being connected: what is sent by two is in no order."""
+        channel = self._channels.get(host)
+        if channel is None or channel.closed:
+            connected = await self._network.connect(host, 9092, timeout_s=1.0)
+            channel = self._channels.get(host)
+            if channel is None or channel.closed:
+                channel = self._channels[host] = connected
+            else:
+                connected.close()
+        return channel
 
     async def ask_any(self, request: Any, version: int) -> Any:
         while True:

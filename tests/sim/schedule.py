@@ -10,6 +10,7 @@ from tests.sim.checkers import Invariants, check_ledger, check_one_log_each, che
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
+from tests.sim.idempotent import produce_idempotently
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.network import Fabric
@@ -114,11 +115,27 @@ class Run:
             client = SimClient(self.fabric, f"p{number}", hosts, timeout_s=self.plan.client_timeout_s)
             work = produce_for_ever(client, self.ledger, self.partitions, random.Random(self.rng.random()))
             tasks.append(self.loop.create_task(work))
+        client = SimClient(self.fabric, "i", hosts, timeout_s=self.plan.client_timeout_s)
+        rng = random.Random(self.rng.random())
+        work = produce_idempotently(client, self.ledger, self.partitions, rng, self._leads)
+        tasks.append(self.loop.create_task(work))
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
             tasks.append(self.loop.create_task(consume_for_ever(client, self.ledger, partition)))
         return tasks
+
+    def _leads(self, host: str, partition: TopicPartition) -> bool:
+        """Whether this host leads in the newest epoch that any node knows of."""
+        epochs: dict[int, str] = {}
+        for machine in self.machines:
+            broker = None if machine.process is None else machine.process.node.broker
+            state = None if broker is None else broker.replicas.partition(partition)
+            if state is not None:
+                epochs.setdefault(state.leader_epoch, "")
+                if state.is_leader:
+                    epochs[state.leader_epoch] = machine.host
+        return bool(epochs) and epochs[max(epochs)] == host
 
     async def _watch(self) -> None:
         while True:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, authorize, topic
+from ballast_broker.api.refusals import Refusals
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_wire.errors import ApiError, ErrorCode
@@ -80,6 +81,7 @@ class Produce:
         self._replicas = broker.replicas
         self._targets: dict[tuple[bytes, int, int], Target] = {}
         self._metrics = metrics
+        self._refusals = Refusals(broker.clock.monotonic)
 
     def handle(
         self, frame: memoryview, position: int, version: int, correlation_id: int, listener: str, principal: Principal
@@ -133,6 +135,8 @@ class Produce:
         try:
             if not -1 <= acks <= 1:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if self._refusals:
+                self._refusals.check((topic_id or topic_partition.topic, number), batches)
             info = replicas.append(topic_partition, topic_id, batches, acks)
         except ApiError as refusal:
             error = refusal
@@ -140,6 +144,7 @@ class Produce:
                 raise ProduceRefused("a produce without acks was refused") from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            self._refusals.note((topic_id or topic_partition.topic, number), batches, error.code)
             self._metrics.refused("Produce", error.code)
             refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
             return encode_produce_response(version, correlation_id, refused, self._leaders(refused, version, listener))
@@ -193,6 +198,7 @@ class Produce:
                 future: Outcome | None = None
                 if refusal is not None:
                     answer = ProduceAnswer(number, refusal)
+                    self._note_refusal((key, number), batches, refusal)
                 else:
                     answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
                 if future is not None:
@@ -236,11 +242,14 @@ class Produce:
         try:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
+            if self._refusals:
+                self._refusals.check((topic_id or partition.topic, number), batches)
             info = replicas.append(partition, topic_id, batches, acks)
         except DirectoryStalls:
             assert batches is not None
-            return ProduceAnswer(number, 0), self._append_by_thread(partition, bytearray(batches), request)
+            return ProduceAnswer(number, 0), self._append_by_thread(partition, topic_id, bytearray(batches), request)
         except ApiError as error:
+            self._note_refusal((topic_id or partition.topic, number), batches, error.code)
             return self._refused(partition, error), None
         self._broker.traffic.produced(partition, len(batches))
         answer = ProduceAnswer(number, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset)
@@ -254,7 +263,7 @@ class Produce:
         return answer, None
 
     def _append_by_thread(
-        self, partition: TopicPartition, batches: bytearray, request: ProduceRequest
+        self, partition: TopicPartition, topic_id: UUID | None, batches: bytearray, request: ProduceRequest
     ) -> asyncio.Task[ProduceAnswer]:
         """The directory stalls (LOG-32): a task, which begins after those that were made before it."""
         replicas, number, acks = self._broker.replicas, partition.partition, request.acks
@@ -264,6 +273,7 @@ class Produce:
             try:
                 info = await appending
             except ApiError as error:
+                self._note_refusal((topic_id or partition.topic, number), memoryview(batches), error.code)
                 return self._refused(partition, error)
             self._broker.traffic.produced(partition, len(batches))
             outcome: ErrorCode | asyncio.Future[ErrorCode] = _NONE
@@ -276,6 +286,10 @@ class Produce:
             return ProduceAnswer(number, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset)
 
         return asyncio.get_running_loop().create_task(append())
+
+    def _note_refusal(self, asked: tuple[str | UUID, int], batches: memoryview | None, code: ErrorCode) -> None:
+        if batches is not None:
+            self._refusals.note(asked, batches, code)
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)

@@ -16,6 +16,7 @@ from tests.broker.replication.cluster import Node as Broker
 from ballast_broker.api.context import ANONYMOUS
 from ballast_broker.api.produce import Produce, ProduceRefused
 from ballast_broker.net_reply import Pending
+from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.storage.disk import RealFile
 from ballast_broker.traffic import Traffic
@@ -48,7 +49,11 @@ class Gate:
 class Client:
     def __init__(self, cluster: Cluster, node: Broker) -> None:
         services: Any = SimpleNamespace(
-            node_id=1, image=lambda: cluster.controller.image, replicas=node.replicas, traffic=Traffic()
+            node_id=1,
+            image=lambda: cluster.controller.image,
+            replicas=node.replicas,
+            traffic=Traffic(),
+            clock=RealClock(),
         )
         self._produce = Produce(services, RequestMetrics())
 

@@ -1,0 +1,97 @@
+"""Batches of idempotent producers that were refused for a passing reason: what was sent behind them has to wait.
+
+A client has several batches of a partition under way. Where the first is refused (this broker did not know yet that it
+leads, the ISR was too small) and the reason passes before the second is looked at, the second would be out of sequence,
+upon which librdkafka begins anew and may write others twice; or, of a producer that the log does not know, it would be
+taken, and the first one lost. So the second is refused for the first one's reason, and both come again, in order.
+PURE; loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from ballast_broker.storage.producers import MAXIMUM_SEQUENCE
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import HEADER, HEADER_BYTES, Header
+
+PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+# Longer than what is under way needs to arrive; a client that gives a batch up begins anew long after.
+REMEMBERED_S = 10.0
+MOST = 10_000
+
+
+class _Refused(NamedTuple):
+    epoch: int
+    sequence: int
+    code: ErrorCode
+    until_s: float
+
+
+class Refusals:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._refused: dict[Hashable, _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def note(self, partition: Hashable, batch: memoryview, code: ErrorCode) -> None:
+        """`partition` is whatever the client calls it."""
+        if code not in PASSING or (header := _idempotent(batch)) is None:
+            return
+        self._forget_old()
+        key = (partition, header.producer_id)
+        before = self._refused.pop(key, None)
+        sequence = header.base_sequence
+        if before is not None and before.epoch == header.producer_epoch and not _is_ahead(before.sequence, sequence):
+            sequence = before.sequence
+        if len(self._refused) >= MOST:
+            del self._refused[next(iter(self._refused))]
+        self._refused[key] = _Refused(header.producer_epoch, sequence, code, self._monotonic() + REMEMBERED_S)
+
+    def check(self, partition: Hashable, batch: memoryview) -> None:
+        """Refuses what is ahead of something refused."""
+        self._forget_old()
+        if (header := _idempotent(batch)) is None:
+            return
+        key = (partition, header.producer_id)
+        refused = self._refused.get(key)
+        if refused is None:
+            return
+        if refused.epoch == header.producer_epoch:
+            if _is_ahead(header.base_sequence, refused.sequence):
+                raise ApiError(refused.code)
+            if header.base_sequence != refused.sequence:
+                return  # an earlier one: the refused one is still to come
+        del self._refused[key]
+
+    def _forget_old(self) -> None:
+        """The oldest are the first."""
+        now_s = self._monotonic()
+        while self._refused:
+            key, refused = next(iter(self._refused.items()))
+            if refused.until_s > now_s:
+                return
+            del self._refused[key]
+
+
+def _idempotent(batch: memoryview) -> Header | None:
+    if len(batch) < HEADER_BYTES:
+        return None
+    header = Header._make(HEADER.unpack_from(batch))
+    return header if header.producer_id >= 0 and header.base_sequence >= 0 else None
+
+
+def _is_ahead(sequence: int, of: int) -> bool:
+    """Sequences wrap from 2^31-1 to 0."""
+    return 0 < (sequence - of) & MAXIMUM_SEQUENCE <= MAXIMUM_SEQUENCE // 2

@@ -1,0 +1,166 @@
+"""What an idempotent producer sent behind a batch that was refused for a passing reason waits for that batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.cluster import Node as Broker
+
+from ballast_broker.api.context import ANONYMOUS
+from ballast_broker.api.produce import Produce
+from ballast_broker.api.refusals import MOST, REMEMBERED_S, Refusals
+from ballast_broker.net_reply import Pending
+from ballast_broker.real_world import RealClock
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.storage.producers import MAXIMUM_SEQUENCE
+from ballast_broker.traffic import Traffic
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.headers import frame_request
+from ballast_wire.messages import message
+from ballast_wire.records import Record, encode_batch
+
+PRODUCER = 7
+
+
+def batch(sequence: int, *, producer_id: int = PRODUCER, epoch: int = 0) -> memoryview:
+    return memoryview(
+        encode_batch(
+            [Record(value=b"", timestamp=RealClock().wall_ms())],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
+
+
+class Checked:
+    """Refusals with a clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.refusals = Refusals(lambda: self.now_s)
+
+    def note(self, sequence: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER, partition: str = "t") -> None:
+        self.refusals.note(partition, batch(sequence), code)
+
+    def refuses(self, sent: memoryview, partition: str = "t") -> ErrorCode | None:
+        try:
+            self.refusals.check(partition, sent)
+        except ApiError as error:
+            return error.code
+        return None
+
+
+@pytest.mark.spec("CLI-05")
+def test_what_is_ahead_is_refused_with_the_same_code_until_the_refused_one_comes() -> None:
+    checked = Checked()
+    checked.note(5, ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert checked.refuses(batch(6)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert checked.refuses(batch(4)) is None  # an earlier one
+    assert checked.refuses(batch(6)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert checked.refuses(batch(5)) is None
+    assert checked.refuses(batch(6)) is None
+
+
+@pytest.mark.spec("CLI-05")
+def test_the_first_of_several_is_waited_for() -> None:
+    checked = Checked()
+    checked.note(5)
+    checked.note(6)  # behind it, and refused as well
+    assert checked.refuses(batch(6)) is not None
+    assert checked.refuses(batch(5)) is None
+    checked.note(9)
+    checked.note(8)  # sent again, in order
+    assert checked.refuses(batch(9)) is not None
+    assert checked.refuses(batch(8)) is None
+
+
+@pytest.mark.spec("CLI-05")
+def test_others_are_not_held_up() -> None:
+    checked = Checked()
+    checked.note(5)
+    assert checked.refuses(batch(6, producer_id=8)) is None
+    assert checked.refuses(batch(6), partition="u") is None
+    assert (
+        checked.refuses(memoryview(encode_batch([Record(value=b"", timestamp=RealClock().wall_ms())]))) is None
+    )  # of nobody idempotent
+    assert checked.refuses(memoryview(b"too short")) is None
+    assert checked.refuses(batch(0, epoch=1)) is None  # the producer begins anew
+    assert checked.refuses(batch(6)) is None  # and what was before is over
+
+
+@pytest.mark.spec("CLI-05")
+def test_what_a_client_does_not_send_again_is_not_waited_for() -> None:
+    checked = Checked()
+    checked.note(5, ErrorCode.MESSAGE_TOO_LARGE)
+    assert checked.refuses(batch(6)) is None
+
+
+@pytest.mark.spec("CLI-05")
+def test_sequences_wrap() -> None:
+    checked = Checked()
+    checked.note(MAXIMUM_SEQUENCE)
+    assert checked.refuses(batch(0)) is not None
+    assert checked.refuses(batch(MAXIMUM_SEQUENCE - 1)) is None
+    assert checked.refuses(batch(MAXIMUM_SEQUENCE)) is None
+    assert checked.refuses(batch(0)) is None
+
+
+@pytest.mark.spec("CLI-05")
+def test_it_is_forgotten_after_a_while_and_not_kept_without_bound() -> None:
+    checked = Checked()
+    checked.note(5)
+    checked.now_s += REMEMBERED_S
+    assert checked.refuses(batch(6)) is None
+    assert not checked.refusals
+    for number in range(MOST + 10):
+        checked.note(5, partition=f"t{number}")
+    assert len(checked.refusals) == MOST
+    assert checked.refuses(batch(6), partition="t9") is None
+    assert checked.refuses(batch(6), partition="t10") is not None
+
+
+VERSION = 11
+
+
+class Client:
+    def __init__(self, cluster: Cluster, node: Broker) -> None:
+        services: Any = SimpleNamespace(
+            node_id=1, image=lambda: cluster.controller.image, replicas=node.replicas, traffic=Traffic(),
+            clock=RealClock(),
+        )  # fmt: skip
+        self._produce = Produce(services, RequestMetrics())
+
+    async def send(self, sequence: int, *, partitions: int = 1) -> list[ErrorCode]:
+        """To as many partitions at once, which takes the path for all shapes."""
+        kind = message("ProduceRequest")
+        part = kind.TopicProduceData.PartitionProduceData
+        data = [part(index=number, records=bytes(batch(sequence))) for number in range(partitions)]
+        topic = kind.TopicProduceData(name="orders", partition_data=data)
+        request = kind(version=VERSION, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[topic])
+        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
+        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
+        parts = await reply.future if isinstance(reply, Pending) else (reply,)
+        said = message("ProduceResponse").decode(b"".join(parts)[9:], version=VERSION)
+        return [ErrorCode(p.error_code) for p in said.responses[0].partition_responses]
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("partitions", [1, 2])
+async def test_the_second_batch_of_a_new_topic_is_not_taken_before_the_first(tmp_path: Path, partitions: int) -> None:
+    """A log knows nothing of the producer yet and would begin with any sequence: the first batch would be lost."""
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        client = Client(cluster, node)
+        refused = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * partitions
+        taken = [ErrorCode.NONE] * partitions
+        assert await client.send(0, partitions=partitions) == refused
+        cluster.controller.create_topic("orders", [[1]] * partitions)
+        assert await client.send(1, partitions=partitions) == refused
+        assert await client.send(0, partitions=partitions) == taken
+        assert await client.send(1, partitions=partitions) == taken
+        assert await client.send(1, partitions=partitions) == taken  # a repetition
