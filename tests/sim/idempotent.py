@@ -56,6 +56,7 @@ class _Partition:
         self._leads = leads
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._under_way: dict[Batch, asyncio.Task[None]] = {}
+        self._channel: SimChannel | None = None  # of what is under way
         self._failed = False
         self._changed = asyncio.Event()
 
@@ -97,7 +98,11 @@ class _Partition:
         except (OSError, TimeoutError):
             self._client.forget_leader(self._partition)
             return False
+        if not self._under_way:
+            self._channel = channel
         for batch in list(self._waiting):
+            if channel is not self._channel:
+                break  # what is under way to another leader comes first
             if self._failed or len(self._under_way) == MOST_UNDER_WAY:
                 break
             if batch not in self._under_way:

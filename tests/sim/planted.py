@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ballast_broker.api.refusals import Refusals
 from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
@@ -22,7 +23,7 @@ from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
-from ballast_broker.storage import truncation
+from ballast_broker.storage import producers, truncation
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_wire.errors import ErrorCode
 
@@ -136,6 +137,14 @@ def refuse_a_batch_across_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(truncation, "hold_before_start", refuse)
 
 
+def take_what_is_behind_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Refusals, "check", lambda self, partition, batch: None)
+
+
+def remember_only_the_last_batch_of_a_producer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(producers, "WINDOW", 1)
+
+
 BUGS: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -152,5 +161,7 @@ BUGS: dict[str, Plant] = {
         lead_without_a_majority,
         keep_the_epoch_over_an_election,
         refuse_a_batch_across_the_start,
+        take_what_is_behind_a_refused_batch,
+        remember_only_the_last_batch_of_a_producer,
     )
 }
