@@ -1,7 +1,8 @@
 """The whole story in under two minutes: a cluster, skewed data, a proposal, its approval, level disks.
 
-Everything runs on this machine in a temporary directory and is gone at the end. Without --spark the operator plans by
-itself; with it the Spark job measures the brokers and creates the Reassignment, as it does in production.
+Everything runs on this machine in a temporary directory and is gone at the end. The Spark job measures (by Prometheus
+where it is installed, else it asks the brokers) and creates the Reassignment, as it does in production; with --quick
+the operator plans by itself.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="keep everything here instead of a temporary directory"
     )
-    parser.add_argument("--spark", action="store_true", help="let the Spark job plan, as in production; installs Spark")
+    parser.add_argument(
+        "--quick", action="store_true", help="without Spark, which is large to install: the operator itself plans"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ballast-demo-") as temporary:
         try:
             with refusals():
-                story = _tell(Stack(args.data or Path(temporary)), args.spark, kept=args.data is not None)
+                story = _tell(Stack(args.data or Path(temporary)), args.quick, kept=args.data is not None)
                 code = asyncio.run(_until_stopped(story))
             return code
         except TimeoutError as error:
@@ -70,7 +73,7 @@ async def _until_stopped(story: Coroutine[Any, Any, int]) -> int:
         raise
 
 
-async def _tell(stack: Stack, spark: bool, kept: bool) -> int:
+async def _tell(stack: Stack, quick: bool, kept: bool) -> int:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 
     began = time.monotonic()
@@ -81,7 +84,7 @@ async def _tell(stack: Stack, spark: bool, kept: bool) -> int:
         try:
             await create_topic(stack)
             await skew(stack, kafka, bootstrap)
-            name = await _proposed(stack, kafka, bootstrap) if spark else await propose_by_operator(stack)
+            name = await (propose_by_operator(stack) if quick else _proposed(stack, kafka, bootstrap))
             await show_proposal(stack, name)
             phase = await approve(stack, name)
             level = phase == "Succeeded"
@@ -91,7 +94,7 @@ async def _tell(stack: Stack, spark: bool, kept: bool) -> int:
             await kafka.close()
     finally:
         await stack.stop(gently=kept)
-    planner = "the Spark job" if spark else "the operator itself (./ballast demo --spark: the Spark job)"
+    planner = "the operator itself (without --quick: the Spark job)" if quick else "the Spark job"
     _say(f"That took {time.monotonic() - began:.0f} s; planned by {planner}. Your own cluster: ./ballast up")
     return 0 if level else 1
 
@@ -201,26 +204,32 @@ async def propose_by_job(stack: Stack, bootstrap: str, prometheus: str | None = 
     """The name of the Reassignment, which the Spark job makes from what Prometheus or the brokers tell it."""
     source = "reads Prometheus" if prometheus else "asks the brokers"
     _say(f"4. The Spark job {source}, plans, and creates a Reassignment. Nothing moves before it is approved.")
-    ended = await asyncio.to_thread(_run_job, stack, bootstrap, prometheus)
-    created = [line.split("/", 1)[1] for line in ended.stdout.splitlines() if "created reassignment/" in line]
-    if ended.returncode or len(created) != 1:
-        raise CommandError(f"the Spark job proposed nothing:\n{ended.stdout}{ended.stderr}")
-    print(f"   {ended.stdout.splitlines()[0]}", flush=True)
+    code, said, complaints = await _run_job(stack, bootstrap, prometheus)
+    created = [line.split("/", 1)[1] for line in said.splitlines() if "created reassignment/" in line]
+    if code or len(created) != 1:
+        raise CommandError(f"the Spark job proposed nothing:\n{said}{complaints}")
+    print(f"   {said.splitlines()[0]}", flush=True)
     return created[0]
 
 
-def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> subprocess.CompletedProcess[str]:
+async def _run_job(stack: Stack, bootstrap: str, prometheus: str | None) -> tuple[int, str, str]:
     """A process of its own, as it is a pod elsewhere. --capacity: the volumes are directories of one disk here."""
-    return subprocess.run(
-        [
-            sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
-            "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
-            "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
-            "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
-        ],
-        env=stack.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SPARK_SECONDS,
-        check=False,
+    job = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ballast_cli", "rebalance", "--bootstrap", bootstrap, "--apply",
+        "--cluster", CLUSTER, "--namespace", NAMESPACE, "--kubeconfig", str(stack.kubeconfig),
+        "--capacity", VOLUME, "--throttle-network", THROTTLE, "--throttle-disk", THROTTLE,
+        "--master", "local[2]", "--memory", "512m", *(["--prometheus", prometheus] if prometheus else []),
+        env=stack.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    try:
+        async with asyncio.timeout(SPARK_SECONDS):
+            said, complaints = await job.communicate()
+    finally:
+        if job.returncode is None:
+            job.terminate()
+            await job.wait()
+    assert job.returncode is not None
+    return job.returncode, said.decode(), complaints.decode()
 
 
 async def show_proposal(stack: Stack, name: str) -> None:

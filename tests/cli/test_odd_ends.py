@@ -39,13 +39,14 @@ def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[byte
         process.communicate(timeout=60)
 
 
-def read_until(process: subprocess.Popen[bytes], text: bytes) -> None:
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     assert process.stdout is not None
     found = b""
     while text not in found:
         line = process.stdout.readline()
         assert line, found
         found += line
+    return found
 
 
 def test_who_reads_may_stop_reading() -> None:
@@ -188,4 +189,13 @@ def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(60) == 128 + signal.SIGTERM
         assert not Path(f"/proc/{operator}").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(300)
+def test_the_quick_demo_ends_with_level_disks(tmp_path: Path) -> None:
+    with running("-m", "ballast_cli", "demo", "--quick", TMPDIR=str(tmp_path)) as process:
+        told = read_until(process, b"planned by the operator itself")
+        assert process.wait(60) == 0
+    assert b"6. Level disks, and the throttles are gone:" in told
     assert list(tmp_path.iterdir()) == []

@@ -335,10 +335,10 @@ def had_data(endpoint: Endpoint, query: str) -> bool:
 
 @pytest.mark.spec("REB-01", "REB-02")
 def test_the_demo_goes_through_prometheus() -> None:
-    """`./ballast demo --spark` as a person runs it; its last picture is of level disks."""
+    """`./ballast demo` as a person runs it; its last picture is of level disks."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in SOURCES)}
     told = subprocess.run(
-        [sys.executable, "-P", "-m", "ballast_cli", "demo", "--spark"],
+        [sys.executable, "-P", "-m", "ballast_cli", "demo"],
         capture_output=True, text=True, timeout=1_000, env=environment, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert told.returncode == 0, told.stdout + told.stderr
