@@ -138,7 +138,7 @@ def refuse_a_batch_across_the_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_what_is_behind_a_refused_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Refusals, "check", lambda self, partition, batch: None)
+    patch.setattr(Refusals, "check", lambda self, partition, batch, log: None)
 
 
 def remember_only_the_last_batch_of_a_producer(patch: pytest.MonkeyPatch) -> None:

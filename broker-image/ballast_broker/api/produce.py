@@ -136,7 +136,8 @@ class Produce:
             if not -1 <= acks <= 1:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
             if self._refusals:
-                self._refusals.check((topic_id or topic_partition.topic, number), batches)
+                asked = (topic_id or topic_partition.topic, number)
+                self._refusals.check(asked, batches, replicas.local_log(topic_partition))
             info = replicas.append(topic_partition, topic_id, batches, acks)
         except ApiError as refusal:
             error = refusal
@@ -243,7 +244,7 @@ class Produce:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             if self._refusals:
-                self._refusals.check((topic_id or partition.topic, number), batches)
+                self._refusals.check((topic_id or partition.topic, number), batches, replicas.local_log(partition))
             info = replicas.append(partition, topic_id, batches, acks)
         except DirectoryStalls:
             assert batches is not None

@@ -10,11 +10,14 @@ PURE; loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ballast_broker.storage.producers import MAXIMUM_SEQUENCE
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import HEADER, HEADER_BYTES, Header
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
 
 PASSING = frozenset(
     {
@@ -59,8 +62,8 @@ class Refusals:
             del self._refused[next(iter(self._refused))]
         self._refused[key] = _Refused(header.producer_epoch, sequence, code, self._monotonic() + REMEMBERED_S)
 
-    def check(self, partition: Hashable, batch: memoryview) -> None:
-        """Refuses what is ahead of something refused."""
+    def check(self, partition: Hashable, batch: memoryview, log: Log | None) -> None:
+        """Refuses what is ahead of something refused, unless that is in the log by now: by way of another leader."""
         self._forget_old()
         if (header := _idempotent(batch)) is None:
             return
@@ -70,8 +73,9 @@ class Refusals:
             return
         if refused.epoch == header.producer_epoch:
             if _is_ahead(header.base_sequence, refused.sequence):
-                raise ApiError(refused.code)
-            if header.base_sequence != refused.sequence:
+                if not _is_in(log, header, refused.sequence):
+                    raise ApiError(refused.code)
+            elif header.base_sequence != refused.sequence:
                 return  # an earlier one: the refused one is still to come
         del self._refused[key]
 
@@ -90,6 +94,13 @@ def _idempotent(batch: memoryview) -> Header | None:
         return None
     header = Header._make(HEADER.unpack_from(batch))
     return header if header.producer_id >= 0 and header.base_sequence >= 0 else None
+
+
+def _is_in(log: Log | None, sent: Header, sequence: int) -> bool:
+    state = None if log is None else log.producers.get(sent.producer_id)
+    if state is None or state.epoch != sent.producer_epoch or not state.batches:
+        return False
+    return not _is_ahead(sequence, state.last_sequence)
 
 
 def _is_ahead(sequence: int, of: int) -> bool:

@@ -16,7 +16,7 @@ from ballast_broker.api.refusals import MOST, REMEMBERED_S, Refusals
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
-from ballast_broker.storage.producers import MAXIMUM_SEQUENCE
+from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates
 from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.headers import frame_request
@@ -42,6 +42,8 @@ class Checked:
 
     def __init__(self) -> None:
         self.now_s = 100.0
+        self.producers = ProducerStates()
+        self.log: Any = SimpleNamespace(producers=self.producers)
         self.refusals = Refusals(lambda: self.now_s)
 
     def note(self, sequence: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER, partition: str = "t") -> None:
@@ -49,7 +51,7 @@ class Checked:
 
     def refuses(self, sent: memoryview, partition: str = "t") -> ErrorCode | None:
         try:
-            self.refusals.check(partition, sent)
+            self.refusals.check(partition, sent, self.log)
         except ApiError as error:
             return error.code
         return None
@@ -77,6 +79,20 @@ def test_the_first_of_several_is_waited_for() -> None:
     checked.note(8)  # sent again, in order
     assert checked.refuses(batch(9)) is not None
     assert checked.refuses(batch(8)) is None
+
+
+@pytest.mark.spec("CLI-05")
+def test_what_came_by_way_of_another_leader_is_waited_for_no_longer() -> None:
+    checked = Checked()
+    checked.note(5)
+    checked.producers.record(PRODUCER, 0, 4, 0, 40, 1)
+    assert checked.refuses(batch(6)) is not None
+    checked.producers.record(PRODUCER, 0, 5, 0, 41, 1)
+    assert checked.refuses(batch(6)) is None
+    assert not checked.refusals
+    checked.note(5)
+    checked.log = None
+    assert checked.refuses(batch(6)) is not None
 
 
 @pytest.mark.spec("CLI-05")
