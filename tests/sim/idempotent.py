@@ -57,7 +57,7 @@ class _Partition:
         self._waiting: deque[Batch] = deque()  # not acknowledged, in order
         self._under_way: dict[Batch, asyncio.Task[None]] = {}
         self._channel: SimChannel | None = None  # of what is under way
-        self._failed = False
+        self._failed = self._finishing = False
         self._changed = asyncio.Event()
 
     async def write(self) -> None:
@@ -73,9 +73,16 @@ class _Partition:
                 sequence += count
             self._changed.set()
 
+    def finish(self) -> None:
+        self._finishing = True
+        self._changed.set()
+
+    def describe_waiting(self) -> list[str]:
+        return [f"{self._partition} from {self._waiting[0].sequence} on"] if self._waiting else []
+
     async def send(self) -> None:
         try:
-            while True:
+            while not self._finishing or self._waiting:
                 self._changed.clear()
                 if self._failed and not self._under_way:
                     self._failed = False
@@ -83,7 +90,8 @@ class _Partition:
                 if not self._failed and not await self._send_some():
                     await asyncio.sleep(RETRY_S)
                     continue
-                await self._changed.wait()
+                if self._waiting or not self._finishing:
+                    await self._changed.wait()
         finally:
             for task in self._under_way.values():
                 task.cancel()
@@ -153,16 +161,43 @@ class _Partition:
         return kind(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=[data])
 
 
-async def produce_idempotently(
-    client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random, leads: Leads
-) -> None:
-    producer_id = await _producer_id(client)
-    ledger.in_order.add(client.name)
-    async with asyncio.TaskGroup() as group:
-        for partition in partitions:
-            each = _Partition(client, ledger, partition, producer_id, random.Random(rng.random()), leads)
-            group.create_task(each.write())
-            group.create_task(each.send())
+class IdempotentProducer:
+    def __init__(
+        self, client: SimClient, ledger: Ledger, partitions: list[TopicPartition], rng: random.Random, leads: Leads
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._partitions = partitions
+        self._rng = rng
+        self._leads = leads
+        self._parts: list[_Partition] = []
+        self._finishing = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `finish` is called and all that was sent is acknowledged."""
+        producer_id = await _producer_id(self._client)
+        self._ledger.in_order.add(self._client.name)
+        self._parts = [
+            _Partition(
+                self._client, self._ledger, each, producer_id, random.Random(self._rng.random()), self._leads
+            )
+            for each in self._partitions
+        ]  # fmt: skip
+        async with asyncio.TaskGroup() as group:
+            writers = [group.create_task(part.write()) for part in self._parts]
+            for part in self._parts:
+                group.create_task(part.send())
+            await self._finishing.wait()
+            for writer in writers:
+                writer.cancel()
+            for part in self._parts:
+                part.finish()
+
+    def finish(self) -> None:
+        self._finishing.set()
+
+    def waiting(self) -> list[str]:
+        return [text for part in self._parts for text in part.describe_waiting()]
 
 
 async def _producer_id(client: SimClient) -> int:

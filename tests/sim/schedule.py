@@ -10,7 +10,7 @@ from tests.sim.checkers import Invariants, check_ledger, check_one_log_each, che
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
-from tests.sim.idempotent import produce_idempotently
+from tests.sim.idempotent import IdempotentProducer
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.network import Fabric
@@ -117,8 +117,9 @@ class Run:
             tasks.append(self.loop.create_task(work))
         client = SimClient(self.fabric, "i", hosts, timeout_s=self.plan.client_timeout_s)
         rng = random.Random(self.rng.random())
-        work = produce_idempotently(client, self.ledger, self.partitions, rng, self._leads)
-        tasks.append(self.loop.create_task(work))
+        self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self._leads)
+        self._idempotent_task = self.loop.create_task(self._idempotent.run())
+        tasks.append(self._idempotent_task)
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -154,6 +155,10 @@ class Run:
             if self.loop.time() > deadline:
                 raise AssertionError(f"not whole again after {QUIET_LIMIT_S} s: {self._state()}")
             await asyncio.sleep(0.2)
+        self._idempotent.finish()
+        await asyncio.wait([self._idempotent_task], timeout=QUIET_LIMIT_S)
+        if not self._idempotent_task.done():
+            raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")
         for task in background:
             task.cancel()
         for result in await asyncio.gather(*background, return_exceptions=True):

@@ -145,7 +145,7 @@ class Produce:
                 raise ProduceRefused("a produce without acks was refused") from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            self._refusals.note((topic_id or topic_partition.topic, number), batches, error.code)
+            self._note_refusal(topic_partition, topic_id, batches, error.code)
             self._metrics.refused("Produce", error.code)
             refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
             return encode_produce_response(version, correlation_id, refused, self._leaders(refused, version, listener))
@@ -199,7 +199,7 @@ class Produce:
                 future: Outcome | None = None
                 if refusal is not None:
                     answer = ProduceAnswer(number, refusal)
-                    self._note_refusal((key, number), batches, refusal)
+                    self._note_refusal(TopicPartition(name, number), topic_id, batches, refusal)
                 else:
                     answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
                 if future is not None:
@@ -221,7 +221,7 @@ class Produce:
         if isinstance(key, UUID):
             found = self._broker.image().topics.by_id(key)
             if found is None:
-                return "", None, ErrorCode.UNKNOWN_TOPIC_ID
+                return "", key, ErrorCode.UNKNOWN_TOPIC_ID
             name, topic_id = found.name, key
         else:
             name, topic_id = key, None
@@ -250,7 +250,7 @@ class Produce:
             assert batches is not None
             return ProduceAnswer(number, 0), self._append_by_thread(partition, topic_id, bytearray(batches), request)
         except ApiError as error:
-            self._note_refusal((topic_id or partition.topic, number), batches, error.code)
+            self._note_refusal(partition, topic_id, batches, error.code)
             return self._refused(partition, error), None
         self._broker.traffic.produced(partition, len(batches))
         answer = ProduceAnswer(number, 0, info.first_offset, info.log_append_time_ms, info.log_start_offset)
@@ -274,7 +274,7 @@ class Produce:
             try:
                 info = await appending
             except ApiError as error:
-                self._note_refusal((topic_id or partition.topic, number), memoryview(batches), error.code)
+                self._note_refusal(partition, topic_id, memoryview(batches), error.code)
                 return self._refused(partition, error)
             self._broker.traffic.produced(partition, len(batches))
             outcome: ErrorCode | asyncio.Future[ErrorCode] = _NONE
@@ -288,9 +288,12 @@ class Produce:
 
         return asyncio.get_running_loop().create_task(append())
 
-    def _note_refusal(self, asked: tuple[str | UUID, int], batches: memoryview | None, code: ErrorCode) -> None:
+    def _note_refusal(
+        self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview | None, code: ErrorCode
+    ) -> None:
         if batches is not None:
-            self._refusals.note(asked, batches, code)
+            log = self._broker.replicas.local_log(partition)
+            self._refusals.note((topic_id or partition.topic, partition.partition), batches, code, log)
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)

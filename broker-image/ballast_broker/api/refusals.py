@@ -48,19 +48,25 @@ class Refusals:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def note(self, partition: Hashable, batch: memoryview, code: ErrorCode) -> None:
+    def note(self, partition: Hashable, batch: memoryview, code: ErrorCode, log: Log | None) -> None:
         """`partition` is whatever the client calls it."""
         if code not in PASSING or (header := _idempotent(batch)) is None:
             return
         self._forget_old()
         key = (partition, header.producer_id)
-        before = self._refused.pop(key, None)
-        sequence = header.base_sequence
-        if before is not None and before.epoch == header.producer_epoch and not _is_ahead(before.sequence, sequence):
-            sequence = before.sequence
+        before = self._refused.get(key)
+        if (
+            before is not None
+            and before.epoch == header.producer_epoch
+            and not _is_ahead(before.sequence, header.base_sequence)
+            and not _is_in(log, header, before.sequence)
+        ):
+            return  # behind one that is waited for, and not longer for this
+        self._refused.pop(key, None)
         if len(self._refused) >= MOST:
             del self._refused[next(iter(self._refused))]
-        self._refused[key] = _Refused(header.producer_epoch, sequence, code, self._monotonic() + REMEMBERED_S)
+        until_s = self._monotonic() + REMEMBERED_S
+        self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, code, until_s)
 
     def check(self, partition: Hashable, batch: memoryview, log: Log | None) -> None:
         """Refuses what is ahead of something refused, unless that is in the log by now: by way of another leader."""

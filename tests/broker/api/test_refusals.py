@@ -47,7 +47,7 @@ class Checked:
         self.refusals = Refusals(lambda: self.now_s)
 
     def note(self, sequence: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER, partition: str = "t") -> None:
-        self.refusals.note(partition, batch(sequence), code)
+        self.refusals.note(partition, batch(sequence), code, self.log)
 
     def refuses(self, sent: memoryview, partition: str = "t") -> ErrorCode | None:
         try:
@@ -91,8 +91,10 @@ def test_what_came_by_way_of_another_leader_is_waited_for_no_longer() -> None:
     assert checked.refuses(batch(6)) is None
     assert not checked.refusals
     checked.note(5)
+    checked.note(7)  # 5 is there
+    assert checked.refuses(batch(8)) is not None
     checked.log = None
-    assert checked.refuses(batch(6)) is not None
+    assert checked.refuses(batch(8)) is not None
 
 
 @pytest.mark.spec("CLI-05")
@@ -130,7 +132,10 @@ def test_sequences_wrap() -> None:
 def test_it_is_forgotten_after_a_while_and_not_kept_without_bound() -> None:
     checked = Checked()
     checked.note(5)
-    checked.now_s += REMEMBERED_S
+    checked.now_s += REMEMBERED_S / 2
+    assert checked.refuses(batch(6)) is not None
+    checked.note(6)
+    checked.now_s += REMEMBERED_S / 2
     assert checked.refuses(batch(6)) is None
     assert not checked.refusals
     for number in range(MOST + 10):
