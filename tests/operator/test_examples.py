@@ -246,6 +246,35 @@ def test_columns_descriptions_and_events_answer_the_first_question(up: Up) -> No
     up.shell("kubectl delete kafkatopic orders")
 
 
+# Of docs/operations.md: what the scenarios on a real node do by a kustomization of their own (e2e/kubernetes/story.py),
+# as the operator is a process of `ballast up` here; what needs the Prometheus operator; what never ends; and what waits
+# for a plan to approve, for which there would have to be gigabytes (`Up.approve` types the same for another plan).
+ELSEWHERE = (
+    "-k manifests/",
+    "deployment/ballast-operator",
+    "status --watch",
+    "AwaitingApproval bkr/level",
+    "patch bkr level",
+)
+
+
+def test_the_page_about_operations_from_top_to_bottom(up: Up, tmp_path: Path) -> None:
+    """Every command as it stands there, in its order."""
+    for name in ("manifests", "ballast"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    commands = re.findall(r"^ {4}((?:kubectl|\./ballast) .*)$", page, re.MULTILINE)
+    assert len(commands) > 15
+    up.shell("kubectl delete bkr --all")
+    for command in commands:
+        if not any(part in command for part in ELSEWHERE):
+            up.shell(f"cd {tmp_path}; {command}", 200)
+    kept = (tmp_path / "backup.yaml").read_text("utf-8")
+    assert "kind: KafkaCluster" in kept
+    assert "kind: Reassignment" in kept
+    assert up.shell("kubectl get ballast -o name") == ""
+
+
 def test_every_example_was_applied(up: Up) -> None:
     assert {path.stem for path in EXAMPLES.glob("*.yaml")} == APPLIED
 
