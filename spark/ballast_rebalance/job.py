@@ -75,7 +75,8 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
         if options.weights:
             measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
-        plan = plan_balance(load, options.planning, spark_solver(spark, load))
+        now = measured.load() if options.horizon_s > 0 else None
+        plan = plan_balance(load, options.planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
         return _propose(options, measured, load, plan, store)
     except Refusal as refusal:
