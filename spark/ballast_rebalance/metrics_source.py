@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLICA_KEYS = ("topic", "partition", "broker")
+PLACE = "topic, partition, broker, log_dir"
 SIZE = "ballast_replica_size_bytes"
 TOTAL = "ballast_log_dir_total_bytes"
 USED = "ballast_log_dir_used_bytes"
@@ -29,6 +30,7 @@ POSITION = "ballast_replica_position"
 RACK = "ballast_broker_info"
 OFFLINE = "ballast_log_dir_offline"
 CORDONED = "ballast_log_dir_cordoned"
+MOVES = "ballast_moves"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
 
@@ -106,6 +108,7 @@ class _Source:
 
     def measure(self) -> Measured:
         small = self._small()
+        _one_cluster_at_rest(small)
         directories = _directories(small)
         replicas = self._replicas()
         lacks = self._complete(replicas)
@@ -136,9 +139,9 @@ class _Source:
 
     def _small(self) -> pd.DataFrame:
         """Directories and brokers: a row per metric and directory."""
-        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK)
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES)
         queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
-        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack")).toPandas())
+        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
     def _replicas(self) -> pd.DataFrame:
         """Sizes joined in Spark with all that is known of the same replica or partition."""
@@ -169,8 +172,10 @@ class _Source:
         size = f"{SIZE}{{{SELECTOR}}}"
         return {
             "size": size,
-            "growth": f"({size} - {size} offset {window}) / {self.options.window_s:.0f}",
-            "peak": f"max_over_time({size}[{window}])",
+            # Over time a replica has several series: a broker that is started anew has another address in its labels.
+            "growth": f"(max by ({PLACE}) ({size}) - max by ({PLACE}) ({size} offset {window}))"
+            f" / {self.options.window_s:.0f}",
+            "peak": f"max by ({PLACE}) (max_over_time({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",
             "position": f"{POSITION}{{{SELECTOR}}}",
             # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
@@ -190,6 +195,20 @@ class _Source:
             lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
         replicas["leader"] = replicas["leader"].fillna(0.0) > 0
         return lacks
+
+
+def _one_cluster_at_rest(small: pd.DataFrame) -> None:
+    """Raises Refusal for several clusters' series, and while replicas move: their copies grow into what looks free."""
+    clusters = sorted(set(small.loc[small["name"] == RACK, "cluster_id"].dropna()))
+    if len(clusters) > 1:
+        raise Refusal(
+            "MetricsInconsistent", f"the series are of clusters {' and '.join(clusters)}: choose by --cluster-label"
+        )
+    moving = int(small.loc[small["name"] == MOVES, "value"].sum())
+    if moving:
+        raise Refusal(
+            "ReassignmentInProgress", f"{moving} replicas are moving between directories; ask again after that"
+        )
 
 
 def _directories(small: pd.DataFrame) -> list[Directory]:
