@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ballast_rebalance.job import JobOptions, Outcome
     from ballast_rebalance.kubernetes_store import KubernetesStore
 
-UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 log = logging.getLogger(__name__)
 MAX_MESSAGE = 4_000
 # So many times running the stream may fail without a single look.
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
-        "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
-    )
+        "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
+        help="a label that selects the cluster's series, or one of several",
+    )  # fmt: skip
     source.add_argument("--capacity", type=quantity, help="take every directory for a disk of this size")
     source.add_argument(
         "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
@@ -129,7 +131,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
     if args.prometheus:
         metrics = MetricsOptions(
             args.prometheus,
-            cluster_label=args.cluster_label,
+            cluster_labels=tuple(args.cluster_label),
             max_age_s=args.max_age,
             token_file=args.prometheus_token,
         )
@@ -208,7 +210,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
 
 def quantity(text: str) -> int:
     """Bytes from a Kubernetes quantity such as 50Mi."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?", text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])

@@ -37,13 +37,13 @@ BYTES_OUT = "ballast_partition_bytes_out_total"
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """`cluster_label` becomes a matcher where given; a broker seen within `memory_s` must still be there.
+    """`cluster_labels` become matchers; a broker seen within `memory_s` must still be there.
 
     Whoever asks reads the token anew: it may have been replaced since.
     """
 
     url: str
-    cluster_label: tuple[str, str] | None = None
+    cluster_labels: Sequence[tuple[str, str]] = ()
     max_age_s: float = 180.0
     memory_s: float = 3_600.0
     window_s: float = 6 * 3_600.0
@@ -52,7 +52,7 @@ class MetricsOptions:
 
     @property
     def match(self) -> str:
-        return f'{self.cluster_label[0]}="{self.cluster_label[1]}"' if self.cluster_label else ""
+        return ",".join(f'{name}="{value}"' for name, value in self.cluster_labels)
 
     def read_token(self) -> str:
         """Empty where none is asked for."""

@@ -147,7 +147,7 @@ def test_stale_partial_and_missing_metrics_refuse(spark: SparkSession, tmp_path:
         wait_for(lambda: endpoint.scalar("count(ballast_log_dir_total_bytes)") == 4)
         missing = run_once(spark, options)
         assert (missing.reason, "missing: 2" in missing.message) == ("MetricsPartial", True)
-        other = replace(options, metrics=replace(metrics, cluster_label=("env", "nowhere")))
+        other = replace(options, metrics=replace(metrics, cluster_labels=(("env", "nowhere"),)))
         assert run_once(spark, other).reason == "MetricsMissing"
         stale = replace(options, metrics=replace(metrics, max_age_s=0.000001))
         assert run_once(spark, stale).reason == "MetricsStale"
