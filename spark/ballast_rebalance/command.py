@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -283,6 +284,12 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
             query.awaitTermination()
             return 0
         except StreamingQueryException as error:
+            if any(name in str(error) for name in ("PrometheusError", "PartialAnswerError")):
+                # Without it there are no batches, and the last look would stand as if it were of now.
+                watcher.look("no Prometheus")
+                failures = 0
+                time.sleep(args.interval)
+                continue
             # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
             failures = 1 if watcher.cycles > seen else failures + 1
             if failures > MAX_FAILURES:

@@ -159,10 +159,13 @@ class Watch:
         self.cycles = 0
 
     def on_batch(self, _frame: DataFrame, batch: int) -> None:
+        self.look(f"batch {batch}")
+
+    def look(self, occasion: str) -> None:
         started = time.monotonic()
         outcome = self.cycle()
         self._metrics.record(outcome.reason, outcome.plan, time.monotonic() - started)
-        log.info("batch %d: %s: %s", batch, outcome.reason, outcome.message)
+        log.info("%s: %s: %s", occasion, outcome.reason, outcome.message)
         if self._listener is not None:
             self._listener(outcome)
         # One that ended: a look that fails each time must not be started anew for ever.

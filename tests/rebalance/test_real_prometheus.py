@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, prometheus_o
 from tests.rebalance.skewed import GIB, Exporter, skewed_cluster
 
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
+from ballast_rebalance import command
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
 from ballast_rebalance.measured import check
 from ballast_rebalance.metrics_source import MetricsOptions, measure
@@ -130,6 +132,28 @@ def test_the_stream_proposes_when_looks_agree(spark: SparkSession, options: JobO
     assert [outcome.reason for outcome in outcomes[:2]] == ["Confirming", "Proposed"]
     assert len(list((tmp_path / "git").glob("*.yaml"))) == 1
     assert metrics.registry.get_sample_value("ballast_rebalance_runs_total", {"reason": "Confirming"}) == 1
+
+
+class ToldError(Exception):
+    """Ends a watch in the middle."""
+
+
+class Teller:
+    """The status of the KafkaCluster, as far as a watch writes it."""
+
+    def tell(self, _cluster: str, look: dict[str, Any]) -> None:
+        raise ToldError(look["reason"])
+
+
+@pytest.mark.spec("REB-08")
+def test_a_watch_without_prometheus_says_so(spark: SparkSession) -> None:
+    """Its stream ends before there is a batch; the condition of an earlier look must not stay for ever."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["--prometheus", "http://127.0.0.1:1", "--stream", "--interval", "1"])
+    store: Any = Teller()
+    with pytest.raises(ToldError, match="PrometheusUnavailable"):
+        command._watch(spark, args, command.job_options(args), store)
 
 
 @pytest.mark.spec("REB-08")
