@@ -111,7 +111,7 @@ class _Source:
         _one_cluster_at_rest(small)
         directories = _directories(small)
         replicas = self._replicas()
-        lacks = self._complete(replicas)
+        lacks = _complete(replicas)
         order_known = bool(replicas["position"].notna().all())
         if not order_known:
             lacks.append("the order of assignments is not known: plans can be read but not handed over")
@@ -183,18 +183,24 @@ class _Source:
             "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
         }
 
-    def _complete(self, replicas: pd.DataFrame) -> list[str]:
-        lacks = []
-        if replicas.empty:
-            raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
-        if replicas["leader"].isna().all():
-            lacks.append("leaders are not known: the first replica is taken for the leader")
-        if replicas["bytes_in"].isna().all():
-            lacks.append("traffic is not known: it is not levelled")
-        if replicas["growth"].isna().all():
-            lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
-        replicas["leader"] = replicas["leader"].fillna(0.0) > 0
-        return lacks
+
+def _complete(replicas: pd.DataFrame) -> list[str]:
+    """What is not known, in sentences; leaders become yes or no. Raises Refusal where there are no replicas."""
+    lacks = []
+    if replicas.empty:
+        raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
+    if replicas["leader"].isna().all():
+        lacks.append("leaders are not known: the first replica is taken for the leader")
+    if replicas["bytes_in"].isna().all():
+        lacks.append("traffic is not known: it is not levelled")
+    histories = replicas.groupby("broker")["growth"].count()
+    blind = [str(broker) for broker in histories.index[histories == 0]]
+    if len(blind) == len(histories):
+        lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
+    elif blind:
+        lacks.append(f"there is no history of broker {', '.join(blind)}: unlike the rest it is not forecast")
+    replicas["leader"] = replicas["leader"].fillna(0.0) > 0
+    return lacks
 
 
 def _one_cluster_at_rest(small: pd.DataFrame) -> None:

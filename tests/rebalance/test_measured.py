@@ -21,7 +21,7 @@ from ballast_rebalance.measured import (
     with_capacity,
     with_weights,
 )
-from ballast_rebalance.metrics_source import TOTAL, USED, _directories
+from ballast_rebalance.metrics_source import TOTAL, USED, _complete, _directories
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -94,6 +94,16 @@ def test_two_clusters_under_one_label_are_told_apart_or_refused() -> None:
     with pytest.raises(Refusal, match="--cluster-label") as caught:
         _directories(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"]))
     assert caught.value.reason == "MetricsInconsistent"
+
+
+@pytest.mark.spec("REB-04")
+def test_a_broker_without_history_among_others_is_told() -> None:
+    frame = measured().replicas.assign(leader=1.0, bytes_in=1.0, growth=1.0)
+    assert _complete(frame.copy()) == []
+    (told,) = _complete(frame.assign(growth=frame["growth"].where(frame["broker"] != 2)))
+    assert told.startswith("there is no history of broker 2:")
+    (none,) = _complete(frame.assign(growth=NAN))
+    assert none.startswith("there is no history yet")
 
 
 @pytest.mark.spec("REB-08")
