@@ -6,23 +6,24 @@ PURE.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ballast_planner.model import ClusterLoad, Floats, Ints
+from ballast_planner.model import ClusterLoad, Directories, Floats, Ints
 from ballast_planner.plan import ANY_DIRECTORY, Move, Placement
 from ballast_planner.workbench import Workbench
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica's way; `source` is -1 where its directory is not known or it is a new replica."""
+    """One replica's way; `source` is -1 where its directory is not known, and with `replica` where it is a new one."""
 
     source: int
     target: int
     size: int
     network: bool
+    replica: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,28 @@ class Step:
 def steps_of(bench: Workbench) -> list[Step]:
     """The changes on the workbench, ordered by topic and partition."""
     return [_step(bench, int(partition)) for partition in bench.partitions_touched()]
+
+
+def with_present(load: ClusterLoad, now: ClusterLoad, steps: Sequence[Step]) -> tuple[ClusterLoad, list[Step]]:
+    """What holds for both: `load` and, as directories of their own behind its own, the same ones as they are `now`."""
+    ahead, present = load.directories, now.directories
+    count = ahead.total.size
+    both = Directories(
+        broker=np.concatenate([ahead.broker, present.broker]),
+        paths=ahead.paths + present.paths,
+        total=np.concatenate([ahead.total, present.total]),
+        used=np.concatenate([ahead.used, present.used]),
+        cordoned=np.concatenate([ahead.cordoned, present.cordoned]),
+        online=np.concatenate([ahead.online, present.online]),
+    )
+    return replace(load, directories=both), [
+        replace(step, copies=step.copies + tuple(_as_now(copy, now, count) for copy in step.copies)) for step in steps
+    ]
+
+
+def _as_now(copy: Copy, now: ClusterLoad, count: int) -> Copy:
+    source = copy.source + count if copy.source >= 0 else -1
+    return Copy(source, copy.target + count, int(now.replicas.size[copy.replica]), copy.network, copy.replica)
 
 
 def by_gain(load: ClusterLoad, upper: Ints, lower: Ints, steps: Sequence[Step]) -> list[Step]:
@@ -94,6 +117,7 @@ def _step(bench: Workbench, partition: int) -> Step:
             int(bench.directory[replica]),
             int(load.replicas.size[replica]),
             bool(load.replicas.broker[replica] != bench.broker[replica]),
+            replica,
         )
         for replica in range(begin, end)
         if load.replicas.directory[replica] != bench.directory[replica]

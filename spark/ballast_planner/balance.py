@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ballast_planner.assemble import Step, by_gain, steps_of
+from ballast_planner.assemble import Step, by_gain, steps_of, with_present
 from ballast_planner.bounds import bounds_of
 from ballast_planner.check import check_plan
 from ballast_planner.exact import score_of, solve_exactly
@@ -43,10 +43,16 @@ class PlanError(ValueError):
     """What was asked for cannot be planned; the message says why."""
 
 
-def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_tasks: SolveTasks | None = None) -> Plan:
+def plan_balance(
+    load: ClusterLoad,
+    options: PlanOptions | None = None,
+    solve_tasks: SolveTasks | None = None,
+    now: ClusterLoad | None = None,
+) -> Plan:
     """Level brokers and directories together (REB-05); at most `max_moves` partitions, the most useful ones.
 
-    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06).
+    With `solve_tasks` the disks inside brokers are levelled by that function, one task per broker (REB-06). Where
+    `load` is a forecast, `now` is the same cluster as it is: the moves have to find room in both.
     """
     chosen = options or PlanOptions()
     movable = movable_replicas(load, chosen)
@@ -54,17 +60,17 @@ def plan_balance(load: ClusterLoad, options: PlanOptions | None = None, solve_ta
     bench = Workbench(load, levels, movable)
     if solve_tasks is not None and chosen.within_brokers:
         _pursue_apart(bench, chosen, solve_tasks)
-        return _finish_balance(bench, movable, chosen)[0]
+        return _finish_balance(bench, movable, chosen, now)[0]
     repaired = pursue_goals(bench, chosen, SPACE)
     other = Workbench(load, levels, movable)
     if _large_first(other, chosen) and _outdoes(other, bench):
         bench = other
     exact = None if repaired else _exact(bench, levels, movable, chosen)
     if exact is not None:
-        plan, complete = _finish_balance(exact, movable, chosen)
+        plan, complete = _finish_balance(exact, movable, chosen, now)
         if complete:
             return plan
-    return _finish_balance(bench, movable, chosen)[0]
+    return _finish_balance(bench, movable, chosen, now)[0]
 
 
 def _large_first(bench: Workbench, options: PlanOptions) -> bool:
@@ -89,12 +95,14 @@ def _outdoes(one: Workbench, other: Workbench) -> bool:
     return (scores[0].network, scores[0].disk) < (scores[1].network, scores[1].disk)
 
 
-def _finish_balance(bench: Workbench, movable: Bools, options: PlanOptions) -> tuple[Plan, bool]:
+def _finish_balance(
+    bench: Workbench, movable: Bools, options: PlanOptions, now: ClusterLoad | None
+) -> tuple[Plan, bool]:
     """The plan, and whether all of its moves found their wave: exchanges on full disks may not."""
     pursue_goals(bench, options, PREFERENCES)
     load, levels = bench.load, bench.levels
     steps = _useful(load, levels, by_gain(load, levels.upper, levels.lower, steps_of(bench)), options.max_moves)
-    plan = finish(load, levels, movable, steps, options, must_not_worsen=True)
+    plan = finish(load, levels, movable, steps, options, must_not_worsen=True, now=now)
     return plan, len(plan.moves) == len(steps)
 
 
@@ -157,14 +165,23 @@ def finish(
     unplaced: Sequence[Unplaced] = (),
     must_not_worsen: bool = False,
     waves: Mapping[tuple[str, int], int] | None = None,
+    now: ClusterLoad | None = None,
+    asked: bool = False,
 ) -> Plan:
-    """Waves, quality and bounds; raises if the independent checker finds the plan at fault."""
+    """Waves, quality and bounds; raises if the independent checker finds the plan at fault.
+
+    Where the moves are `asked` for by name, that is a PlanError: nobody but who asked can mend it.
+    """
+    room, wanted = (load, list(steps)) if now is None else with_present(load, now, steps)
     if waves is None:
-        placed, stuck, transient = order_in_waves(load, steps, options.high_water)
+        placed, stuck, transient = order_in_waves(room, wanted, options.high_water)
     else:
-        placed, stuck, transient = follow_waves(load, steps, options.high_water, waves)
+        placed, stuck, transient = follow_waves(room, wanted, options.high_water, waves)
     if must_not_worsen:
-        placed, transient = _retract(load, placed, options)
+        placed, transient = _retract(room, placed, options, load.directories.total.size)
+    if now is not None:
+        given = {(step.topic, step.partition): step for step in steps}
+        placed = [(given[step.topic, step.partition], wave) for step, wave in placed]
     moves = tuple(step.as_move(wave) for step, wave in placed)
     copies = [(c.source, c.target, c.size) for step, _ in placed for c in (*step.copies, *step.removed)]
     before = fill_of(load, load.directories.used, levels)
@@ -178,6 +195,10 @@ def finish(
         unplaced=(*unplaced, *left),
     )
     faults = check_plan(load, plan, options.high_water, must_not_worsen=must_not_worsen)
+    if now is not None:
+        faults += check_plan(now, plan, options.high_water)
+    if faults and asked:
+        raise PlanError(faults[0])
     if faults:
         raise AssertionError(f"the planner made a plan that breaks a rule: {faults[0]}")
     return plan
@@ -252,21 +273,23 @@ def _accept(used: Ints, mark: Ints, step: Step) -> bool:
 
 
 def _retract(
-    load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions
+    load: ClusterLoad, placed: list[tuple[Step, int]], options: PlanOptions, count: int
 ) -> tuple[list[tuple[Step, int]], float]:
-    """Take back what arrives in a directory that would end above the highest before: moves left out caused it."""
-    worst = float((load.directories.used / load.directories.total).max(initial=0.0))
+    """Take back what arrives in one of the first `count` directories that would end above the highest of them before:
+    moves left out caused it."""
+    total, before = load.directories.total[:count], load.directories.used[:count]
+    worst = float((before / total).max(initial=0.0))
     steps = [step for step, _ in placed]
     while True:
-        used = used_after(load, [(c.source, c.target, c.size) for s in steps for c in s.copies])
-        over = np.flatnonzero((used / load.directories.total > worst + 1e-12) & (used > load.directories.used))
+        used = used_after(load, [(c.source, c.target, c.size) for s in steps for c in s.copies])[:count]
+        over = np.flatnonzero((used / total > worst + 1e-12) & (used > before))
         if not over.size:
             break
         guilty = next(i for i in reversed(range(len(steps))) if any(c.target == over[0] for c in steps[i].copies))
         del steps[guilty]
     ordered, stuck, transient = order_in_waves(load, steps, options.high_water)
     if stuck and len(ordered) < len(placed):
-        return _retract(load, ordered, options)
+        return _retract(load, ordered, options, count)
     return ordered, transient
 
 

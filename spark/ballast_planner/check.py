@@ -6,6 +6,7 @@ It answers with sentences; none means that the plan holds. PURE.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from ballast_planner.model import ClusterLoad
 from ballast_planner.plan import ANY_DIRECTORY, Move, Placement, Plan
@@ -31,6 +32,7 @@ class Ledger:
             if cordoned or not online or load.brokers.cordoned[owner] or not load.brokers.alive[owner]:
                 self.closed.add(name)
         self.rack = dict(zip(ids, load.brokers.racks, strict=True))
+        self.alive = dict(zip(ids, load.brokers.alive.tolist(), strict=True))
         self.placement: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
         self.order: dict[tuple[str, int], tuple[int, ...]] = {}
         self._read_partitions(load, {(move.topic, move.partition) for move in plan.moves})
@@ -101,15 +103,17 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
             faults.append(f"{label}: broker {broker} has no directory {path}")
         elif (broker, path) in ledger.closed:
             faults.append(f"{label}: {path} on broker {broker} takes no replicas")
-    if _racks(ledger, move.to) < min(_racks(ledger, move.from_), len(move.to.replicas)):
+    # The rack of a dead broker keeps no data safe.
+    living = [broker for broker in move.from_.replicas if ledger.alive.get(broker)]
+    if _racks(ledger, move.to.replicas) < min(_racks(ledger, living), len(move.to.replicas)):
         faults.append(f"{label}: on fewer racks than before")
     return faults
 
 
-def _racks(ledger: Ledger, placement: Placement) -> int:
+def _racks(ledger: Ledger, brokers: Iterable[int]) -> int:
     if any(rack is None for rack in ledger.rack.values()):
         return 0
-    return len({ledger.rack.get(broker) for broker in placement.replicas})
+    return len({ledger.rack.get(broker) for broker in brokers})
 
 
 def _arrivals(before: Placement, after: Placement) -> list[tuple[int, str]]:

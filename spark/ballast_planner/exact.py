@@ -205,18 +205,27 @@ class _Program:
             solver.addRow(low, high, columns.size, columns.astype(np.int32), values.astype(np.float64))
 
     def _add_choice_rows(self, solver: Any) -> None:
-        """A replica moves once; of a partition at most one replica enters a broker or a rack."""
-        partition = self.bench.load.replicas.partition[self.replica]
+        """A replica moves once; of a partition at most one replica enters a broker or a rack, and from a rack where
+        several are not all leave: each was allowed to because of the others."""
+        load = self.bench.load
+        partition = load.replicas.partition[self.replica]
         broker = self.bench.owner[self.target]
-        rack = self.bench.load.brokers.rack_numbers()[broker]
-        keys = [self.replica]
+        rack_of = load.brokers.rack_numbers()
+        rack, racks = rack_of[broker], int(rack_of.max(initial=0)) + 2
+        rows: list[tuple[Ints, Ints]] = [(self.replica, np.ones(self.count, dtype=np.int64))]
         if self.crossing.any():
-            keys.append(np.where(self.crossing, partition * (broker.max() + 1) + broker, -1))
-            keys.append(np.where(self.crossing & (rack >= 0), partition * (rack.max() + 2) + rack, -1))
-        for key in keys:
+            one = rows[0][1]
+            rows.append((np.where(self.crossing, partition * (broker.max() + 1) + broker, -1), one))
+            rows.append((np.where(self.crossing & (rack >= 0), partition * racks + rack, -1), one))
+            everywhere = load.replicas.partition * racks + rack_of[self.bench.broker]
+            here = everywhere[self.replica]
+            together = np.bincount(np.maximum(everywhere, 0))[np.maximum(here, 0)]
+            leaving = (rack >= 0) & (rack != rack_of[self.bench.broker[self.replica]]) & (together > 1)
+            rows.append((np.where(leaving, here, -1), together - 1))
+        for key, most in rows:
             order = np.argsort(key, kind="stable")
             order = order[key[order] >= 0]
             cuts = np.flatnonzero(np.diff(key[order])) + 1
-            for group in np.split(order, cuts):
+            for group in np.split(order.astype(np.int32), cuts):
                 if group.size > 1:
-                    solver.addRow(-np.inf, 1.0, group.size, group.astype(np.int32), np.ones(group.size))
+                    solver.addRow(-np.inf, float(most[group[0]]), group.size, group, np.ones(group.size))

@@ -44,7 +44,7 @@ def plan_explicit(load: ClusterLoad, targets: Sequence[Target], options: PlanOpt
     steps = [planner.step(rows, target) for target in targets]
     waves = {(t.topic, t.partition): t.wave for t in targets if t.wave is not None}
     moving = [step for step in steps if step.before != step.after]
-    return _finish(load, moving, chosen, waves=waves if len(waves) == len(targets) else None)
+    return _finish(load, moving, chosen, waves=waves if len(waves) == len(targets) else None, asked=True)
 
 
 def plan_replication_factor(load: ClusterLoad, factors: Mapping[str, int], options: PlanOptions | None = None) -> Plan:
@@ -232,10 +232,11 @@ def _finish(
     options: PlanOptions,
     unplaced: Sequence[Unplaced] = (),
     waves: Mapping[tuple[str, int], int] | None = None,
+    asked: bool = False,
 ) -> Plan:
     nothing = np.zeros(load.replicas.size.size, dtype=np.bool_)
     levels = find_levels(load, options.band, options.high_water, nothing)
-    return finish(load, levels, nothing, steps, options, unplaced=unplaced, waves=waves)
+    return finish(load, levels, nothing, steps, options, unplaced=unplaced, waves=waves, asked=asked)
 
 
 def _left(load: ClusterLoad, replica: int, reason: str) -> Unplaced:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from ballast_rebalance.job import JobOptions, Outcome
     from ballast_rebalance.kubernetes_store import KubernetesStore
 
-UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+UNITS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 log = logging.getLogger(__name__)
 MAX_MESSAGE = 4_000
 # So many times running the stream may fail without a single look.
@@ -42,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
-        "--cluster-label", metavar="NAME=VALUE", type=pair, help="a label that selects the cluster's series"
-    )
+        "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
+        help="a label that selects the cluster's series, or one of several",
+    )  # fmt: skip
     source.add_argument("--capacity", type=quantity, help="take every directory for a disk of this size")
     source.add_argument(
         "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
@@ -129,7 +132,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
     if args.prometheus:
         metrics = MetricsOptions(
             args.prometheus,
-            cluster_label=args.cluster_label,
+            cluster_labels=tuple(args.cluster_label),
             max_age_s=args.max_age,
             token_file=args.prometheus_token,
         )
@@ -208,7 +211,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
 
 def quantity(text: str) -> int:
     """Bytes from a Kubernetes quantity such as 50Mi."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?", text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])
@@ -281,6 +284,12 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
             query.awaitTermination()
             return 0
         except StreamingQueryException as error:
+            if any(name in str(error) for name in ("PrometheusError", "PartialAnswerError")):
+                # Without it there are no batches, and the last look would stand as if it were of now.
+                watcher.look("no Prometheus")
+                failures = 0
+                time.sleep(args.interval)
+                continue
             # A query that got somewhere before starts anew: on a busy machine Spark gives up on its workers early.
             failures = 1 if watcher.cycles > seen else failures + 1
             if failures > MAX_FAILURES:

@@ -75,7 +75,8 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
         if options.weights:
             measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
-        plan = plan_balance(load, options.planning, spark_solver(spark, load))
+        now = measured.load() if options.horizon_s > 0 else None
+        plan = plan_balance(load, options.planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
         return _propose(options, measured, load, plan, store)
     except Refusal as refusal:
@@ -158,10 +159,13 @@ class Watch:
         self.cycles = 0
 
     def on_batch(self, _frame: DataFrame, batch: int) -> None:
+        self.look(f"batch {batch}")
+
+    def look(self, occasion: str) -> None:
         started = time.monotonic()
         outcome = self.cycle()
         self._metrics.record(outcome.reason, outcome.plan, time.monotonic() - started)
-        log.info("batch %d: %s: %s", batch, outcome.reason, outcome.message)
+        log.info("%s: %s: %s", occasion, outcome.reason, outcome.message)
         if self._listener is not None:
             self._listener(outcome)
         # One that ended: a look that fails each time must not be started anew for ever.

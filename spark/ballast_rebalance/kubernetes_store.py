@@ -41,11 +41,9 @@ class KubernetesStore:
         self._client.rest_client.pool_manager.clear()
         self._client.close()
 
-    def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
+    def list_reassignments(self) -> list[dict[str, Any]]:
         with self._asking("Reassignments cannot be listed"):
-            answer = self._objects.list_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, PLURAL, label_selector=label_selector
-            )
+            answer = self._objects.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)
         items: list[dict[str, Any]] = answer["items"]
         return items
 

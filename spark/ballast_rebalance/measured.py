@@ -132,6 +132,21 @@ def check(measured: Measured) -> None:
         if (broker, path) not in known:
             raise Refusal("MetricsPartial", f"capacity of {path} on broker {broker} is missing")
     _check_partitions(frame)
+    if measured.order_known:
+        _check_positions(frame)
+
+
+def _check_positions(frame: pd.DataFrame) -> None:
+    """A place in an assignment that nobody has is a replica that is not in the metrics, whatever others of its topic
+    have: a plan without it would give it up."""
+    places = frame.groupby(["topic", "partition"], sort=True)["position"].agg(["size", "nunique", "max"])
+    holes = places[(places["nunique"] != places["size"]) | (places["max"] + 1 != places["size"])]
+    if not holes.empty:
+        raise Refusal(
+            "MetricsPartial",
+            f"{len(holes)} partitions have replicas that are not in the metrics, first {_name(holes.index[0])}: "
+            "a broker is not scraped, or they are being reassigned",
+        )
 
 
 def _check_partitions(frame: pd.DataFrame) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLICA_KEYS = ("topic", "partition", "broker")
+PLACE = "topic, partition, broker, log_dir"
 SIZE = "ballast_replica_size_bytes"
 TOTAL = "ballast_log_dir_total_bytes"
 USED = "ballast_log_dir_used_bytes"
@@ -29,19 +30,20 @@ POSITION = "ballast_replica_position"
 RACK = "ballast_broker_info"
 OFFLINE = "ballast_log_dir_offline"
 CORDONED = "ballast_log_dir_cordoned"
+MOVES = "ballast_moves"
 BYTES_IN = "ballast_partition_bytes_in_total"
 BYTES_OUT = "ballast_partition_bytes_out_total"
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """`cluster_label` becomes a matcher where given; a broker seen within `memory_s` must still be there.
+    """`cluster_labels` become matchers; a broker seen within `memory_s` must still be there.
 
     Whoever asks reads the token anew: it may have been replaced since.
     """
 
     url: str
-    cluster_label: tuple[str, str] | None = None
+    cluster_labels: Sequence[tuple[str, str]] = ()
     max_age_s: float = 180.0
     memory_s: float = 3_600.0
     window_s: float = 6 * 3_600.0
@@ -50,7 +52,7 @@ class MetricsOptions:
 
     @property
     def match(self) -> str:
-        return f'{self.cluster_label[0]}="{self.cluster_label[1]}"' if self.cluster_label else ""
+        return ",".join(f'{name}="{value}"' for name, value in self.cluster_labels)
 
     def read_token(self) -> str:
         """Empty where none is asked for."""
@@ -106,9 +108,10 @@ class _Source:
 
     def measure(self) -> Measured:
         small = self._small()
+        _one_cluster_at_rest(small)
         directories = _directories(small)
         replicas = self._replicas()
-        lacks = self._complete(replicas)
+        lacks = _complete(replicas)
         order_known = bool(replicas["position"].notna().all())
         if not order_known:
             lacks.append("the order of assignments is not known: plans can be read but not handed over")
@@ -136,9 +139,9 @@ class _Source:
 
     def _small(self) -> pd.DataFrame:
         """Directories and brokers: a row per metric and directory."""
-        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK)
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES)
         queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
-        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack")).toPandas())
+        return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
     def _replicas(self) -> pd.DataFrame:
         """Sizes joined in Spark with all that is known of the same replica or partition."""
@@ -169,8 +172,10 @@ class _Source:
         size = f"{SIZE}{{{SELECTOR}}}"
         return {
             "size": size,
-            "growth": f"({size} - {size} offset {window}) / {self.options.window_s:.0f}",
-            "peak": f"max_over_time({size}[{window}])",
+            # Over time a replica has several series: a broker that is started anew has another address in its labels.
+            "growth": f"(max by ({PLACE}) ({size}) - max by ({PLACE}) ({size} offset {window}))"
+            f" / {self.options.window_s:.0f}",
+            "peak": f"max by ({PLACE}) (max_over_time({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",
             "position": f"{POSITION}{{{SELECTOR}}}",
             # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
@@ -178,18 +183,38 @@ class _Source:
             "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
         }
 
-    def _complete(self, replicas: pd.DataFrame) -> list[str]:
-        lacks = []
-        if replicas.empty:
-            raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
-        if replicas["leader"].isna().all():
-            lacks.append("leaders are not known: the first replica is taken for the leader")
-        if replicas["bytes_in"].isna().all():
-            lacks.append("traffic is not known: it is not levelled")
-        if replicas["growth"].isna().all():
-            lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
-        replicas["leader"] = replicas["leader"].fillna(0.0) > 0
-        return lacks
+
+def _complete(replicas: pd.DataFrame) -> list[str]:
+    """What is not known, in sentences; leaders become yes or no. Raises Refusal where there are no replicas."""
+    lacks = []
+    if replicas.empty:
+        raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
+    if replicas["leader"].isna().all():
+        lacks.append("leaders are not known: the first replica is taken for the leader")
+    if replicas["bytes_in"].isna().all():
+        lacks.append("traffic is not known: it is not levelled")
+    histories = replicas.groupby("broker")["growth"].count()
+    blind = [str(broker) for broker in histories.index[histories == 0]]
+    if len(blind) == len(histories):
+        lacks.append("there is no history yet: sizes are taken as they are, without a forecast")
+    elif blind:
+        lacks.append(f"there is no history of broker {', '.join(blind)}: unlike the rest it is not forecast")
+    replicas["leader"] = replicas["leader"].fillna(0.0) > 0
+    return lacks
+
+
+def _one_cluster_at_rest(small: pd.DataFrame) -> None:
+    """Raises Refusal for several clusters' series, and while replicas move: their copies grow into what looks free."""
+    clusters = sorted(set(small.loc[small["name"] == RACK, "cluster_id"].dropna()))
+    if len(clusters) > 1:
+        raise Refusal(
+            "MetricsInconsistent", f"the series are of clusters {' and '.join(clusters)}: choose by --cluster-label"
+        )
+    moving = int(small.loc[small["name"] == MOVES, "value"].sum())
+    if moving:
+        raise Refusal(
+            "ReassignmentInProgress", f"{moving} replicas are moving between directories; ask again after that"
+        )
 
 
 def _directories(small: pd.DataFrame) -> list[Directory]:

@@ -165,19 +165,19 @@ class PrometheusStreamReader(DataSourceStreamReader):
         # Samples arrive a scrape late; a step is read only when none can arrive any more.
         self.delay_s = float(lowered.get("delay", "30"))
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, float]:
         start = self.settings.start_s
-        return {"step": self._step(start if start is not None else time.time()) - 1}
+        return self._offset(self._step(start if start is not None else time.time()) - 1)
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
+    def latestOffset(self, start: dict[str, float] | None = None, limit: ReadLimit | None = None) -> dict[str, float]:
         newest = self._step(time.time() - self.delay_s)
-        return {"step": max(newest, start["step"] if start else newest)}
+        return self._offset(max(newest, self._last(start) if start else newest))
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        if start["step"] >= end["step"]:
+    def partitions(self, start: dict[str, float], end: dict[str, float]) -> Sequence[InputPartition]:
+        first, last, step_s = self._last(start) + 1, self._last(end), self.settings.step_s
+        if first > last:
             return []
-        step_s = self.settings.step_s
-        asks = plan_range(self.settings, (start["step"] + 1) * step_s, end["step"] * step_s)
+        asks = plan_range(self.settings, first * step_s, last * step_s)
         return _grouped(asks, self.settings.max_queries)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -186,6 +186,14 @@ class PrometheusStreamReader(DataSourceStreamReader):
 
     def _step(self, at_s: float) -> int:
         return int(at_s // self.settings.step_s)
+
+    def _offset(self, step: int) -> dict[str, float]:
+        return {"step": step, "seconds": self.settings.step_s}
+
+    def _last(self, offset: Mapping[str, float]) -> int:
+        """The last step that an offset includes; one from a checkpoint may count steps of another length."""
+        seconds = offset.get("seconds", self.settings.step_s)
+        return int(offset["step"]) if seconds == self.settings.step_s else self._step(offset["step"] * seconds)
 
 
 def plan_instant(settings: Settings, at_s: float) -> list[Ask]:

@@ -18,7 +18,6 @@ from ballast_planner import Plan, PlanOptions, ResourceOptions, plan_hash, reass
 from ballast_rebalance.measured import Measured, Refusal
 
 CREATED_BY = {"app.kubernetes.io/created-by": "ballast-rebalance"}
-CLUSTER_LABEL = "ballast.dev/cluster"
 ENDED = frozenset({"Succeeded", "Failed", "Cancelled", "RolledBack", "Stale"})
 UNDECIDED = frozenset({"", "Planning", "AwaitingApproval"})
 
@@ -37,7 +36,7 @@ class ProposalOptions:
 class ProposalStore(Protocol):
     """Reassignments of one namespace, as the Kubernetes API keeps them."""
 
-    def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]: ...
+    def list_reassignments(self) -> list[dict[str, Any]]: ...
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]: ...
     def create_plan(self, config_map: Mapping[str, Any]) -> None: ...
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None: ...
@@ -104,9 +103,10 @@ def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
 def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
     """Create the proposal; returns its name. Raises Refusal where another one has to end first."""
     resource = resources[-1]
-    cluster = resource["metadata"]["labels"][CLUSTER_LABEL]
     in_the_way = []
-    for other in store.list_reassignments(f"{CLUSTER_LABEL}={cluster}"):
+    for other in store.list_reassignments():
+        if other["spec"]["clusterRef"] != resource["spec"]["clusterRef"]:
+            continue
         phase = other.get("status", {}).get("phase", "")
         name = other["metadata"]["name"]
         same = name == resource["metadata"]["name"]
@@ -116,7 +116,7 @@ def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
             continue
         if same:
             raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
-        if not _is_ours(other) or other["spec"].get("approvedPlan") or phase not in UNDECIDED:
+        if not _is_ours(other) or _approved(other) or phase not in UNDECIDED:
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
         in_the_way.append(other)
     for other in in_the_way:
@@ -146,6 +146,11 @@ def _is_ours(resource: Mapping[str, Any]) -> bool:
     return all(labels.get(key) == value for key, value in CREATED_BY.items())
 
 
+def _approved(resource: Mapping[str, Any]) -> bool:
+    """By naming its plan, or by asking for no approval any more."""
+    return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
+
+
 def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
     try:
         documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
@@ -156,7 +161,7 @@ def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
         _is_ours(item)
         and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]
         and item["metadata"].get("namespace") == by["metadata"]["namespace"]
-        and not item["spec"].get("approvedPlan")
+        and not _approved(item)
         for item in found
     )
 

@@ -185,16 +185,18 @@ def sample_values() -> dict[str, str]:
 
 
 def expose_everything(registry: CollectorRegistry) -> None:
-    """One series of each documented metric, as a cluster has them."""
+    """One series of each documented metric, as a cluster has them; two clusters of one name in two namespaces do."""
     for name, (kind, labels) in documented().items():
         named = [label for label in labels if label]
         values = [sample_values().get(label, label) for label in named]
+        named = [*named, "namespace"]
         metric = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}[kind](name, "x", named, registry=registry)
-        child = metric.labels(*values) if named else metric
-        if isinstance(child, Histogram):
-            child.observe(0.01)
-        else:
-            child.inc(1)
+        for namespace in ("kafka", "staging"):
+            child = metric.labels(*values, namespace)
+            if isinstance(child, Histogram):
+                child.observe(0.01)
+            else:
+                child.inc(1)
 
 
 @pytest.mark.prometheus

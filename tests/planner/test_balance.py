@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from tests.planner.clusters import skewed_disks, solve_in_turn
@@ -254,3 +255,59 @@ def test_a_rack_that_has_to_hold_too_much_is_level_within_itself() -> None:
     # 800 bytes on 1,600 of the small rack: half full at best, while the level of all is below a fifth.
     assert plan.quality.before.highest == 700 / 800
     assert plan.quality.after.highest <= 0.55
+
+
+@pytest.mark.spec("REB-05")
+def test_the_exact_solution_leaves_no_rack_with_all_that_stood_there_for_each_other() -> None:
+    """Both replicas of a rack may go where others of their partition are, but not both."""
+    brokers = [Broker(b, "abc"[b % 3]) for b in range(6)]
+    for seed in (1, 20, 63, 71):
+        chance = random.Random(seed)
+        replicas = [
+            Replica("t", partition, broker, "/d", size, position == 0, position)
+            for partition in range(6)
+            for size in [chance.randint(10, 200)]
+            for position, broker in enumerate(chance.choice([(0, 3, 1, 2), (0, 3, 1, 5), (1, 4, 0, 2), (2,)]))
+        ]
+        used = {b: sum(r.size_bytes for r in replicas if r.broker == b) for b in range(6)}
+        directories = [Directory(b, "/d", sum(used.values()) // 3, used[b]) for b in range(6)]
+        load = ClusterLoad.from_rows(brokers, directories, replicas)
+        for move in plan_balance(load, PlanOptions(level_leaders=False, exact_nodes=1)).moves:
+            racks = [{broker % 3 for broker in placement.replicas} for placement in (move.from_, move.to)]
+            assert len(racks[1]) >= len(racks[0])
+
+
+@pytest.mark.spec("CLU-34")
+def test_a_dead_brokers_replica_is_given_up_though_it_is_alone_on_its_rack() -> None:
+    brokers = [Broker(0, "a"), Broker(1, "a"), Broker(2, "b", alive=False)]
+    replicas = [Replica("t", 0, broker, "/d", 10, broker == 0, broker) for broker in range(3)]
+    load = ClusterLoad.from_rows(brokers, [Directory(b, "/d", 100, 10) for b in range(3)], replicas)
+    (move,) = plan_replication_factor(load, {"t": 2}).moves
+    assert move.to.replicas == (0, 1)
+
+
+@pytest.mark.spec("OPR-30")
+def test_rows_that_break_a_rule_are_refused_to_who_asked() -> None:
+    brokers = [Broker(b, "aab"[b]) for b in range(3)]
+    directories = [Directory(b, path, 100, 10, cordoned=path == "/e") for b in range(3) for path in ("/d", "/e")]
+    replicas = [Replica("t", 0, broker, "/d", 10, broker == 0, broker) for broker in (0, 2)]
+    load = ClusterLoad.from_rows(brokers, directories, replicas)
+    with pytest.raises(PlanError, match="t-0: on fewer racks than before"):
+        plan_explicit(load, rows_from_spec([{"topic": "t", "partition": 0, "replicas": [0, 1]}]))
+    with pytest.raises(PlanError, match="t-0: /e on broker 0 takes no replicas"):
+        plan_explicit(
+            load, rows_from_spec([{"topic": "t", "partition": 0, "replicas": [0, 2], "logDirs": ["/e", "/d"]}])
+        )
+
+
+@pytest.mark.spec("REB-04", "REB-05")
+def test_what_is_forecast_to_be_deleted_still_takes_its_room_until_then() -> None:
+    """The first disk is nearly full now and will be nearly empty; what comes to it must fit beside what is there."""
+    now, ahead = one_broker([[900], [100] * 8]), one_broker([[10], [100] * 8])
+    assert check_plan(now, plan_balance(ahead, QUIET), QUIET.high_water)
+    assert plan_balance(ahead, QUIET, now=now).moves == ()
+    roomy, later = one_broker([[500], [100] * 8]), one_broker([[10], [100] * 8])
+    plan = plan_balance(later, QUIET, now=roomy)
+    assert plan.moves
+    assert not check_plan(roomy, plan, QUIET.high_water)
+    assert not check_plan(later, plan, QUIET.high_water)

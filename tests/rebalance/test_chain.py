@@ -65,7 +65,7 @@ async def served(store: KubernetesStore) -> None:
     deadline = asyncio.get_running_loop().time() + 30
     while True:
         try:
-            await asyncio.to_thread(store.list_reassignments, "a=b")
+            await asyncio.to_thread(store.list_reassignments)
             return
         except Refusal:
             assert asyncio.get_running_loop().time() < deadline
@@ -80,7 +80,7 @@ def test_the_store_keeps_one_open_proposal_in_a_real_api(tmp_path: Path) -> None
 async def _one_open_proposal(store: KubernetesStore) -> None:
     first_plan, first = proposed()
     name = await asyncio.to_thread(submit, first, store)
-    (kept,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    (kept,) = await asyncio.to_thread(store.list_reassignments)
     assert (kept["metadata"]["name"], kept["spec"]["planHash"]) == (name, plan_hash(first_plan))
     assert kept["spec"].items() >= first[-1]["spec"].items(), "as sent, with the defaults of the definition"
     with pytest.raises(Refusal) as same:
@@ -88,12 +88,12 @@ async def _one_open_proposal(store: KubernetesStore) -> None:
     assert same.value.reason == "AlreadyProposed"
     _, second = proposed(band=0.05)
     newer = await asyncio.to_thread(submit, second, store)
-    (left,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    (left,) = await asyncio.to_thread(store.list_reassignments)
     assert left["metadata"]["name"] == newer
     assert await asyncio.to_thread(store.delete_unchanged, kept), "what is gone is gone"
     stale = {"metadata": left["metadata"] | {"resourceVersion": "1"}}
     assert not await asyncio.to_thread(store.delete_unchanged, stale)
-    assert len(await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")) == 1
+    assert len(await asyncio.to_thread(store.list_reassignments)) == 1
 
 
 @pytest.mark.spec("REB-08")
@@ -110,7 +110,7 @@ async def _found_again(monkeypatch: pytest.MonkeyPatch, store: KubernetesStore) 
         asked("ballast.dev", "v1alpha1", NAMESPACE, "reassignments", name, change)
 
     async def look() -> dict[str, Any]:
-        (found,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+        (found,) = await asyncio.to_thread(store.list_reassignments)
         return found
 
     _, resources = proposed()
@@ -172,7 +172,7 @@ async def _config_maps(store: KubernetesStore) -> None:
     plan, resources = proposed()
     assert len(resources) > 1
     await asyncio.to_thread(submit, resources, store)
-    (kept,) = await asyncio.to_thread(store.list_reassignments, "ballast.dev/cluster=demo")
+    (kept,) = await asyncio.to_thread(store.list_reassignments)
     answer = await asyncio.to_thread(store._core.list_namespaced_config_map, NAMESPACE)
     maps = {item.metadata.name: item for item in answer.items}
     assert {item["metadata"]["name"] for item in resources[:-1]} <= maps.keys()

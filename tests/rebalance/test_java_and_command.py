@@ -79,14 +79,16 @@ def parsed(*arguments: str) -> argparse.Namespace:
 
 def test_arguments_reach_the_options() -> None:
     options = command.job_options(
-        parsed("--prometheus", "http://p", "--cluster-label", "namespace=x", "--throttle-disk", "50Mi",
-               "--horizon", "2h", "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks", "--max-moves", "7")
+        parsed("--prometheus", "http://p", "--cluster-label", "job=demo", "--cluster-label", "namespace=x",
+               "--throttle-disk", "50Mi", "--capacity", "1.5Pi", "--horizon", "2h", "--max-moves", "7",
+               "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks")
     )  # fmt: skip
     assert options.metrics is not None
-    assert options.metrics.match == 'namespace="x"'
+    assert options.metrics.match == 'job="demo",namespace="x"'
     assert options.planning.excluded_topics == frozenset({"a", "b"})
     assert (options.planning.max_moves, options.planning.across_brokers) == (7, False)
     assert options.planning.intra_broker_bytes_per_second == 50 * 1024 * 1024
+    assert options.capacity_bytes == 3 * 2**49
     assert options.horizon_s == 7_200
 
 

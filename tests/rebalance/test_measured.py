@@ -21,7 +21,7 @@ from ballast_rebalance.measured import (
     with_capacity,
     with_weights,
 )
-from ballast_rebalance.metrics_source import TOTAL, USED, _directories
+from ballast_rebalance.metrics_source import TOTAL, USED, _complete, _directories
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -73,6 +73,12 @@ def test_a_whole_measurement_passes() -> None:
             "it is moving",
         ),
         (lambda m: replace(m, replicas=m.replicas.assign(leader=True)), "MetricsPartial", "two leaders"),
+        # As when each partition of a topic has a replica on a broker that was away for longer than is remembered.
+        (
+            lambda m: replace(m, replicas=m.replicas[m.replicas["position"] == 1]),
+            "MetricsPartial",
+            "60 partitions have replicas that are not in the metrics, first orders-0",
+        ),
     ],
 )
 def test_holes_are_refused_with_their_reason(spoil: object, reason: str, says: str) -> None:
@@ -88,6 +94,16 @@ def test_two_clusters_under_one_label_are_told_apart_or_refused() -> None:
     with pytest.raises(Refusal, match="--cluster-label") as caught:
         _directories(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"]))
     assert caught.value.reason == "MetricsInconsistent"
+
+
+@pytest.mark.spec("REB-04")
+def test_a_broker_without_history_among_others_is_told() -> None:
+    frame = measured().replicas.assign(leader=1.0, bytes_in=1.0, growth=1.0)
+    assert _complete(frame.copy()) == []
+    (told,) = _complete(frame.assign(growth=frame["growth"].where(frame["broker"] != 2)))
+    assert told.startswith("there is no history of broker 2:")
+    (none,) = _complete(frame.assign(growth=NAN))
+    assert none.startswith("there is no history yet")
 
 
 @pytest.mark.spec("REB-08")

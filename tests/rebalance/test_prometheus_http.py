@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from ballast_rebalance.prometheus import Ask, Settings, Split, plan_instant, plan_range, read_split
+from ballast_rebalance.prometheus import (
+    Ask,
+    PrometheusStreamReader,
+    Settings,
+    Split,
+    plan_instant,
+    plan_range,
+    read_split,
+)
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
 Answer = tuple[int, Any]
@@ -162,3 +171,19 @@ def test_options_are_checked() -> None:
         Settings.from_options({"query": "m"})
     with pytest.raises(ValueError, match="selector"):
         Settings.from_options({"url": "http://x", "query": "m", "splitBy": "broker"})
+
+
+@pytest.mark.spec("REB-01")
+def test_a_stream_with_longer_steps_goes_on_from_where_shorter_ones_ended() -> None:
+    """A checkpoint outlives a change of --interval."""
+    readers = {step: PrometheusStreamReader(Settings.from_options(options(step)), options(step)) for step in (300, 600)}
+    ended = readers[300].latestOffset()
+    now_s = ended["step"] * 300
+    assert now_s <= time.time() < now_s + 600
+    later = readers[600].latestOffset(ended)
+    assert 0 <= time.time() - later["step"] * 600 < 1_200
+    assert readers[600].latestOffset(later) == later
+
+
+def options(step: int) -> dict[str, str]:
+    return {"url": "http://127.0.0.1:1", "query": "up", "step": str(step), "delay": "0"}

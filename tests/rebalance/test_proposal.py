@@ -30,10 +30,8 @@ class FakeStore:
         self.owned: dict[str, str] = {}
         self.conflicts = False
 
-    def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
-        key, value = label_selector.split("=")
-        kept = [item for item in self.kept.values() if item["kind"] == "Reassignment"]
-        return [copy.deepcopy(item) for item in kept if item["metadata"]["labels"].get(key) == value]
+    def list_reassignments(self) -> list[dict[str, Any]]:
+        return [copy.deepcopy(item) for item in self.kept.values() if item["kind"] == "Reassignment"]
 
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
         name = resource["metadata"]["name"]
@@ -96,7 +94,7 @@ def test_an_unapproved_proposal_is_superseded() -> None:
 
 
 @pytest.mark.spec("REB-08")
-@pytest.mark.parametrize("how", ["approved", "running", "foreign", "changed"])
+@pytest.mark.parametrize("how", ["approved", "automatic", "running", "foreign", "somebody's", "changed"])
 def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
     store = FakeStore()
     _, _, first = a_proposal()
@@ -104,8 +102,12 @@ def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
     name = submit(first, store)
     if how == "approved":
         store.kept[name]["spec"]["approvedPlan"] = "x"
+    elif how == "automatic":
+        store.kept[name]["spec"]["approval"] = "Automatic"
     elif how == "running":
         store.kept[name]["status"] = {"phase": "Running"}
+    elif how == "somebody's":
+        store.kept[name]["metadata"] = {"name": name}  # as people write them
     elif how == "foreign":
         del store.kept[name]["metadata"]["labels"]["app.kubernetes.io/created-by"]
     else:

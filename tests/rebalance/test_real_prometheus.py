@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from prometheus_client import Gauge
 from tests.planner.clusters import solve_in_turn
-from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, wait_for
-from tests.rebalance.skewed import Exporter, skewed_cluster
+from tests.rebalance.real_prometheus import DEADLINE_S, prometheus, prometheus_of, wait_for
+from tests.rebalance.skewed import GIB, Exporter, skewed_cluster
 
 from ballast_planner import PlanOptions, plan_balance, plan_hash, rows_from_resource
+from ballast_rebalance import command
 from ballast_rebalance.job import JobOptions, Outcome, Watch, run_once, watch
-from ballast_rebalance.metrics_source import MetricsOptions
+from ballast_rebalance.measured import check
+from ballast_rebalance.metrics_source import MetricsOptions, measure
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.prometheus_http import Endpoint
 from ballast_rebalance.proposal import ProposalOptions
@@ -102,10 +107,10 @@ def test_a_skew_is_found_and_proposed(spark: SparkSession, options: JobOptions, 
 
 @pytest.mark.spec("REB-06")
 def test_executors_find_what_the_driver_finds(spark: SparkSession, options: JobOptions) -> None:
-    from ballast_rebalance.job import measure
+    from ballast_rebalance.job import measure as measure_by
     from ballast_rebalance.solve import spark_solver
 
-    load = measure(spark, options).load()
+    load = measure_by(spark, options).load()
     sent = plan_balance(load, PlanOptions(), spark_solver(spark, load, worth_sending=0))
     assert sent.moves
     assert plan_hash(sent) == plan_hash(plan_balance(load, PlanOptions(), solve_in_turn))
@@ -129,6 +134,28 @@ def test_the_stream_proposes_when_looks_agree(spark: SparkSession, options: JobO
     assert metrics.registry.get_sample_value("ballast_rebalance_runs_total", {"reason": "Confirming"}) == 1
 
 
+class ToldError(Exception):
+    """Ends a watch in the middle."""
+
+
+class Teller:
+    """The status of the KafkaCluster, as far as a watch writes it."""
+
+    def tell(self, _cluster: str, look: dict[str, Any]) -> None:
+        raise ToldError(look["reason"])
+
+
+@pytest.mark.spec("REB-08")
+def test_a_watch_without_prometheus_says_so(spark: SparkSession) -> None:
+    """Its stream ends before there is a batch; the condition of an earlier look must not stay for ever."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["--prometheus", "http://127.0.0.1:1", "--stream", "--interval", "1"])
+    store: Any = Teller()
+    with pytest.raises(ToldError, match="PrometheusUnavailable"):
+        command._watch(spark, args, command.job_options(args), store)
+
+
 @pytest.mark.spec("REB-08")
 def test_stale_partial_and_missing_metrics_refuse(spark: SparkSession, tmp_path: Path) -> None:
     exporter = Exporter(skewed_cluster(partitions=30))
@@ -144,11 +171,56 @@ def test_stale_partial_and_missing_metrics_refuse(spark: SparkSession, tmp_path:
         wait_for(lambda: endpoint.scalar("count(ballast_log_dir_total_bytes)") == 4)
         missing = run_once(spark, options)
         assert (missing.reason, "missing: 2" in missing.message) == ("MetricsPartial", True)
-        other = replace(options, metrics=replace(metrics, cluster_label=("env", "nowhere")))
+        other = replace(options, metrics=replace(metrics, cluster_labels=(("env", "nowhere"),)))
         assert run_once(spark, other).reason == "MetricsMissing"
         stale = replace(options, metrics=replace(metrics, max_age_s=0.000001))
         assert run_once(spark, stale).reason == "MetricsStale"
     assert run_once(spark, options).reason == "PrometheusUnavailable"
+
+
+@pytest.mark.spec("REB-04", "REB-08")
+def test_brokers_that_came_back_at_another_address_have_one_history(spark: SparkSession, tmp_path: Path) -> None:
+    """Kubernetes gives a pod that is made anew another address: Prometheus then has two series of each replica."""
+    exporter = Exporter(skewed_cluster())
+    with exporter.served() as old, exporter.served() as new:
+        addresses = {"ballast": [f"127.0.0.1:{old}"]}
+        with prometheus_of(tmp_path, addresses) as (endpoint, targets):
+            wait_for(lambda: (endpoint.scalar("min(count_over_time(ballast_replica_size_bytes[1m]))") or 0) >= 3)
+            began = time.time()
+            exporter.size.labels("orders", "3", "1", "/disk0").inc(GIB)
+            targets.set({"ballast": [f"127.0.0.1:{new}"]})
+            scraped = {"instance": f"127.0.0.1:{new}"}
+            count = "count by (instance) (ballast_replica_size_bytes)"
+            wait_for(lambda: [row["metric"] for row in endpoint.query(count)] == [scraped])
+            now = time.time()
+            window_s = float(math.ceil(now - began))
+            found = measure(spark, MetricsOptions(endpoint.url, window_s=window_s), now)
+    check(found)
+    assert len(found.replicas) == 120
+    assert found.replicas["growth"].notna().all()
+    grown = found.replicas[found.replicas["growth"] > 0]
+    assert grown[["partition", "broker"]].to_numpy().tolist() == [[3, 1]]
+    assert (found.replicas["peak"] == found.replicas["size"]).all()
+
+
+@pytest.mark.spec("REB-08")
+def test_two_clusters_and_moves_in_progress_refuse(spark: SparkSession, tmp_path: Path) -> None:
+    exporter = Exporter(skewed_cluster(partitions=30))
+    moves = Gauge("ballast_moves", "Moves", ["broker"], registry=exporter.registry)
+    info = Gauge("ballast_broker_info", "1", ["broker", "rack", "cluster_id"], registry=exporter.registry)
+    for broker in "123":
+        moves.labels(broker).set(broker == "2")
+        info.labels(broker, "", "one").set(1)
+    with exporter.served() as port, prometheus(tmp_path, [port]) as endpoint:
+        options = JobOptions(proposal=ProposalOptions("c"), metrics=MetricsOptions(endpoint.url))
+        wait_for(lambda: endpoint.scalar("sum(ballast_moves)") == 1)
+        assert run_once(spark, options).reason == "ReassignmentInProgress"
+        moves.labels("2").set(0)
+        info.remove("3", "", "one")
+        info.labels("3", "", "other").set(1)
+        wait_for(lambda: endpoint.scalar("sum(ballast_moves)") == 0)
+        refused = run_once(spark, options)
+        assert (refused.reason, "clusters one and other" in refused.message) == ("MetricsInconsistent", True)
 
 
 @pytest.mark.spec("REB-08")

@@ -60,7 +60,7 @@ def test_a_cron_job_runs_the_job_in_one_pod() -> None:
     assert container["command"] == ["ballast", "rebalance"]
     args = parsed(container["args"])
     assert (args.cluster, args.namespace, args.apply, args.master) == ("demo", "kafka", True, "local[*]")
-    assert (args.prometheus, args.cluster_label) == ("http://prometheus:9090", ("job", "demo"))
+    assert (args.prometheus, args.cluster_label) == ("http://prometheus:9090", [("job", "demo")])
     assert args.bootstrap == "demo-bootstrap.kafka.svc:9092"
     assert (args.band, args.min_improvement, args.max_moves) == (0.1, 0.02, 500)
     assert (args.throttle_network, args.throttle_disk, args.horizon) == ("50Mi", None, 43_200.0)

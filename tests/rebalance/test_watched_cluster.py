@@ -247,7 +247,7 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
     no_spark: Any = SimpleNamespace()
 
     def look(label: tuple[str, str] = ("job", "demo"), **more: Any) -> None:
-        metrics = MetricsOptions(watched.endpoint.url, cluster_label=label, **more)
+        metrics = MetricsOptions(watched.endpoint.url, cluster_labels=(label,), **more)
         told(run_once(no_spark, JobOptions(proposal=ProposalOptions("demo"), metrics=metrics)), "demo", store)
 
     try:

@@ -79,7 +79,8 @@ def build() -> Dashboard:
         .data_links([TO_BROKER])
         .with_target(
             over_time(
-                f"max({series('ballast_metadata_offset')}) - on() group_right() {series('ballast_metadata_offset')}",
+                f"max by (namespace, job) ({series('ballast_metadata_offset')}) "
+                f"- on (namespace, job) group_right() {series('ballast_metadata_offset')}",
                 BROKER,
             )
         ),

@@ -53,7 +53,7 @@ def build() -> Dashboard:
         ),
         graph(
             "Failures", units.OpsPerSecond, "Looks that failed. Conditions of the objects say why.",
-            limits=steps(critical=0.1),
+            limits=steps(critical=0.01),
         ).with_target(over_time(f"sum by (kind) ({rate('ballast_operator_reconcile_errors_total')})", "{{kind}}")),
         graph("Duration, 95th percentile", units.Seconds, "Of a look, by kind.").with_target(
             over_time(quantile(0.95, "ballast_operator_reconcile_seconds", "kind"), "{{kind}}")

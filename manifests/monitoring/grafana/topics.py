@@ -40,7 +40,7 @@ def build() -> Dashboard:
             "One that is large beside a directory's band keeps that directory from being level.",
         ).with_target(over_time(most(size), "{{topic}}-{{partition}} on {{broker}}:{{log_dir}}")),
         graph("Records kept", units.Short, "Between log start and log end of the leaders.").with_target(
-            over_time(most(f"sum by (topic) (({kept}) * on (topic, partition, broker) ({led}))"), "{{topic}}")
+            over_time(most(f"sum by (topic) (({kept}) and ({led}))"), "{{topic}}")
         ),
         graph("Partitions", units.Short, "With their leader on the chosen brokers.").with_target(
             over_time(most(f"sum by (topic) ({series('ballast_partition_leader', HERE)})"), "{{topic}}")
