@@ -294,8 +294,10 @@ class TopicHandler:
             async with turn:
                 return await self._write_one(key, plan, now)
 
-        results = await asyncio.gather(*(write(*each) for each in batch.plans.items()), return_exceptions=True)
-        for key, result in zip(batch.plans, results, strict=True):
+        # A successor of that name has its own turn; nothing of what was found out concerns it.
+        plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
+        results = await asyncio.gather(*(write(*each) for each in plans.items()), return_exceptions=True)
+        for key, result in zip(plans, results, strict=True):
             if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
                 where = about("KafkaTopic", key)
                 log.warning("KafkaTopic %s: status was not written: %s", key, result, extra=where)
@@ -305,6 +307,10 @@ class TopicHandler:
             elif not result:
                 batch.retry.add(key)
             batch.retry |= self._heirs_to_tell(key, batch)
+
+    def _is_same(self, topic: KafkaTopic) -> bool:
+        current = self._cache.topics.get(topic.key)
+        return current is not None and current.meta.uid == topic.meta.uid
 
     def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
         """Younger objects for the same topic keep its id, to take over when this one goes."""

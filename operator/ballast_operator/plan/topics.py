@@ -29,11 +29,15 @@ MAX_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the ledger says we were about to do for an object, from before an operator that may have been killed."""
+    """What the ledger says we were about to do for an object, from before an operator that may have been killed.
+
+    `former` is the id that the status had when the topic was to be created: with another one the creation is told.
+    """
 
     topic: str
     create: bool = False
     config: tuple[str, ...] = ()
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ def _plan_creation(topic: KafkaTopic) -> TopicPlan:
     create = CreateTopic(
         topic.topic, spec.partitions or -1, spec.replicas or -1, spec.replica_assignment, dict(spec.config)
     )
-    intent = Intent(topic.topic, create=True, config=tuple(sorted(spec.config)))
+    intent = Intent(topic.topic, create=True, config=tuple(sorted(spec.config)), former=topic.status.topic_id)
     return TopicPlan(TOPIC["Creating"].says(), _kept_status(topic), create=create, intent=intent)
 
 
@@ -172,12 +176,19 @@ def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Top
 def _refuse_foreign(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Verdict | None:
     """Why the topic is not ours to change, if it is not."""
     known, adopts = topic.status.topic_id, topic.spec.adoption_policy is AdoptionPolicy.ADOPT
-    created = facts.intent is not None and facts.intent.create and facts.intent.topic == topic.topic
-    if adopts or known == view.id or created:
+    if adopts or known == view.id or _creation_untold(topic, facts):
         return None
     if known is None:
         return TOPIC["TopicExists"].says(topic=topic.topic)
     return TOPIC["TopicReplaced"].says(topic=topic.topic, found=view.id, expected=known)
+
+
+def _creation_untold(topic: KafkaTopic, facts: TopicFacts) -> bool:
+    """Whether a topic of another id than the status has may be the one that we were about to create."""
+    intent = facts.intent
+    return (
+        intent is not None and intent.create and intent.topic == topic.topic and intent.former == topic.status.topic_id
+    )
 
 
 def _managed_keys(topic: KafkaTopic, facts: TopicFacts) -> frozenset[str]:
@@ -310,7 +321,7 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
         may_come = facts.creation_may_come and topic.status.topic_id is None
         return TopicPlan(TOPIC["Deleting"].says(), status, look_again=True) if may_come else gone
     ours = topic.status.topic_id
-    if ours is not None and ours != facts.view.id:
+    if ours is not None and ours != facts.view.id and not _creation_untold(topic, facts):
         return gone
     return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=facts.view.id)
 

@@ -68,6 +68,18 @@ def test_a_topic_that_we_created_before_we_could_say_so_is_ours() -> None:
 
 
 @pytest.mark.spec("OPR-04", "OPR-08")
+def test_what_was_made_anew_is_ours_until_that_is_told_and_what_somebody_makes_after_that_is_not() -> None:
+    lost = topic(partitions=3, status={"topicId": "former"})
+    anew = plan_topic(lost, MISSING).intent
+    assert anew is not None
+    assert plan_topic(lost, replace(THREE, intent=anew)).verdict.reason == "Ready"
+    going = topic(partitions=3, status={"topicId": "former"}, meta=GONE, deletionPolicy="Delete")
+    assert plan_topic(going, replace(THREE, intent=anew)).delete_id == TOPIC_ID
+    told = topic(partitions=3, status={"topicId": "11111111-ab5f-4d0a-a08b-0d2ab0ee0a11"})
+    assert plan_topic(told, replace(THREE, intent=anew)).verdict.reason == "TopicReplaced"
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
 def test_a_creation_that_may_still_come_holds_the_deletion() -> None:
     asked = replace(MISSING, intent=Intent("orders", create=True), creation_may_come=True)
     going = topic(meta=GONE, deletionPolicy="Delete")
