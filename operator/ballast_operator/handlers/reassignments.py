@@ -38,7 +38,7 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
+from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, holds_nothing, next_step
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
@@ -214,7 +214,7 @@ class ReassignmentHandler:
     def _decide(self, cases: Sequence[Case], view: KafkaView) -> None:
         """The step of each, the running ones first, then by age; who comes first holds its partitions."""
         claimed: dict[TopicPartition, str] = {}
-        order = sorted(cases, key=lambda c: (c.reassignment.status.started_at is None, c.reassignment.meta.age_order))
+        order = sorted(cases, key=lambda c: (holds_nothing(c.reassignment), c.reassignment.meta.age_order))
         for case in order:
             if case.step is None and case.plan is not None:
                 conflicts = {
