@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.apply.writer import owner_reference
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
@@ -103,7 +103,12 @@ class Plans:
             return
         whole = self._as_claimed(await observe_whole(kafka, view))
         for case in lacking:
-            await self._make_plan(case, whole)
+            try:
+                await self._make_plan(case, whole)
+            except ApiError as error:
+                # A quota that is used up, for instance: its own trouble, of which the others know nothing.
+                why = f"Kubernetes does not keep its plan: {error.message.rstrip('.')}."
+                case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
         case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
