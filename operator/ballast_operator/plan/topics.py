@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from ballast_operator.model.actions import AlterConfig, CreateTopic, ExpandTopic
@@ -25,6 +27,7 @@ from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
 THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +203,25 @@ def _config_change(topic: KafkaTopic, facts: TopicFacts, managed: frozenset[str]
     if facts.config is None:
         return None
     wanted = {key: value for key, value in topic.spec.config.items() if key not in THROTTLED_REPLICAS}
-    values: dict[str, str | None] = {key: value for key, value in wanted.items() if facts.config.get(key) != value}
+    values: dict[str, str | None] = {
+        key: value for key, value in wanted.items() if not same_setting(value, facts.config.get(key))
+    }
     removable = facts.config.keys() if topic.spec.config_policy is ConfigPolicy.EXACT else managed & facts.config.keys()
     values |= dict.fromkeys(sorted(removable - wanted.keys() - THROTTLED_REPLICAS))
     return AlterConfig(TOPIC_RESOURCE, topic.topic, values) if values else None
+
+
+def same_setting(wanted: str, found: str | None) -> bool:
+    """Whether Kafka has what is wanted: it tells what it understood, `0.5` for `0.50`, not what was written."""
+    return wanted == found or (found is not None and _understood(wanted) == _understood(found))
+
+
+def _understood(text: str) -> list[str | Decimal]:
+    parts = (part.strip() for part in text.split(","))
+    return [
+        Decimal(part) if NUMBER.fullmatch(part) else part.lower() if part.lower() in ("true", "false") else part
+        for part in parts
+    ]
 
 
 def wanted_config_keys(topic: KafkaTopic, intent: Intent | None) -> tuple[str, ...] | None:

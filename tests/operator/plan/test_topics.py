@@ -321,3 +321,21 @@ def test_partitions_without_a_leader_are_named() -> None:
 def test_errors_of_kafka_become_reasons_that_say_who_has_to_act(error: str, reason: str, stalled: bool) -> None:
     verdict = topic_error(error, "because")
     assert (verdict.reason, verdict.stalled) == (reason, stalled)
+
+
+@pytest.mark.spec("OPR-21")
+@pytest.mark.parametrize(
+    ("key", "wanted", "found"),
+    [
+        ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0.50", "0.5"),
+        ("min.cleanable.dirty.ratio", "0.0001", "1.0E-4"),
+        ("unclean.leader.election.enable", "TRUE", "true"),
+        ("retention.ms", " 5000", "5000"),
+    ],
+)
+def test_a_value_that_kafka_tells_in_its_own_words_is_no_drift(key: str, wanted: str, found: str) -> None:
+    ours = topic(status={**OURS, "managedConfig": [key]}, partitions=3, config={key: wanted})
+    assert plan_topic(ours, replace(THREE, config={key: found})).alter is None
+    assert plan_topic(ours, replace(THREE, config={key: "7"})).alter is not None
+    assert plan_topic(ours, replace(THREE, config={})).alter is not None
