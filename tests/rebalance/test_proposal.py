@@ -30,6 +30,9 @@ class FakeStore:
         self.owned: dict[str, str] = {}
         self.conflicts = False
 
+    def pinned_topics(self, cluster: str) -> frozenset[str]:
+        return frozenset()
+
     def list_reassignments(self, label_selector: str) -> list[dict[str, Any]]:
         key, value = label_selector.split("=")
         kept = [item for item in self.kept.values() if item["kind"] == "Reassignment"]
