@@ -161,6 +161,10 @@ class Cache:
     def topics_of(self, cluster: Key) -> list[KafkaTopic]:
         return list(self._topics_by_cluster.get(cluster, {}).values())
 
+    def pinned_topics(self, cluster: Key) -> frozenset[str]:
+        """Topics whose KafkaTopic names the brokers of each partition."""
+        return frozenset(topic.topic for topic in self.topics_of(cluster) if topic.spec.replica_assignment)
+
     def topics_named(self, cluster: Key, topic: str) -> list[KafkaTopic]:
         """All objects that describe this topic, the oldest first; one that is being deleted counts until it is gone."""
         found = self._topics_by_name.get((cluster, topic), {}).values()

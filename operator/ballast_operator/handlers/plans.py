@@ -126,7 +126,8 @@ class Plans:
             cluster = self._shared.cache.clusters.get(self._cluster)
             paths = mounted_paths(cluster, whole) if cluster is not None else {}
             weights = directory_weights(cluster, whole) if cluster is not None else {}
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights))
+            pinned = self._shared.cache.pinned_topics(self._cluster)
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights, pinned))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
             return
