@@ -237,6 +237,40 @@ def test_what_runs_holds_its_partitions_against_the_rollback_of_an_older_one() -
 
 
 @pytest.mark.spec("OPR-04")
+def test_what_a_restored_backup_of_the_api_says_counts_although_it_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its versions begin again where the backup was made; events of it look as if they came late."""
+
+    async def scenario() -> None:
+        runtime = Runtime(NOBODY)
+        spec = {"clusterRef": {"name": "demo"}}
+        runtime.cache.put_topic(body("orders", {**spec, "partitions": 5}, resourceVersion="900"))
+        runtime.cache.put_topic(body("newer", {**spec, "partitions": 5}, resourceVersion="900"))
+        runtime.cache.remove_topic(Key("default", "deleted"), "uid-deleted")
+        restored = {
+            "kafkatopics": [
+                body("orders", {**spec, "partitions": 3}, resourceVersion="100"),
+                body("newer", {**spec, "partitions": 7}, resourceVersion="901"),
+                body("deleted", {**spec, "partitions": 4}, resourceVersion="90"),
+            ]
+        }
+
+        async def items(path: str) -> Any:
+            for one in restored.get(path.rpartition("/")[2], ()):
+                # What is heard while the list is read is newer than the list.
+                runtime.heard("KafkaTopic", body("newer", {**spec, "partitions": 9}, resourceVersion="950"))
+                yield one
+
+        monkeypatch.setattr(runtime.api, "items", items)
+        await runtime.relist()
+        found = {topic.meta.name: topic.spec.partitions for topic in runtime.cache.topics_of(CLUSTER)}
+        assert found == {"orders": 3, "newer": 9, "deleted": 4}
+        assert runtime._worker(CLUSTER).depth == 3
+        await runtime.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04")
 def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         runtime = Runtime(NOBODY)
