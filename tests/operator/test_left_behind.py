@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -19,10 +20,12 @@ from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.ledger import Ledger
 from ballast_operator.metrics import Metrics
-from ballast_operator.model.kafka import KafkaView, LogView
+from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicPartition
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.model.reassignment import Phase
 from ballast_operator.plan.stored import keep
+from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.runtime import Runtime
 from ballast_operator.worker import Again, Work
@@ -234,6 +237,32 @@ def test_what_runs_holds_its_partitions_against_the_rollback_of_an_older_one() -
     ReassignmentHandler(CLUSTER, shared_by(Cache()))._decide(cases, seen)
     steps = [case.step for case in cases]
     assert [(one.phase, one.waits_for) for one in steps if one] == [(Phase.WAITING, ("newer",)), (Phase.RUNNING, ())]
+
+
+@pytest.mark.spec("OPR-35", "OPR-34")
+def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(_: object, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
+        return {(one.resource, one.name): Outcome("CLUSTER_AUTHORIZATION_FAILED") for one in actions}
+
+    async def scenario() -> None:
+        handler = ReassignmentHandler(CLUSTER, shared_by(Cache()))
+        monkeypatch.setattr("ballast_operator.apply.kafka.alter_configs", refused)
+        plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+        runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": plan.hash}}
+        subject = reassignment("slow", runs, throttle={"intraBroker": "1Mi"}, drainBrokers=[0])
+        seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs={0: {}})
+        case = Case(subject, plan)
+        handler._decide([case], seen)
+        handler._choose([case], seen)
+        assert (len(case.starts), case.notes) == (1, {})
+        throttles = plan_throttles([handler._share(case)], seen)
+        assert await handler._apply_throttles([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
+        handler._choose([case], seen)
+        assert case.notes == {
+            TopicPartition("orders", 0): "its throttle was refused: Broker 0 answers CLUSTER_AUTHORIZATION_FAILED"
+        }
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.spec("OPR-04")
