@@ -108,7 +108,8 @@ TOPIC = _table(
     ),
     Reason(
         "NotAuthorized", FALSE, "Kafka denied it: {error}",
-        "Give the operator's principal CREATE, DESCRIBE, ALTER and DELETE on the topic.", stalled=True,
+        "Give the operator's principal CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS and DESCRIBE_CONFIGS on the topic.",
+        stalled=True,
     ),
     Reason(
         "PolicyViolation", FALSE, "A policy of the cluster refused it: {error}", "Change the spec to suit the policy.",

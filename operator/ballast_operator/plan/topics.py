@@ -59,6 +59,7 @@ class TopicFacts:
     missing: bool = False
     error: str | None = None
     config: Mapping[str, str] | None = None
+    config_error: str | None = None
     ongoing: Mapping[int, OngoingView] = field(default_factory=dict)
     rival: KafkaTopic | None = None
     others: bool = False
@@ -173,6 +174,10 @@ def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Top
     plan = _plan_shape(topic, facts, view, TopicPlan(TOPIC["Ready"].says(), status, alter=alter, intent=intent))
     if alter and plan.verdict.reason == "Ready":
         plan = replace(plan, verdict=TOPIC["Changing"].says())
+    # One that was deleted a moment ago is found missing at the next look.
+    if facts.config_error is not None and plan.verdict.reason == "Ready":
+        verdict = topic_error(facts.config_error, "the configuration could not be read")
+        plan = replace(plan, verdict=verdict, look_again=not verdict.stalled)
     return plan
 
 

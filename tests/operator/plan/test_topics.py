@@ -339,3 +339,17 @@ def test_a_value_that_kafka_tells_in_its_own_words_is_no_drift(key: str, wanted:
     assert plan_topic(ours, replace(THREE, config={key: found})).alter is None
     assert plan_topic(ours, replace(THREE, config={key: "7"})).alter is not None
     assert plan_topic(ours, replace(THREE, config={})).alter is not None
+
+
+@pytest.mark.spec("OPR-02", "OPR-21")
+def test_a_configuration_that_cannot_be_read_is_told_and_not_called_ready() -> None:
+    """DESCRIBE does not allow it to be read: Kafka wants DESCRIBE_CONFIGS for that."""
+    subject = topic(status=OURS, partitions=3, config={"retention.ms": "1"})
+    unread = replace(THREE, config=None, config_error="TOPIC_AUTHORIZATION_FAILED")
+    plan = plan_topic(subject, unread)
+    assert (plan.verdict.reason, plan.verdict.stalled, plan.acts_on_kafka) == ("NotAuthorized", True, False)
+    assert "DESCRIBE_CONFIGS" in plan.verdict.message
+    larger = plan_topic(topic(status=OURS, partitions=4, config={"retention.ms": "1"}), unread)
+    assert larger.expand is not None, "the rest goes on"
+    passing = plan_topic(subject, replace(unread, config_error="REQUEST_TIMED_OUT"))
+    assert (passing.verdict.reason, passing.look_again) == ("KafkaError", True)
