@@ -108,7 +108,7 @@ TOPIC = _table(
     ),
     Reason(
         "NotAuthorized", FALSE, "Kafka denied it: {error}",
-        "Give the operator's principal CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS and DESCRIBE_CONFIGS on the topic.",
+        "Give the operator's principal CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS, DESCRIBE_CONFIGS on the topic.",
         stalled=True,
     ),
     Reason(
