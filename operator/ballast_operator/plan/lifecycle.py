@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ballast_operator.model.kafka import KafkaView, ReplicaId, TopicPartition
+from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPartition
 from ballast_operator.model.quantity import bytes_text
 from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
@@ -180,11 +180,21 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
-    """An end is told only when the throttles have been put back."""
+    """An end is told only when the throttles have been put back. The partitions are free before."""
     if scene.throttles_held:
         waits = "the throttles are put back"
-        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, claims=True)
+        lost = _lost_holders(scene)
+        if lost:
+            waits += f", for which broker {', '.join(map(str, lost))} has to come back or be unregistered"
+        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states)
     return Step(phase, verdict, states)
+
+
+def _lost_holders(scene: Scene) -> list[int]:
+    """Brokers that have a throttle of ours and are away."""
+    held = {int(row.name) for row in scene.reassignment.status.throttle if row.resource == BROKER}
+    known = scene.view.brokers
+    return sorted(broker for broker in held if broker not in known or not known[broker].online)
 
 
 def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:

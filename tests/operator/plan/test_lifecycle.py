@@ -253,3 +253,18 @@ def test_a_rollback_waits_for_another_one_that_moves_the_same_partitions_now() -
     assert step(waiting, AT_TARGET).run
     begun = reassignment(partitions=ROWS, rollback=True, status=STARTED)
     assert step(begun, AT_TARGET, conflicts=("nightly",)).run, "what it has begun it does not let go"
+
+
+@pytest.mark.spec("OPR-33", "OPR-35")
+def test_an_end_that_waits_for_a_lost_broker_says_so_and_holds_no_partitions() -> None:
+    """Its throttle can be put back by nobody but itself; other Reassignments need not wait for that."""
+    rate = {"resource": "Broker", "name": "1", "key": "leader.replication.throttled.rate", "applied": ["1"]}
+    subject = reassignment(partitions=ROWS, status={**STARTED, "throttle": [rate]})
+    lost = view({"orders": topic_view((0, 2))}, TARGET, offline=[1])
+    held = step(subject, lost, throttles_held=True)
+    assert (held.phase, held.claims) == (Phase.VERIFYING, False)
+    assert "until the throttles are put back, for which broker 1 has to come back or be unregistered" in (
+        held.verdict.message
+    )
+    there = step(subject, AT_TARGET, throttles_held=True)
+    assert there.verdict.message.endswith("until the throttles are put back.")
