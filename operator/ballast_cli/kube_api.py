@@ -163,11 +163,14 @@ class KubeApi:
             while True:
                 try:
                     line = response.readline()
+                    event = json.loads(line) if line else None
                 except TimeoutError:
                     return
-                if not line:
+                except (*LOST, ValueError) as fault:
+                    raise self._lost(fault) from None
+                if event is None:
                     return
-                yield json.loads(line)
+                yield event
 
     # discovery
 

@@ -65,8 +65,12 @@ def run(args: argparse.Namespace) -> int:
 def _connected(bootstrap: str) -> Iterator[Cluster]:
     require_listener(bootstrap)
     cluster = Cluster(bootstrap)
+    from kafka.errors import KafkaError
+
     try:
         yield cluster
+    except KafkaError as error:
+        raise CommandError(f"{bootstrap} does not answer any more: {error}. What had begun goes on.") from error
     finally:
         cluster.close()
 
@@ -143,7 +147,14 @@ def execute(cluster: Cluster, args: argparse.Namespace) -> int:
     print(write_plan(seen.present(plan)))
     print("\nSave this to use as the --json option during rollback")
     changed = {key: target.replicas for key, target in plan.items() if seen.replicas[key] != target.replicas}
-    _throttle(cluster, plan, seen, changed, args)
+    unthrottled = _throttle(cluster, plan, seen, changed, args)
+    if unthrottled:
+        for name, reason in unthrottled.items():
+            print(f"throttle not accepted: {name}: {reason}", file=sys.stderr)
+        print(
+            "Nothing is moved. verify or cancel with the same plan removes the throttles that stand.", file=sys.stderr
+        )
+        return 1
     # Directories first: a replica that is not there yet is then made in its directory (DIR-13).
     wanted = _wanted_directories(plan, seen)
     arriving = {place: path for place, path in wanted.items() if place[1] not in seen.replicas[place[0]]}
@@ -183,7 +194,9 @@ def _wanted_directories(plan: Plan, seen: Snapshot) -> dict[tuple[Key, int], str
 
 def _throttle(
     cluster: Cluster, plan: Plan, seen: Snapshot, changed: Mapping[Key, tuple[int, ...]], args: argparse.Namespace
-) -> None:
+) -> dict[str, str]:
+    """What was not accepted, and why."""
+    refused: dict[str, str] = {}
     involved = {str(broker) for key, target in plan.items() for broker in (*target.replicas, *seen.replicas[key])}
     rates: dict[str, str | None] = {}
     if args.throttle is not None:
@@ -196,11 +209,12 @@ def _throttle(
         texts = {
             topic: dict(zip(THROTTLED_REPLICAS, map(",".join, both), strict=True)) for topic, both in topics.items()
         }
-        cluster.set_configs("topic", texts)
+        refused |= cluster.set_configs("topic", texts)
     if args.replica_alter_log_dirs_throttle is not None:
         rates[LOG_DIRS_RATE] = str(args.replica_alter_log_dirs_throttle)
     if rates:
-        cluster.set_configs("broker", dict.fromkeys(sorted(involved), rates))
+        refused |= cluster.set_configs("broker", dict.fromkeys(sorted(involved), rates))
+    return refused
 
 
 # -- verify and cancel
@@ -220,12 +234,25 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
     if not all(state.done for state in states):
         return 2
     if not args.preserve_throttles:
-        _clear_throttles(cluster, plan, seen)
+        if not _clear_throttles(cluster, plan, seen):
+            return 1
         print("Throttles are removed.")
     return 1 if any(state.failed for state in states) else 0
 
 
 def _follow(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
+    try:
+        return _watch(cluster, plan, args)
+    except KeyboardInterrupt:
+        print(
+            f"\nThe moves go on. Their throttles are removed at their end by: ballast reassign verify --wait "
+            f"--bootstrap {args.bootstrap} --json {args.json}",
+            file=sys.stderr,
+        )
+        raise
+
+
+def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
     rate: float | None = None
     before: tuple[float, int] | None = None
     while True:
@@ -251,12 +278,16 @@ def _show(states: list[State], left: int, rate: float | None) -> None:
     print(f"\r{text:<78}", end="", flush=True)
 
 
-def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> None:
+def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
+    """Whether none stays; those that do are told."""
     rates: dict[str, str | None] = dict.fromkeys((*INTER_BROKER_RATES, LOG_DIRS_RATE))
     replicas: dict[str, str | None] = dict.fromkeys(THROTTLED_REPLICAS)
-    cluster.set_configs("broker", {str(broker): rates for broker, _ in seen.brokers})
+    stay = cluster.set_configs("broker", {str(broker): rates for broker, _ in seen.brokers})
     topics = sorted({key.topic for key in plan if key in seen.replicas})
-    cluster.set_configs("topic", dict.fromkeys(topics, replicas))
+    stay |= cluster.set_configs("topic", dict.fromkeys(topics, replicas))
+    for name, reason in stay.items():
+        print(f"throttle that stays: {name}: {reason}", file=sys.stderr)
+    return not stay
 
 
 def cancel(cluster: Cluster, args: argparse.Namespace) -> int:
@@ -274,9 +305,8 @@ def cancel(cluster: Cluster, args: argparse.Namespace) -> int:
     for name, reason in refused.items():
         print(f"not cancelled: {name}: {reason}", file=sys.stderr)
     print(f"Cancelled: {len(running)} reassignments, {len(back) - len(left)} moves between directories")
-    if not args.preserve_throttles:
-        _clear_throttles(cluster, plan, seen)
-    return 1 if refused else 0
+    cleared = args.preserve_throttles or _clear_throttles(cluster, plan, seen)
+    return 1 if refused or not cleared else 0
 
 
 def _size(count: int) -> str:

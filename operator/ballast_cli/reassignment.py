@@ -254,8 +254,8 @@ class Cluster:
             time.sleep(ALTER_LOG_DIRS_EVERY_S)
         return {place: refused.get(place, "no answer") for place in left}
 
-    def set_configs(self, kind: str, changes: Mapping[str, Mapping[str, str | None]]) -> None:
-        """None deletes the config. `kind` is 'topic' or 'broker'."""
+    def set_configs(self, kind: str, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
+        """None deletes the config. `kind` is 'topic' or 'broker'. Answers what was refused, and why."""
         from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 
         resources = []
@@ -265,8 +265,15 @@ class Cluster:
                 for key, value in configs.items()
             }
             resources.append(ConfigResource(ConfigResourceType[kind.upper()], name, configs=operations))
-        if resources:
-            self._admin.alter_configs(resources, raise_on_unknown=False, incremental=True)
+        if not resources:
+            return {}
+        answers = self._admin.alter_configs(resources, raise_on_unknown=False, incremental=True)
+        return {
+            f"{kind} {name}": str(answer).splitlines()[0]
+            for results in answers.values()
+            for name, answer in results.items()
+            if answer != "OK"
+        }
 
 
 def _directory(broker: int, found: Mapping[str, Any]) -> Directory:

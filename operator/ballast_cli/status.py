@@ -43,24 +43,34 @@ def run(args: argparse.Namespace) -> int:
 
     while True:
         began = time.monotonic()
-        trouble = ""
-        pages: list[KafkaView] = []
-        try:
-            pages = [asyncio.run(_look(bootstrap, body)) for bootstrap, body in _targets(args.bootstrap)]
-        except CommandError as error:
-            # Who watches wants to see it come back.
-            if not args.watch:
-                raise
-            trouble = str(error)
+        pages, troubles = _looks(args.bootstrap)
+        # Who watches wants to see it come back.
+        if troubles and not pages and not args.watch:
+            raise CommandError("; ".join(troubles))
         if args.watch and not args.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             sys.stdout.write("\x1b[2J\x1b[H")
         for view in pages:
             print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)
-        if trouble:
+        for trouble in troubles:
             print(trouble, file=sys.stderr if args.json else sys.stdout, flush=True)
         if not args.watch:
-            return 0
+            return 1 if troubles else 0
         time.sleep(max(0.1, WATCH_SECONDS - (time.monotonic() - began)))
+
+
+def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
+    """What was seen of each cluster, and why nothing of some."""
+    pages: list[KafkaView] = []
+    troubles: list[str] = []
+    try:
+        for address, body in _targets(bootstrap):
+            try:
+                pages.append(asyncio.run(_look(address, body)))
+            except CommandError as error:
+                troubles.append(str(error))
+    except CommandError as error:
+        troubles.append(str(error))
+    return pages, troubles
 
 
 async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:

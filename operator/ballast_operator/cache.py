@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ballast_operator.model.cluster import KafkaCluster, read_cluster
@@ -79,6 +79,19 @@ class Kind(Generic[T]):
         self._objects[meta.key] = now
         return before, now
 
+    def gone(self) -> frozenset[str]:
+        """The uids of objects that were deleted, as far as they are remembered."""
+        return frozenset(self._gone)
+
+    def outlived(self, meta: Meta) -> None:
+        """The API's history was taken back, by a restored backup: what it says now of this object counts."""
+        self._gone.pop(meta.uid, None)
+        known = self._objects.get(meta.key)
+        if known is not None:
+            self._objects[meta.key] = replace(known, meta=replace(known.meta, resource_version=""))
+        elif meta.key in self.broken:
+            self.broken[meta.key] = replace(self.broken[meta.key], meta=replace(meta, resource_version=""))
+
     def remove(self, key: Key, uid: str) -> T | None:
         """Forget a deleted object; the deletion of a former object of that name changes nothing."""
         if uid:
@@ -94,6 +107,10 @@ class Kind(Generic[T]):
     def _known(self, key: Key) -> Meta | None:
         found = self._objects.get(key) or self.broken.get(key)
         return found.meta if found is not None else None
+
+
+def older(meta: Meta, known: Meta) -> bool:
+    return 0 <= version_number(meta.resource_version) < version_number(known.resource_version)
 
 
 def _not_newer(meta: Meta, known: Meta) -> bool:
@@ -160,6 +177,10 @@ class Cache:
 
     def topics_of(self, cluster: Key) -> list[KafkaTopic]:
         return list(self._topics_by_cluster.get(cluster, {}).values())
+
+    def pinned_topics(self, cluster: Key) -> frozenset[str]:
+        """Topics whose KafkaTopic names the brokers of each partition."""
+        return frozenset(topic.topic for topic in self.topics_of(cluster) if topic.spec.replica_assignment)
 
     def topics_named(self, cluster: Key, topic: str) -> list[KafkaTopic]:
         """All objects that describe this topic, the oldest first; one that is being deleted counts until it is gone."""

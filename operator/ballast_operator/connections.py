@@ -6,7 +6,7 @@ When what a KafkaCluster says about reaching it changes, the old connection is c
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
@@ -14,7 +14,7 @@ from ballast_operator.model.cluster import External, KafkaCluster
 
 
 class SecretMissingError(Exception):
-    """A Secret that a KafkaCluster names is not there or lacks a key."""
+    """A Secret that a KafkaCluster names is not there, lacks a key, or has one that is no text."""
 
 
 class Connections:
@@ -40,10 +40,12 @@ class Connections:
             await current.close()
 
     async def _external(self, namespace: str, external: External) -> ConnectionSettings:
-        tls = (
-            await self._secret(namespace, external.tls.secret_name) if external.tls and external.tls.secret_name else {}
-        )
-        sasl = await self._secret(namespace, external.sasl.secret_name) if external.sasl else {}
+        tls: Mapping[str, str] = {}
+        if external.tls and external.tls.secret_name:
+            tls = await self._secret(namespace, external.tls.secret_name, ("ca.crt", "tls.crt", "tls.key"))
+        sasl: Mapping[str, str] = {}
+        if external.sasl:
+            sasl = await self._secret(namespace, external.sasl.secret_name, ("username", "password"))
         for key in ("username", "password") if external.sasl else ():
             if key not in sasl:
                 raise SecretMissingError(
@@ -61,9 +63,16 @@ class Connections:
             password=sasl.get("password"),
         )
 
-    async def _secret(self, namespace: str, name: str) -> Mapping[str, str]:
+    async def _secret(self, namespace: str, name: str, keys: Sequence[str]) -> Mapping[str, str]:
+        """These keys of it, as far as it has them. What lies beside them may be anything, a keystore for instance."""
         found = await self._api.find(path_of("v1", "secrets", namespace, name))
         if found is None:
             raise SecretMissingError(f"Secret {name} does not exist")
         data = found.get("data") or {}
-        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+        values: dict[str, str] = {}
+        for key in keys:
+            try:
+                values |= {key: base64.b64decode(data[key]).decode()} if key in data else {}
+            except UnicodeDecodeError:
+                raise SecretMissingError(f"Secret {name}: {key} is no text") from None
+        return values

@@ -134,7 +134,13 @@ class ClusterCycle:
         if self._ledger is None or self._ledger.uid != cluster.meta.uid:
             self._ledger = Ledger(self._shared.api, cluster)
         if work.reassignments:
-            await self._reassignments.handle(kafka, again)
+            try:
+                await self._reassignments.handle(kafka, again)
+            except ApiError as error:
+                # It may be refused for as long as nobody does anything about it; topics have nothing to do with that.
+                log.warning("cluster %s: Reassignments: %s", self._key, error)
+                again.failed = True
+                again.reassignments_within(0.0)
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
             with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):

@@ -129,12 +129,12 @@ def joined(before: Intent | None, now: Intent) -> Intent:
     if before is None or before.topic != now.topic:
         return now
     config = tuple(sorted({*before.config, *now.config}))
-    return Intent(now.topic, before.create or now.create, config)
+    return Intent(now.topic, before.create or now.create, config, now.former if now.create else before.former)
 
 
 def told(intent: Intent, topic: KafkaTopic) -> bool:
     """Whether the object's status says everything that the intention does."""
-    created = topic.status.topic_id is not None or not intent.create
+    created = topic.status.topic_id not in (None, intent.former) or not intent.create
     return created and set(intent.config) <= set(topic.status.managed_config)
 
 
@@ -142,10 +142,12 @@ def _write(intent: Intent) -> dict[str, Any]:
     entry: dict[str, Any] = {"topic": intent.topic}
     if intent.create:
         entry["create"] = True
+    if intent.former is not None:
+        entry["former"] = intent.former
     if intent.config:
         entry["config"] = list(intent.config)
     return entry
 
 
 def _read(entry: Mapping[str, Any]) -> Intent:
-    return Intent(entry["topic"], bool(entry.get("create")), tuple(entry.get("config") or ()))
+    return Intent(entry["topic"], bool(entry.get("create")), tuple(entry.get("config") or ()), entry.get("former"))

@@ -144,7 +144,15 @@ async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, Ongoin
 
 async def observe_topic_configs(kafka: KafkaConnection, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """The configurations that are set on the topics themselves; a topic that could not be read is absent."""
+    return (await observe_configs_or_errors(kafka, names))[0]
+
+
+async def observe_configs_or_errors(
+    kafka: KafkaConnection, names: Iterable[str]
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """(configurations that are set on the topics themselves, errors of those that could not be read)."""
     found: dict[str, dict[str, str]] = {}
+    errors: dict[str, str] = {}
     for chunk in _chunks(list(names), CONFIGS_PER_REQUEST) or ():
         assert chunk is not None
         resources = [(TOPIC_RESOURCE, name, None) for name in chunk]
@@ -152,8 +160,10 @@ async def observe_topic_configs(kafka: KafkaConnection, names: Iterable[str]) ->
         for row in response.results:
             if not row.error_code:
                 found[row.resource_name] = _set_values(row.configs, DYNAMIC_TOPIC_SOURCE)
+            else:
+                errors[row.resource_name] = str(error_name(row.error_code))
         await asyncio.sleep(0)
-    return found
+    return found, errors
 
 
 async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int]) -> dict[int, dict[str, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import Writer
-from ballast_operator.cache import Cache, Kind
+from ballast_operator.cache import Cache, Kind, older
 from ballast_operator.clock import monotonic, utc_now
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
@@ -23,7 +23,7 @@ from ballast_operator.metrics import Metrics
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
-from ballast_operator.model.meta import API_VERSION, Key, Meta
+from ballast_operator.model.meta import API_VERSION, Key, Meta, read_meta
 from ballast_operator.status import READY, SHARED, STALLED
 from ballast_operator.worker import Worker
 
@@ -272,12 +272,17 @@ class Runtime:
         self._end_workers()
 
     async def _relist(self, kind: str, plural: str, namespace: str | None) -> None:
-        known = {meta.key: meta.uid for meta in self._kind(kind).metas() if namespace in (None, meta.namespace)}
+        gone = self._kind(kind).gone()
+        known = {meta.key: meta for meta in self._kind(kind).metas() if namespace in (None, meta.namespace)}
         async for body in self.api.items(path_of(API_VERSION, plural, namespace)):
-            meta = body["metadata"]
-            known.pop(Key(meta["namespace"], meta["name"]), None)
+            listed = read_meta(body)
+            before = known.pop(listed.key, None)
+            # A list is as new as its beginning, at which this was known.
+            if listed.uid in gone or (before is not None and before.uid == listed.uid and older(listed, before)):
+                log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
+                self._kind(kind).outlived(listed)
             self.heard(kind, body)
-        for key, uid in known.items():
+        for key, uid in ((meta.key, meta.uid) for meta in known.values()):
             # It may be younger than the list: only an answer about itself says that it is gone.
             found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
             if found is None or found["metadata"]["uid"] != uid:

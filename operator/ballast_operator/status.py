@@ -108,7 +108,8 @@ TOPIC = _table(
     ),
     Reason(
         "NotAuthorized", FALSE, "Kafka denied it: {error}",
-        "Give the operator's principal CREATE, DESCRIBE, ALTER and DELETE on the topic.", stalled=True,
+        "Give the operator's principal CREATE, DELETE, ALTER, DESCRIBE, ALTER_CONFIGS, DESCRIBE_CONFIGS on the topic.",
+        stalled=True,
     ),
     Reason(
         "PolicyViolation", FALSE, "A policy of the cluster refused it: {error}", "Change the spec to suit the policy.",
@@ -191,6 +192,10 @@ CLUSTER = _table(
         "Check its address and its brokers.",
     ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
+    Reason(
+        "KubernetesRefused", FALSE, "Kubernetes refuses what the cluster needs: {error}.",
+        "Correct the spec, or give Kubernetes what it lacks.", stalled=True,
+    ),
     Reason("Rolling", FALSE, "To apply a change {node} is being restarted; {left} more follow."),
     Reason("RollWaits", FALSE, "A change waits to restart {node}: {error}.", "It goes on by itself."),
     Reason(

@@ -62,10 +62,16 @@ class Outcome:
     submitted: str | None = None
 
 
-def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | None = None) -> Outcome:
-    """One cycle. Never raises for what a cluster or its metrics are like: that is an outcome with a reason."""
+def run_once(
+    spark: SparkSession, options: JobOptions, store: ProposalStore | None = None, rehearsal: bool = False
+) -> Outcome:
+    """One cycle. Never raises for what a cluster or its metrics are like: that is an outcome with a reason.
+
+    A rehearsal finds out what would be proposed, and neither submits nor writes anything.
+    """
     measured = None
     try:
+        planning = planning_for(options, store)
         measured = measure(spark, options)
         check(measured)
         if options.capacity_bytes is not None:
@@ -76,11 +82,21 @@ def run_once(spark: SparkSession, options: JobOptions, store: ProposalStore | No
             measured = with_weights(measured, options.weights, options.proposal.cluster)
         load = measured.load(options.horizon_s)
         now = measured.load() if options.horizon_s > 0 else None
-        plan = plan_balance(load, options.planning, spark_solver(spark, load), now)
+        plan = plan_balance(load, planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
+        if rehearsal:
+            return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks))
         return _propose(options, measured, load, plan, store)
     except Refusal as refusal:
         return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
+
+
+def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOptions:
+    """With what Kubernetes knows: topics whose brokers somebody has named stay there (OPR-20)."""
+    if store is None:
+        return options.planning
+    pinned = store.pinned_topics(options.proposal.cluster)
+    return replace(options.planning, excluded_topics=options.planning.excluded_topics | pinned)
 
 
 def measure(spark: SparkSession, options: JobOptions) -> Measured:
@@ -172,12 +188,11 @@ class Watch:
         self.cycles += 1
 
     def cycle(self) -> Outcome:
-        rehearsal = replace(self._options, out=None, report=None)
         if self._worth_running + 1 < self._options.confirmations:
-            outcome = run_once(self._spark, rehearsal)
+            outcome = run_once(self._spark, self._options, self._store, rehearsal=True)
             if outcome.reason == "Proposed":
                 self._worth_running += 1
-                return replace(outcome, reason="Confirming", resources=())
+                return replace(outcome, reason="Confirming")
         else:
             outcome = run_once(self._spark, self._options, self._store)
         if outcome.reason != "AlreadyProposed":

@@ -13,7 +13,8 @@ from typing import Any
 
 from ballast_rebalance.measured import Refusal
 
-GROUP, VERSION, PLURAL, CLUSTERS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters"
+GROUP, VERSION, PLURAL, CLUSTERS, TOPICS = "ballast.dev", "v1alpha1", "reassignments", "kafkaclusters", "kafkatopics"
+PAGE = 500
 CONFLICT, NOT_FOUND = 409, 404
 IN_POD = "KUBERNETES_SERVICE_HOST"
 # The operator lets a Reassignment go that was carried out; until then it has its name.
@@ -46,6 +47,23 @@ class KubernetesStore:
             answer = self._objects.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)
         items: list[dict[str, Any]] = answer["items"]
         return items
+
+    def pinned_topics(self, cluster: str) -> frozenset[str]:
+        """Topics whose KafkaTopic names the brokers of each partition: the operator would move them back."""
+        pinned: set[str] = set()
+        more = ""
+        while True:
+            with self._asking("KafkaTopics cannot be listed"):
+                page = self._objects.list_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, TOPICS, limit=PAGE, **({"_continue": more} if more else {})
+                )
+            for item in page["items"]:
+                spec = item["spec"]
+                if spec.get("replicaAssignment") and spec["clusterRef"]["name"] == cluster:
+                    pinned.add(spec.get("topicName") or item["metadata"]["name"])
+            more = page["metadata"].get("continue") or ""
+            if not more:
+                return frozenset(pinned)
 
     def create_plan(self, config_map: Mapping[str, Any]) -> None:
         """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan."""

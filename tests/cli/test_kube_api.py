@@ -59,3 +59,21 @@ def test_what_a_server_cannot_do_just_now_is_told_from_what_it_will_not_do(code,
     with server_that_says(answer, tmp_path) as api, pytest.raises(Refused) as raised:
         api.call("GET", "/version")
     assert raised.value.passing is passing
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b'20\r\n{"type": "ADDED", "obj',  # a chunk that is cut off
+        b'16\r\n{"type": "ADDED", "obj\r\n',  # a line that is
+    ],
+)
+def test_a_watch_that_is_cut_off_is_a_sentence_and_no_traceback(rest, tmp_path):
+    event = b'{"type": "ADDED", "object": {}}\n'
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = head + b"%x\r\n" % len(event) + event + b"\r\n" + rest
+    with server_that_says(answer, tmp_path) as api:
+        events = api.watch("/apis/x", {})
+        assert next(events)["type"] == "ADDED"
+        with pytest.raises(CommandError, match="cannot reach"):
+            next(events)

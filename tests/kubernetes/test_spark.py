@@ -50,6 +50,9 @@ def skewed(installed: World, spark_image: str) -> World:
     rows = [[0] for _ in range(PARTITIONS)]
     installed.apply(topic(name, partitions=PARTITIONS, replicas=1, replicaAssignment=rows))
     installed.until_ready("kafkatopic", name)
+    # As long as brokers are named, nothing of it is proposed to be moved.
+    installed.apply(topic(name, partitions=PARTITIONS, replicas=1))
+    installed.until_ready("kafkatopic", name)
     produce(installed, name, [os.urandom(10_000) for _ in range(2_000)], PARTITIONS)
     return installed
 

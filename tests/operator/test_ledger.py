@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ballast_operator.cache import Cache
-from ballast_operator.ledger import Ledger, joined
+from ballast_operator.ledger import Ledger, _read, _write, joined
 from ballast_operator.model.cluster import read_cluster
 from ballast_operator.plan.topics import Intent
 
@@ -61,3 +61,18 @@ def test_an_intention_ages_from_when_it_was_heard_of(monkeypatch: pytest.MonkeyP
     now[0] = 107.0
     held._keep({"first": CREATION, "second": CREATION})
     assert (held.age_s("first"), held.age_s("second"), held.age_s("unknown")) == (7.0, 0.0, 0.0)
+
+
+@pytest.mark.spec("OPR-04")
+def test_that_a_topic_was_made_anew_is_told_by_the_new_id_only() -> None:
+    """The status still has the id of the one that somebody deleted."""
+    anew = Intent("orders", create=True, config=("retention.ms",), former="old")
+    status = {"topicId": "old", "managedConfig": ["retention.ms"]}
+    cache = Cache()
+    cache.put_topic({**topic_body("anew"), "status": status})
+    assert ledger()._unresolved({"anew": anew}, cache) == {"anew": anew}
+    assert _read(_write(anew)) == anew
+    renewed = {**topic_body("anew"), "status": {**status, "topicId": "new"}}
+    renewed["metadata"]["resourceVersion"] = "8"
+    cache.put_topic(renewed)
+    assert ledger()._unresolved({"anew": anew}, cache) == {}

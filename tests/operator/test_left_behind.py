@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from making import NOW, move
+from making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
-from ballast_operator.apply.kubernetes import KubernetesApi
+from ballast_operator.apply.kubernetes import ApiError, KubernetesApi
 from ballast_operator.cache import Cache
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
+from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.handlers.reassignments import ReassignmentHandler
+from ballast_operator.handlers.topics import Batch, TopicHandler
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.ledger import Ledger
 from ballast_operator.metrics import Metrics
+from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicPartition
 from ballast_operator.model.meta import FINALIZER, Key
+from ballast_operator.model.reassignment import Phase
 from ballast_operator.plan.stored import keep
+from ballast_operator.plan.throttles import plan_throttles
+from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.runtime import Runtime
 from ballast_operator.worker import Again, Work
 from ballast_planner import Plan
@@ -143,6 +152,149 @@ def test_a_cluster_that_was_not_listed_yet_is_not_gone() -> None:
         cache.whole = True
         await ClusterCycle(CLUSTER, shared_by(cache, told)).run(work)
         assert told.finalizers == {"kept": False}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
+def test_what_was_found_out_for_an_object_is_not_written_to_its_successor() -> None:
+    """Deleted and made anew while it was looked at: the new one has not adopted anything yet."""
+    cache, told = Cache(), Told()
+    spec = {"clusterRef": {"name": "demo"}, "partitions": 1}
+    former = body("orders", spec, {"topicId": TOPIC_ID})
+    _, topic = cache.put_topic(former)
+    assert topic is not None
+    batch = Batch({topic.key: topic})
+    batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    cache.remove_topic(topic.key, "uid-orders")
+    cache.put_topic(body("orders", spec, uid="another"))
+
+    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    assert told.reasons == {}
+
+
+@pytest.mark.spec("OPR-05")
+def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota of ConfigMaps, for instance, refuses the plan of one Reassignment for as long as it is used up."""
+    cache, told = Cache(), Told()
+    cache.put_topic(body("orders", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+    work = Work({Key("default", "orders")}, reassignments=True)
+    looked_at: list[Key] = []
+
+    async def refused(*_: Any) -> None:
+        raise ApiError(403, "Forbidden", "exceeded quota")
+
+    async def handle(keys: set[Key], *_: Any) -> None:
+        looked_at.extend(keys)
+
+    async def scenario() -> None:
+        cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
+        monkeypatch.setattr(cycle._reassignments, "handle", refused)
+        monkeypatch.setattr(cycle._topics, "handle", handle)
+        monkeypatch.setattr(Ledger, "prune", lambda *_: asyncio.sleep(0))
+        again = Again()
+        external = cluster(volumes=[], external={"bootstrapServers": "127.0.0.1:1"})
+        await cycle._serve(work, again, cast(KafkaConnection, object()), None, external)
+        assert looked_at == [Key("default", "orders")]
+        assert (again.failed, again.reassignments_seconds) == (True, 0.0), "it is tried again, ever more seldom"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-05", "OPR-33")
+def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: Any) -> None:
+        raise ApiError(403, "Forbidden", "exceeded quota: maps")
+
+    async def whole(*_: Any) -> KafkaView:
+        return view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)})
+
+    async def scenario() -> None:
+        shared = shared_by(Cache(), Told())
+        monkeypatch.setattr(shared.writer, "keep_config_map", refused, raising=False)
+        monkeypatch.setattr("ballast_operator.handlers.plans.observe_whole", whole)
+        cases = [Case(reassignment(name, drainBrokers=[0])) for name in ("one", "other")]
+        await Plans(CLUSTER, shared).make(cases, await whole(), cast(KafkaConnection, None))
+        for case in cases:
+            assert case.step is not None
+            assert (case.plan, case.step.phase) == (None, Phase.PLANNING)
+            assert "exceeded quota: maps" in case.step.verdict.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-33")
+def test_what_runs_holds_its_partitions_against_the_rollback_of_an_older_one() -> None:
+    there, back = ((0, "/a"),), ((1, "/a"),)
+    first, second = keep(Plan((move(there, back),))), keep(Plan((move(back, ((2, "/a"),)),)))
+    done = {"phase": "Succeeded", "startedAt": NOW, "plan": {"hash": first.hash}}
+    runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": second.hash}}
+    rows = [{"topic": "orders", "partition": 0, "replicas": [1]}]
+    older = reassignment("older", done, {"creationTimestamp": "2026-01-01T00:00:00Z"}, partitions=rows, rollback=True)
+    newer = reassignment("newer", runs, {"creationTimestamp": NOW}, partitions=rows)
+    cases = [Case(older, first), Case(newer, second)]
+    seen = view({"orders": topic_view((1,))}, {("orders", 0, 1): LogView("/a", 1)})
+    ReassignmentHandler(CLUSTER, shared_by(Cache()))._decide(cases, seen)
+    steps = [case.step for case in cases]
+    assert [(one.phase, one.waits_for) for one in steps if one] == [(Phase.WAITING, ("newer",)), (Phase.RUNNING, ())]
+
+
+@pytest.mark.spec("OPR-35", "OPR-34")
+def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(_: object, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
+        return {(one.resource, one.name): Outcome("CLUSTER_AUTHORIZATION_FAILED") for one in actions}
+
+    async def scenario() -> None:
+        handler = ReassignmentHandler(CLUSTER, shared_by(Cache()))
+        monkeypatch.setattr("ballast_operator.apply.kafka.alter_configs", refused)
+        plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+        runs = {"phase": "Running", "startedAt": NOW, "plan": {"hash": plan.hash}}
+        subject = reassignment("slow", runs, throttle={"intraBroker": "1Mi"}, drainBrokers=[0])
+        seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs={0: {}})
+        case = Case(subject, plan)
+        handler._decide([case], seen)
+        handler._choose([case], seen)
+        assert (len(case.starts), case.notes) == (1, {})
+        throttles = plan_throttles([handler._share(case)], seen)
+        assert await handler._apply_throttles([case], [case], throttles, cast(KafkaConnection, None)) == frozenset()
+        handler._choose([case], seen)
+        assert case.notes == {
+            TopicPartition("orders", 0): "its throttle was refused: Broker 0 answers CLUSTER_AUTHORIZATION_FAILED"
+        }
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04")
+def test_what_a_restored_backup_of_the_api_says_counts_although_it_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its versions begin again where the backup was made; events of it look as if they came late."""
+
+    async def scenario() -> None:
+        runtime = Runtime(NOBODY)
+        spec = {"clusterRef": {"name": "demo"}}
+        runtime.cache.put_topic(body("orders", {**spec, "partitions": 5}, resourceVersion="900"))
+        runtime.cache.put_topic(body("newer", {**spec, "partitions": 5}, resourceVersion="900"))
+        runtime.cache.remove_topic(Key("default", "deleted"), "uid-deleted")
+        restored = {
+            "kafkatopics": [
+                body("orders", {**spec, "partitions": 3}, resourceVersion="100"),
+                body("newer", {**spec, "partitions": 7}, resourceVersion="901"),
+                body("deleted", {**spec, "partitions": 4}, resourceVersion="90"),
+            ]
+        }
+
+        async def items(path: str) -> Any:
+            for one in restored.get(path.rpartition("/")[2], ()):
+                # What is heard while the list is read is newer than the list.
+                runtime.heard("KafkaTopic", body("newer", {**spec, "partitions": 9}, resourceVersion="950"))
+                yield one
+
+        monkeypatch.setattr(runtime.api, "items", items)
+        await runtime.relist()
+        found = {topic.meta.name: topic.spec.partitions for topic in runtime.cache.topics_of(CLUSTER)}
+        assert found == {"orders": 3, "newer": 9, "deleted": 4}
+        assert runtime._worker(CLUSTER).depth == 3
+        await runtime.stop()
 
     asyncio.run(scenario())
 

@@ -104,6 +104,19 @@ def test_what_is_built(world: World) -> None:
     assert status["clusterId"] == world.view().cluster_id
 
 
+@pytest.mark.spec("OPR-02", "OPR-41")
+def test_what_kubernetes_refuses_is_told_and_topics_go_on(world: World) -> None:
+    """Without the Prometheus operator nobody knows a PodMonitor."""
+    apply(world, metrics={"podMonitor": True})
+    message = world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
+    assert "PodMonitor demo: " in message
+    world.topic("meanwhile", partitions=1)
+    world.until_ready("KafkaTopic", "meanwhile")
+    apply(world)
+    world.until_ready("KafkaCluster", "demo", 60)
+    world.delete("KafkaTopic", "meanwhile")
+
+
 @pytest.mark.spec("OPR-42")
 def test_scale_up_proposes_and_scale_down_holds_until_everything_is_drained(world: World) -> None:
     apply(world, brokers=4)

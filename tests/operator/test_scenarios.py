@@ -94,6 +94,13 @@ def test_a_topic_is_created_expanded_and_configured(world: World) -> None:
 
 
 @pytest.mark.spec("OPR-21")
+def test_values_that_kafka_tells_in_its_own_words_are_ready(world: World) -> None:
+    config = {"cleanup.policy": "compact, delete", "min.cleanable.dirty.ratio": "0.50"}
+    world.topic("worded", partitions=1, replicas=1, config=config)
+    world.until_ready("KafkaTopic", "worded")
+
+
+@pytest.mark.spec("OPR-21")
 def test_drift_is_put_back_within_the_resync_but_throttled_replicas_are_left(world: World) -> None:
     world.topic("drifting", partitions=1, replicas=1, config={"retention.ms": 1000000})
     world.until_ready("KafkaTopic", "drifting")

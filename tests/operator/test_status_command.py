@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from making import view
 from world import World
 
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
 from ballast_cli.up import ROOT
+from ballast_operator.model.kafka import KafkaView
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -80,3 +82,20 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
     assert "\x1b" not in shown, "nobody clears a screen that is not there"
     looks.clear()
     assert main(["status", "--bootstrap", "127.0.0.1:1"]) not in (0, 130)
+
+
+def test_a_cluster_that_does_not_answer_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def look(bootstrap: str, body: object) -> KafkaView:
+        if bootstrap == "well:1":
+            return view(brokers=[7])
+        raise CommandError(f"{bootstrap} does not answer: refused")
+
+    monkeypatch.setattr(status, "_look", look)
+    monkeypatch.setattr(status, "_targets", lambda _: [("away:1", None), ("well:1", None), ("gone:1", None)])
+    assert main(["status", "--json"]) not in (0, 130)
+    shown = capsys.readouterr()
+    assert [broker["id"] for broker in json.loads(shown.out)["brokers"]] == [7]
+    assert "away:1 does not answer: refused" in shown.err
+    assert "gone:1 does not answer: refused" in shown.err

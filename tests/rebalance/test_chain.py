@@ -18,6 +18,7 @@ from ballast_cli.up import Stack
 from ballast_local.cluster import LocalCluster
 from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
 from ballast_planner.resource import rows_from_resource
+from ballast_rebalance.job import JobOptions, planning_for
 from ballast_rebalance.kubernetes_store import KubernetesStore
 from ballast_rebalance.measured import Refusal
 from ballast_rebalance.proposal import ProposalOptions, build, submit
@@ -44,8 +45,9 @@ async def opened(local: LocalCluster, data: Path) -> KubernetesStore:
 def define(store: KubernetesStore) -> None:
     from kubernetes import client
 
-    body = yaml.safe_load((ROOT / "crds" / "reassignments.yaml").read_text(encoding="utf-8"))
-    client.ApiextensionsV1Api(store._client).create_custom_resource_definition(body)
+    for plural in ("kafkatopics", "reassignments"):
+        body = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text(encoding="utf-8"))
+        client.ApiextensionsV1Api(store._client).create_custom_resource_definition(body)
 
 
 async def with_store(data: Path, story: Callable[[KubernetesStore], Awaitable[None]]) -> None:
@@ -66,6 +68,7 @@ async def served(store: KubernetesStore) -> None:
     while True:
         try:
             await asyncio.to_thread(store.list_reassignments)
+            await asyncio.to_thread(store.pinned_topics, "demo")
             return
         except Refusal:
             assert asyncio.get_running_loop().time() < deadline
@@ -185,6 +188,38 @@ async def _config_maps(store: KubernetesStore) -> None:
     }
 
 
+@pytest.mark.spec("REB-08", "OPR-20")
+def test_a_topic_whose_brokers_are_named_by_its_kafka_topic_is_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator puts such a topic back, so a proposal that moves it would have it move for ever."""
+    monkeypatch.setattr("ballast_rebalance.kubernetes_store.PAGE", 2)
+    asyncio.run(with_store(tmp_path, _pinned))
+
+
+async def _pinned(store: KubernetesStore) -> None:
+    def describe(name: str, cluster: str = "demo", **spec: Any) -> None:
+        body = {
+            "apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaTopic", "metadata": {"name": name},
+            "spec": {"clusterRef": {"name": cluster}, **spec},
+        }  # fmt: skip
+        store._objects.create_namespaced_custom_object("ballast.dev", "v1alpha1", NAMESPACE, "kafkatopics", body)
+
+    plan, _ = proposed()
+    moved = sorted({move.topic for move in plan.moves})
+    rows = [[0], [1]]
+    await asyncio.to_thread(describe, "anything", topicName=moved[0], replicaAssignment=rows)
+    await asyncio.to_thread(describe, "pinned", replicaAssignment=rows)
+    await asyncio.to_thread(describe, "free", partitions=2)
+    await asyncio.to_thread(describe, "elsewhere", cluster="other", replicaAssignment=rows)
+    assert await asyncio.to_thread(store.pinned_topics, "demo") == {moved[0], "pinned"}
+    options = JobOptions(ProposalOptions("demo", NAMESPACE), PlanOptions(excluded_topics=frozenset({"by-hand"})))
+    planning = await asyncio.to_thread(planning_for, options, store)
+    assert planning.excluded_topics == {moved[0], "pinned", "by-hand"}
+    assert moved[0] not in {move.topic for move in plan_balance(measured().load(), planning).moves}
+    assert planning_for(options, None) == options.planning
+
+
 VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "list"}
 
 
@@ -208,6 +243,7 @@ async def _seen(store: KubernetesStore) -> None:
     for band in (0.10, 0.05):
         _, resources = proposed(band)
         await asyncio.to_thread(submit, resources, store)
+    await asyncio.to_thread(store.pinned_topics, "demo")
     look = {"reason": "Balanced", "message": "", "time": "2026-01-02T03:04:05Z", "proposal": None}
     told = await asyncio.to_thread(store.tell, "absent", look)
     assert "absent was not told: 404" in str(told)

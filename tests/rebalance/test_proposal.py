@@ -33,6 +33,9 @@ class FakeStore:
     def list_reassignments(self) -> list[dict[str, Any]]:
         return [copy.deepcopy(item) for item in self.kept.values() if item["kind"] == "Reassignment"]
 
+    def pinned_topics(self, cluster: str) -> frozenset[str]:
+        return frozenset()
+
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
         name = resource["metadata"]["name"]
         assert name not in self.kept

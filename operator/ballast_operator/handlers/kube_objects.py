@@ -149,7 +149,10 @@ class KubeObjects:
         found = await self._api.find(path)
         if found is not None and _holds(body, found):
             return
-        await self._api.apply(path, body)
+        try:
+            await self._api.apply(path, body)
+        except ApiError as error:
+            raise ApiError(error.status, error.reason, f"{body['kind']} {meta['name']}: {error.message}") from error
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
+from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig
@@ -65,6 +66,7 @@ class ManagedCluster:
         self._identity: Identity | None = None
         self._bootstrap: str | None = None
         self._tidied: set[str | None] = set()
+        self._refused: Verdict | None = None
 
     @property
     def pods(self) -> Mapping[int, str]:
@@ -74,17 +76,26 @@ class ManagedCluster:
         """Bring Kubernetes into line; the addresses of the brokers' pods, if there are any."""
         if not look and self._bootstrap is not None:
             return self._bootstrap
+        self._refused = None
         self._identity = await self._objects.identity(cluster)
         self._kube = await self._objects.facts(cluster)
         if not cluster.meta.paused and not cluster.meta.deleting:
             layout = plan.held_layout(cluster, self._identity, self._kube)
-            await self._objects.apply_layout(layout, self._kube)
+            await self._lay_out(layout, self._kube)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)
         port = cluster.spec.listeners[0].port
         running = [pod for _, pod in sorted(self._kube.pods.items()) if pod.address and pod.ready]
         self._bootstrap = ",".join(f"{pod.address}:{port}" for pod in running) or None
         return self._bootstrap
+
+    async def _lay_out(self, layout: Layout, kube: KubeFacts) -> None:
+        """What is refused is told; what is there already is served all the same."""
+        try:
+            await self._objects.apply_layout(layout, kube)
+        except ApiError as error:
+            log.warning("cluster %s: %s", self._key, error)
+            self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
 
     def _lost(self) -> Verdict | None:
         """A pod is never deleted by force: only a person can know that its node is off."""
@@ -98,6 +109,8 @@ class ManagedCluster:
 
     def explain(self, cluster: KafkaCluster) -> Verdict | None:
         """What Kubernetes knows about brokers that do not come up."""
+        if self._refused is not None:
+            return self._refused
         lost = self._lost()
         if lost is not None:
             return lost
@@ -132,7 +145,8 @@ class ManagedCluster:
         grown = await self._claims(scene)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=self._retained(scene))
-        verdict = next((one for one in (self._lost(), *said, grown, self._racks(scene)) if one is not None), None)
+        found = (self._refused, self._lost(), *said, grown, self._racks(scene))
+        verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
         return verdict or self._health(scene, status), status
@@ -182,7 +196,7 @@ class ManagedCluster:
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
             )  # fmt: skip
-            await self._objects.apply_layout(layout, scene.kube)
+            await self._lay_out(layout, scene.kube)
             return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=0)
         drains += [
             Drain(broker=broker, reassignment=name, replicas_left=plan.replicas_on(scene.view, [broker]))
@@ -224,7 +238,7 @@ class ManagedCluster:
             return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
         if left == 0 and exposed.isdisjoint(brokers) and self._drained(name):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
-            await self._objects.apply_layout(layout, scene.kube)
+            await self._lay_out(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
         drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
@@ -304,7 +318,7 @@ class ManagedCluster:
             prefix = f"{scene.cluster.meta.name[:150]}-add-brokers"
             await self._create(scene, _unique(prefix, [mode, scene.cluster.meta.generation]), mode, approval)
         layout = plan.held_layout(scene.cluster, scene.identity, replace(scene.kube, added=()))
-        await self._objects.apply_layout(layout, scene.kube)
+        await self._lay_out(layout, scene.kube)
 
     # Failed directories.
 

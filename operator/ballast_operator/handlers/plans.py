@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ballast_operator.apply.kubernetes import path_of
+from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.apply.writer import owner_reference
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
@@ -103,7 +103,12 @@ class Plans:
             return
         whole = self._as_claimed(await observe_whole(kafka, view))
         for case in lacking:
-            await self._make_plan(case, whole)
+            try:
+                await self._make_plan(case, whole)
+            except ApiError as error:
+                # A quota that is used up, for instance: its own trouble, of which the others know nothing.
+                why = f"Kubernetes does not keep its plan: {error.message.rstrip('.')}."
+                case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
         case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
@@ -121,7 +126,8 @@ class Plans:
             cluster = self._shared.cache.clusters.get(self._cluster)
             paths = mounted_paths(cluster, whole) if cluster is not None else {}
             weights = directory_weights(cluster, whole) if cluster is not None else {}
-            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights))
+            pinned = self._shared.cache.pinned_topics(self._cluster)
+            plan = keep(await asyncio.to_thread(make_plan, reassignment.spec, maps, whole, paths, weights, pinned))
         except StalePlanError as error:
             case.step = Step(Phase.STALE, REASSIGNMENT["Stale"].says(rows=str(error)))
             return

@@ -38,7 +38,7 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, next_step
+from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, holds_nothing, next_step
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
@@ -76,6 +76,8 @@ class ReassignmentHandler:
         self._shared = shared
         self._plans = Plans(cluster, shared)
         self._refusals: dict[TopicPartition, str] = {}
+        # Why moves wait for their throttles, by Reassignment.
+        self._unthrottled: dict[str, str] = {}
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -214,7 +216,7 @@ class ReassignmentHandler:
     def _decide(self, cases: Sequence[Case], view: KafkaView) -> None:
         """The step of each, the running ones first, then by age; who comes first holds its partitions."""
         claimed: dict[TopicPartition, str] = {}
-        order = sorted(cases, key=lambda c: (c.reassignment.status.started_at is None, c.reassignment.meta.age_order))
+        order = sorted(cases, key=lambda c: (holds_nothing(c.reassignment), c.reassignment.meta.age_order))
         for case in order:
             if case.step is None and case.plan is not None:
                 conflicts = {
@@ -239,6 +241,9 @@ class ReassignmentHandler:
             case.starts = tuple(starts)
             pending = {state.partition for state in case.step.states if state.state is State.PENDING}
             case.notes = {tp: note for tp, note in self._refusals.items() if tp in pending} | notes
+            why = self._unthrottled.get(str(case.reassignment.key))
+            if why is not None:
+                case.notes |= {TopicPartition(move.topic, move.partition): why for move in case.starts}
 
     def _share(self, case: Case) -> Share:
         wants = {}
@@ -326,6 +331,7 @@ class ReassignmentHandler:
     ) -> frozenset[str]:
         """Change what is recorded by now; the result names the Reassignments whose moves may start."""
         names = {str(case.reassignment.key) for case in ready}
+        self._unthrottled = {}
         if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
             failed = {key: outcome for key, outcome in outcomes.items() if not outcome.ok}
@@ -333,6 +339,10 @@ class ReassignmentHandler:
                 log.warning(
                     "throttle of %s %s could not be changed: %s %s", resource, name, outcome.error, outcome.message
                 )
+            if failed:
+                (resource, name), outcome = next(iter(failed.items()))
+                why = f"its throttle was refused: {resource} {name} answers {outcome.error}"
+                self._unthrottled = dict.fromkeys(throttles.unsettled, why)
             changed = {(change.resource, change.name) for change in throttles.changes}
             if not failed and changed <= outcomes.keys():
                 unreadable = self._unreadable(ready, throttles)

@@ -27,7 +27,7 @@ from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Phase
 from ballast_operator.model.topic import KafkaTopic
-from ballast_operator.observe import observe_ongoing, observe_topic_configs, observe_topics
+from ballast_operator.observe import observe_configs_or_errors, observe_ongoing, observe_topics
 from ballast_operator.plan.topics import (
     Intent,
     TopicFacts,
@@ -151,7 +151,7 @@ class TopicHandler:
         views, missing, errors = await self._observe_settled(
             names, {topics[key].topic for key in fresh & topics.keys()}, kafka
         )
-        configs = await self._observe_configs(topics, views, kafka, intents)
+        configs, config_errors = await self._observe_configs(topics, views, kafka, intents)
         ongoing: dict[str, dict[int, OngoingView]] = defaultdict(dict)
         for partition, view in (await observe_ongoing(kafka)).items():
             ongoing[partition.topic][partition.partition] = view
@@ -164,6 +164,7 @@ class TopicHandler:
                 missing=topic.topic in missing,
                 error=errors.get(topic.topic),
                 config=configs.get(topic.topic),
+                config_error=config_errors.get(topic.topic),
                 ongoing=ongoing.get(topic.topic, {}),
                 intent=intents.get(topic.meta.uid),
                 throttle=throttle,
@@ -193,17 +194,16 @@ class TopicHandler:
         views: Mapping[str, TopicView],
         kafka: KafkaConnection,
         intents: Mapping[str, Intent],
-    ) -> dict[str, Mapping[str, str]]:
-        """Configurations of those topics that have to do with any; the others are known to need nothing."""
+    ) -> tuple[dict[str, Mapping[str, str]], dict[str, str]]:
+        """Configurations of those topics that have to do with any, and errors; the others are known to need nothing."""
         needed = [
             topic.topic
             for topic in topics.values()
             if topic.topic in views and wanted_config_keys(topic, intents.get(topic.meta.uid)) != ()
         ]
         found: dict[str, Mapping[str, str]] = {name: {} for name in views.keys() - set(needed)}
-        if needed:
-            found.update(await observe_topic_configs(kafka, needed))
-        return found
+        read, errors = await observe_configs_or_errors(kafka, needed)
+        return found | read, errors
 
     def _claims(self, topic: KafkaTopic) -> dict[str, Any]:
         """Who else has to do with the topic: older and younger objects, and Reassignments."""
@@ -294,8 +294,10 @@ class TopicHandler:
             async with turn:
                 return await self._write_one(key, plan, now)
 
-        results = await asyncio.gather(*(write(*each) for each in batch.plans.items()), return_exceptions=True)
-        for key, result in zip(batch.plans, results, strict=True):
+        # A successor of that name has its own turn; nothing of what was found out concerns it.
+        plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
+        results = await asyncio.gather(*(write(*each) for each in plans.items()), return_exceptions=True)
+        for key, result in zip(plans, results, strict=True):
             if isinstance(result, (ApiError, ApiUnavailableError, KafkaUnavailableError)):
                 where = about("KafkaTopic", key)
                 log.warning("KafkaTopic %s: status was not written: %s", key, result, extra=where)
@@ -305,6 +307,10 @@ class TopicHandler:
             elif not result:
                 batch.retry.add(key)
             batch.retry |= self._heirs_to_tell(key, batch)
+
+    def _is_same(self, topic: KafkaTopic) -> bool:
+        current = self._cache.topics.get(topic.key)
+        return current is not None and current.meta.uid == topic.meta.uid
 
     def _heirs_to_tell(self, key: Key, batch: Batch) -> set[Key]:
         """Younger objects for the same topic keep its id, to take over when this one goes."""

@@ -7,18 +7,18 @@ true any more, and ends only when nothing moves and its throttles have been put 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ballast_operator.model.kafka import KafkaView, TopicPartition
+from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPartition
 from ballast_operator.model.quantity import bytes_text
-from ballast_operator.model.reassignment import ENDS, Approval, OnCancel, Phase, Reassignment
+from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
 from ballast_operator.plan.stored import StoredPlan
 from ballast_operator.status import REASSIGNMENT, SHARED, Verdict
-from ballast_planner import Move
+from ballast_planner import Move, Placement
 
 SHOWN_ROWS = 10
 
@@ -101,9 +101,18 @@ def next_step(scene: Scene) -> Step:
         return Step(Phase.PAUSED, SHARED["Paused"].says(), states, holds_throttles=started, claims=started)
     if goal is Goal.STOP:
         return _stop(scene, states)
+    if started and scene.conflicts and holds_nothing(scene.reassignment):
+        verdict = REASSIGNMENT["Waiting"].says(others=", ".join(scene.conflicts))
+        return Step(Phase.WAITING, verdict, states, waits_for=scene.conflicts)
     if goal is Goal.BACK:
         return _back(scene, states)
     return _forward(scene, states) if started else _before_start(scene, states)
+
+
+def holds_nothing(reassignment: Reassignment) -> bool:
+    """Whether it has not started, or had come to rest and has not gone on since: others may hold its partitions."""
+    status = reassignment.status
+    return status.started_at is None or status.phase in (*ENDS, Phase.STALE, Phase.WAITING)
 
 
 def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
@@ -171,15 +180,25 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
-    """An end is told only when the throttles have been put back."""
+    """An end is told only when the throttles have been put back. The partitions are free before."""
     if scene.throttles_held:
         waits = "the throttles are put back"
-        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states, claims=True)
+        lost = _lost_holders(scene)
+        if lost:
+            waits += f", for which broker {', '.join(map(str, lost))} has to come back or be unregistered"
+        return Step(Phase.VERIFYING, REASSIGNMENT["Verifying"].says(waits=waits), states)
     return Step(phase, verdict, states)
 
 
+def _lost_holders(scene: Scene) -> list[int]:
+    """Brokers that have a throttle of ours and are away."""
+    held = {int(row.name) for row in scene.reassignment.status.throttle if row.resource == BROKER}
+    known = scene.view.brokers
+    return sorted(broker for broker in held if broker not in known or not known[broker].online)
+
+
 def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
-    moving = [state.move for state in states if state.state is State.MOVING]
+    moving = [state.move for state in states if state.under_way]
     if moving:
         return Step(
             Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), states, stop=moving, holds_throttles=True, claims=True
@@ -190,8 +209,9 @@ def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
 
 def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
     """Put everything back: first what runs forward is stopped, then the moves run the other way round."""
-    moving = [state.move for state in forward if state.state is State.MOVING]
-    back = assess_all(inverse(scene.plan.moves), scene.view)
+    moving = [state.move for state in forward if state.under_way]
+    strayed = {replica for state in forward if state.strayed for replica, _ in state.correct}
+    back = assess_all(inverse(scene.plan.moves, strayed), scene.view)
     turning = {state.partition for state in back if state.state is State.MOVING}
     stop = [move for move in moving if TopicPartition(move.topic, move.partition) not in turning]
     if stop:
@@ -206,10 +226,21 @@ def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
     return _settle(scene, back, Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
 
 
-def inverse(moves: Sequence[Move]) -> tuple[Move, ...]:
-    """The moves that put everything back, the last wave first."""
+def inverse(moves: Sequence[Move], strayed: Collection[ReplicaId] = ()) -> tuple[Move, ...]:
+    """The moves that put everything back, the last wave first. What strayed is fetched from wherever it is."""
     last = max((move.wave for move in moves), default=0)
-    return tuple(Move(m.topic, m.partition, m.to, m.from_, m.bytes_network, m.bytes_disk, last - m.wave) for m in moves)
+    return tuple(
+        Move(m.topic, m.partition, _arrived(m, strayed), m.from_, m.bytes_network, m.bytes_disk, last - m.wave)
+        for m in moves
+    )
+
+
+def _arrived(move: Move, strayed: Collection[ReplicaId]) -> Placement:
+    paths = (
+        ANY if ReplicaId(move.topic, move.partition, broker) in strayed else path
+        for broker, path in move.to.as_pairs().items()
+    )
+    return Placement(move.to.replicas, tuple(paths)) if strayed else move.to
 
 
 def approved(scene: Scene) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ballast_operator.model.fields import write
@@ -49,8 +49,12 @@ def make_plan(
     view: KafkaView,
     paths: Paths | None = None,
     weights: Mapping[DirectoryId, int] | None = None,
+    pinned: Collection[str] = (),
 ) -> Plan:
-    """The plan; `config_maps` holds by name those that planFrom refers to, `paths` what mounted paths really are."""
+    """The plan; `config_maps` holds by name those that planFrom refers to, `paths` what mounted paths really are.
+
+    `pinned` are topics whose brokers a KafkaTopic names: what only levels leaves them there, or they would be put back.
+    """
     known = paths or {}
     try:
         targets = real_targets(explicit_rows(spec, config_maps), known) if spec.explicit else ()
@@ -66,9 +70,9 @@ def make_plan(
         if spec.replication_factor:
             return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
         if spec.add_brokers:
-            return plan_add_brokers(load, spec.add_brokers)
+            return plan_add_brokers(load, spec.add_brokers, PlanOptions(excluded_topics=frozenset(pinned)))
         if spec.generate is not None and not spec.generate.topics and not spec.generate.to_brokers:
-            return plan_balance(load, PlanOptions(level_leaders=False, level_traffic=False))
+            return plan_balance(load, _leveling(pinned))
         if spec.generate is not None:
             brokers = spec.generate.to_brokers or tuple(b.id for b in view.brokers.values() if b.online)
             return plan_generate(load, spec.generate.topics or None, brokers)
@@ -77,6 +81,10 @@ def make_plan(
     except (PlanError, PlanFormatError, LoadError, KeyError) as error:
         raise InvalidPlanError(str(error)) from error
     raise InvalidPlanError("the spec names nothing to do")
+
+
+def _leveling(pinned: Collection[str]) -> PlanOptions:
+    return PlanOptions(level_leaders=False, level_traffic=False, excluded_topics=frozenset(pinned))
 
 
 def _drain_directories(load: ClusterLoad, view: KafkaView, rows: Sequence[DirectoryId]) -> Plan:

@@ -21,6 +21,8 @@ from ballast_operator.model.kafka import (
 from ballast_operator.model.reassignment import ANY
 from ballast_planner import Move
 
+ELSEWHERE = "arrived in another directory"
+
 
 class State(StrEnum):
     PENDING = "Pending"
@@ -47,6 +49,16 @@ class MoveState(NamedTuple):
     @property
     def ended(self) -> bool:
         return self.state in (State.DONE, State.GONE)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether brokers work on it, so that there is something to stop. What arrived elsewhere lies still."""
+        return self.state is State.MOVING and not self.strayed
+
+    @property
+    def strayed(self) -> bool:
+        """Whether it has arrived, but in another directory, and nothing of it moves."""
+        return self.state is State.MOVING and self.note == ELSEWHERE
 
 
 def move_bytes(move: Move) -> int:
@@ -141,7 +153,7 @@ def _assess_directories(move: Move, view: KafkaView, part: PartitionView) -> Mov
     if correct and within:
         return MoveState(move, State.PENDING)
     if correct:
-        return MoveState(move, State.MOVING, "arrived in another directory", copied_bytes(move, view), tuple(correct))
+        return MoveState(move, State.MOVING, ELSEWHERE, copied_bytes(move, view), tuple(correct))
     return MoveState(move, State.DONE, "", move_bytes(move))
 
 
@@ -164,10 +176,11 @@ def target_directories(move: Move) -> list[DirectoryId]:
 
 
 def not_in_sync(states: Sequence[MoveState], view: KafkaView) -> list[str]:
-    """Partitions that have arrived but whose new replicas are not in the ISR yet."""
+    """Partitions that have arrived but whose new replicas are not in the ISR yet. The others' brokers may be away for
+    long, and were so before."""
     waiting = []
     for state in states:
         part = view.partition(*state.partition)
-        if state.state is State.DONE and part is not None and not set(part.replicas) <= set(part.isr):
+        if state.state is State.DONE and part is not None and not set(adding(state.move)) <= set(part.isr):
             waiting.append(str(state.partition))
     return waiting

@@ -68,23 +68,27 @@ def choose_starts(
     blocked: dict[TopicPartition, str] = {
         state.partition: note
         for state in states
-        if state.state is State.PENDING and (note := lost_parts(state.move, view)) is not None
+        if state.state in (State.PENDING, State.MOVING) and (note := lost_parts(state.move, view)) is not None
     }
-    open_waves = [
-        state.move.wave
-        for state in states
-        if state.state is State.MOVING or (state.state is State.PENDING and state.partition not in blocked)
-    ]
-    wave = min(open_waves, default=-1)
-    for state in states:
-        if state.state is not State.PENDING or state.move.wave > wave or len(starts) >= MAX_STARTS_PER_CYCLE:
-            continue
-        note = blocked.get(state.partition) or _no_place(state.move, view, limits, traffic)
-        if note is None:
-            starts.append(state.move)
-            traffic.add(state.move, partition_size(view, state.partition, state.move.from_.replicas))
-        elif note:
-            notes[state.partition] = note
+    able = [state for state in states if state.partition not in blocked]
+    moving = {state.move.wave for state in able if state.state is State.MOVING}
+    pending = [state for state in able if state.state is State.PENDING]
+    for wave in sorted({state.move.wave for state in pending}):
+        if starts or any(earlier < wave for earlier in moving):
+            break
+        limited = False
+        for state in pending:
+            if state.move.wave != wave or len(starts) >= MAX_STARTS_PER_CYCLE:
+                continue
+            note = _no_place(state.move, view, limits, traffic)
+            if note is None:
+                starts.append(state.move)
+                traffic.add(state.move, partition_size(view, state.partition, state.move.from_.replicas))
+            elif note:
+                notes[state.partition] = note
+            limited |= note == ""
+        if limited:
+            break
     return starts, notes | blocked
 
 

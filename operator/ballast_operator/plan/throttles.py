@@ -128,7 +128,7 @@ def _hold(
     if not known:
         for name, record in records:
             draft.records[name][config] = record
-        if not _gone(config, view):
+        if not _away(config, view):
             draft.unsettled.update(names)
         return
     prior = records[0][1].prior if records else observed
@@ -165,6 +165,14 @@ def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, Throt
     for name, record in records:
         draft.records[name][config] = record
     draft.changes[config.resource, config.name][config.key] = prior
+
+
+def _away(config: ConfigId, view: KafkaView) -> bool:
+    """Whether there is nothing to throttle now. A broker that comes back is throttled before another move starts."""
+    if config.resource == BROKER:
+        known = view.brokers.get(int(config.name))
+        return known is None or not known.online
+    return _gone(config, view)
 
 
 def _gone(config: ConfigId, view: KafkaView) -> bool:

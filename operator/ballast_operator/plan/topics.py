@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from ballast_operator.model.actions import AlterConfig, CreateTopic, ExpandTopic
@@ -25,15 +27,20 @@ from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
 THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the ledger says we were about to do for an object, from before an operator that may have been killed."""
+    """What the ledger says we were about to do for an object, from before an operator that may have been killed.
+
+    `former` is the id that the status had when the topic was to be created: with another one the creation is told.
+    """
 
     topic: str
     create: bool = False
     config: tuple[str, ...] = ()
+    former: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class TopicFacts:
     missing: bool = False
     error: str | None = None
     config: Mapping[str, str] | None = None
+    config_error: str | None = None
     ongoing: Mapping[int, OngoingView] = field(default_factory=dict)
     rival: KafkaTopic | None = None
     others: bool = False
@@ -143,7 +151,7 @@ def _plan_creation(topic: KafkaTopic) -> TopicPlan:
     create = CreateTopic(
         topic.topic, spec.partitions or -1, spec.replicas or -1, spec.replica_assignment, dict(spec.config)
     )
-    intent = Intent(topic.topic, create=True, config=tuple(sorted(spec.config)))
+    intent = Intent(topic.topic, create=True, config=tuple(sorted(spec.config)), former=topic.status.topic_id)
     return TopicPlan(TOPIC["Creating"].says(), _kept_status(topic), create=create, intent=intent)
 
 
@@ -166,18 +174,29 @@ def _plan_existing(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Top
     plan = _plan_shape(topic, facts, view, TopicPlan(TOPIC["Ready"].says(), status, alter=alter, intent=intent))
     if alter and plan.verdict.reason == "Ready":
         plan = replace(plan, verdict=TOPIC["Changing"].says())
+    # One that was deleted a moment ago is found missing at the next look.
+    if facts.config_error is not None and plan.verdict.reason == "Ready":
+        verdict = topic_error(facts.config_error, "the configuration could not be read")
+        plan = replace(plan, verdict=verdict, look_again=not verdict.stalled)
     return plan
 
 
 def _refuse_foreign(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Verdict | None:
     """Why the topic is not ours to change, if it is not."""
     known, adopts = topic.status.topic_id, topic.spec.adoption_policy is AdoptionPolicy.ADOPT
-    created = facts.intent is not None and facts.intent.create and facts.intent.topic == topic.topic
-    if adopts or known == view.id or created:
+    if adopts or known == view.id or _creation_untold(topic, facts):
         return None
     if known is None:
         return TOPIC["TopicExists"].says(topic=topic.topic)
     return TOPIC["TopicReplaced"].says(topic=topic.topic, found=view.id, expected=known)
+
+
+def _creation_untold(topic: KafkaTopic, facts: TopicFacts) -> bool:
+    """Whether a topic of another id than the status has may be the one that we were about to create."""
+    intent = facts.intent
+    return (
+        intent is not None and intent.create and intent.topic == topic.topic and intent.former == topic.status.topic_id
+    )
 
 
 def _managed_keys(topic: KafkaTopic, facts: TopicFacts) -> frozenset[str]:
@@ -189,10 +208,25 @@ def _config_change(topic: KafkaTopic, facts: TopicFacts, managed: frozenset[str]
     if facts.config is None:
         return None
     wanted = {key: value for key, value in topic.spec.config.items() if key not in THROTTLED_REPLICAS}
-    values: dict[str, str | None] = {key: value for key, value in wanted.items() if facts.config.get(key) != value}
+    values: dict[str, str | None] = {
+        key: value for key, value in wanted.items() if not same_setting(value, facts.config.get(key))
+    }
     removable = facts.config.keys() if topic.spec.config_policy is ConfigPolicy.EXACT else managed & facts.config.keys()
     values |= dict.fromkeys(sorted(removable - wanted.keys() - THROTTLED_REPLICAS))
     return AlterConfig(TOPIC_RESOURCE, topic.topic, values) if values else None
+
+
+def same_setting(wanted: str, found: str | None) -> bool:
+    """Whether Kafka has what is wanted: it tells what it understood, `0.5` for `0.50`, not what was written."""
+    return wanted == found or (found is not None and _understood(wanted) == _understood(found))
+
+
+def _understood(text: str) -> list[str | Decimal]:
+    parts = (part.strip() for part in text.split(","))
+    return [
+        Decimal(part) if NUMBER.fullmatch(part) else part.lower() if part.lower() in ("true", "false") else part
+        for part in parts
+    ]
 
 
 def wanted_config_keys(topic: KafkaTopic, intent: Intent | None) -> tuple[str, ...] | None:
@@ -310,7 +344,7 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
         may_come = facts.creation_may_come and topic.status.topic_id is None
         return TopicPlan(TOPIC["Deleting"].says(), status, look_again=True) if may_come else gone
     ours = topic.status.topic_id
-    if ours is not None and ours != facts.view.id:
+    if ours is not None and ours != facts.view.id and not _creation_untold(topic, facts):
         return gone
     return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=facts.view.id)
 

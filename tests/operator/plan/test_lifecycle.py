@@ -204,3 +204,67 @@ def test_the_annotation_leaves_everything_as_it_is_but_keeps_hold_of_it() -> Non
     assert (running.verdict.reason, running.run, running.stop) == ("Paused", False, ())
     assert (running.claims, running.holds_throttles) == (True, True)
     assert not step(reassignment(partitions=ROWS, meta=meta)).starts
+
+
+STRAYED = view(
+    {"orders": topic_view((0, 2))}, {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 2): LogView("/c", 100)}
+)
+
+
+@pytest.mark.spec("OPR-33")
+def test_a_replica_that_arrived_in_another_directory_does_not_hold_a_cancel_or_a_deletion_for_ever() -> None:
+    assert [state.state for state in step(reassignment(partitions=ROWS, status=STARTED), STRAYED).states] == [
+        State.MOVING
+    ], "while it runs, it is moved on"
+    cancelled = step(reassignment(partitions=ROWS, cancel=True, status=STARTED), STRAYED)
+    assert (cancelled.phase, cancelled.stop) == (Phase.CANCELLED, ())
+    going = {"deletionTimestamp": NOW, "finalizers": ["ballast.dev/finalizer"]}
+    assert step(reassignment(partitions=ROWS, status=STARTED, meta=going), STRAYED).phase is Phase.CANCELLED
+    on_its_way = view(
+        {"orders": topic_view((0, 2))},
+        {("orders", 0, 0): LogView("/a", 100), ("orders", 0, 2): LogView("/c", 100, "/b", 50)},
+    )
+    assert list(step(reassignment(partitions=ROWS, cancel=True, status=STARTED), on_its_way).stop) == [MOVE]
+
+
+@pytest.mark.spec("OPR-33")
+def test_a_replica_that_arrived_in_another_directory_goes_back_like_any_other() -> None:
+    subject = reassignment(partitions=ROWS, cancel=True, onCancel="Rollback", status=STARTED)
+    back = step(subject, STRAYED)
+    assert (back.phase, back.run, back.stop) == (Phase.RUNNING, True, ())
+    assert [(state.state, state.move.to) for state in back.states] == [(State.PENDING, MOVE.from_)]
+
+
+@pytest.mark.spec("OPR-33", "OPR-35")
+def test_only_new_replicas_are_waited_for_at_the_end() -> None:
+    """A broker that had its replica before and is down may stay so: the throttles must not stay with it."""
+    subject = reassignment(partitions=ROWS, status=STARTED)
+    old_one_lags = view({"orders": topic_view((0, 2), isr={0: (2,)})}, TARGET)
+    assert step(subject, old_one_lags).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.spec("OPR-33")
+def test_a_rollback_waits_for_another_one_that_moves_the_same_partitions_now() -> None:
+    subject = reassignment(partitions=ROWS, rollback=True, status={**STARTED, "phase": "Succeeded"})
+    found = step(subject, AT_TARGET, conflicts=("nightly",))
+    assert (found.phase, found.waits_for, found.run, found.claims) == (Phase.WAITING, ("nightly",), False, False)
+    waiting = reassignment(partitions=ROWS, rollback=True, status={**STARTED, "phase": "Waiting"})
+    assert step(waiting, AT_TARGET, conflicts=("nightly",)).phase is Phase.WAITING
+    assert step(waiting, AT_TARGET).run
+    begun = reassignment(partitions=ROWS, rollback=True, status=STARTED)
+    assert step(begun, AT_TARGET, conflicts=("nightly",)).run, "what it has begun it does not let go"
+
+
+@pytest.mark.spec("OPR-33", "OPR-35")
+def test_an_end_that_waits_for_a_lost_broker_says_so_and_holds_no_partitions() -> None:
+    """Its throttle can be put back by nobody but itself; other Reassignments need not wait for that."""
+    rate = {"resource": "Broker", "name": "1", "key": "leader.replication.throttled.rate", "applied": ["1"]}
+    subject = reassignment(partitions=ROWS, status={**STARTED, "throttle": [rate]})
+    lost = view({"orders": topic_view((0, 2))}, TARGET, offline=[1])
+    held = step(subject, lost, throttles_held=True)
+    assert (held.phase, held.claims) == (Phase.VERIFYING, False)
+    assert "until the throttles are put back, for which broker 1 has to come back or be unregistered" in (
+        held.verdict.message
+    )
+    there = step(subject, AT_TARGET, throttles_held=True)
+    assert there.verdict.message.endswith("until the throttles are put back.")

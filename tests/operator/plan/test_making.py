@@ -140,3 +140,17 @@ def test_a_volume_of_half_the_weight_is_kept_half_as_full(light: int) -> None:
     assert 18 <= len(found.moves) <= 22
     rows = [{"topic": "orders", "partition": n, "replicas": [0], "logDirs": [next(iter(weights)).path]} for n in (0,)]
     assert make_plan(reassignment(partitions=rows).spec, {}, seen, weights=weights).moves == ()
+
+
+@pytest.mark.spec("OPR-20", "OPR-30")
+def test_what_levels_leaves_topics_whose_brokers_are_named_where_they_are() -> None:
+    """Their KafkaTopics would have them moved back, and the next plan would move them again."""
+    names = ("orders", "pinned")
+    logs = {(name, n, n % 2): LogView("/a", 10 * GIB) for name in names for n in range(6)}
+    seen = filled(view({name: topic_view(*[(n % 2,) for n in range(6)]) for name in names}, logs))
+    for mode in ({"generate": {}}, {"addBrokers": [2]}):
+        spec = reassignment(**mode).spec
+        assert {move.topic for move in make_plan(spec, {}, seen).moves} == {"orders", "pinned"}
+        assert {move.topic for move in make_plan(spec, {}, seen, pinned={"pinned"}).moves} == {"orders"}
+    away = reassignment(drainBrokers=[0]).spec
+    assert "pinned" in {move.topic for move in make_plan(away, {}, seen, pinned={"pinned"}).moves}, "it has to go"

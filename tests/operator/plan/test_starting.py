@@ -75,3 +75,28 @@ def test_a_failed_directory_takes_nothing() -> None:
     chosen, notes = start(moves(1), replace(seen, directories=failed))
     assert chosen == []
     assert "has failed" in notes[TopicPartition("orders", 0)]
+
+
+@pytest.mark.spec("OPR-36")
+def test_a_move_to_a_broker_that_was_lost_on_the_way_is_told_and_does_not_hold_the_waves_after_it() -> None:
+    stuck = move(((0, "/a"),), ((1, "/a"),), partition=0)
+    later = move(((0, "/a"),), ((0, "/b"),), partition=1, wave=1, disk=GIB)
+    seen = scene(2, ongoing={("orders", 0): OngoingView((1, 0), (1,), (0,))}, offline=[1])
+    chosen, notes = start([stuck, later], seen)
+    assert chosen == [1]
+    assert notes == {TopicPartition("orders", 0): "broker 1 is not online"}
+    assert start([stuck, later], scene(2, ongoing={("orders", 0): OngoingView((1, 0), (1,), (0,))}))[0] == []
+
+
+@pytest.mark.spec("OPR-31", "OPR-36")
+def test_a_wave_that_has_no_room_lets_the_next_one_make_it() -> None:
+    """Logs grow after the plan was made: what would free the room must not wait for what lacks it."""
+    into_the_full = move(((0, "/a"),), ((0, "/b"),), partition=0, disk=50 * GIB)
+    out_of_it = move(((0, "/b"),), ((0, "/a"),), partition=1, wave=1, disk=20 * GIB)
+    logs = {("orders", 0, 0): LogView("/a", 50 * GIB), ("orders", 1, 0): LogView("/b", 20 * GIB)}
+    seen = view({"orders": topic_view((0,), (0,))}, logs)  # type: ignore[arg-type]
+    chosen, notes = start([into_the_full, out_of_it], seen)
+    assert chosen == [1]
+    assert "95 %" in notes[TopicPartition("orders", 0)]
+    moving = view({"orders": topic_view((0,), (0,))}, {**logs, ("orders", 1, 0): LogView("/b", 20 * GIB, "/a", 5)})  # type: ignore[arg-type]
+    assert start([into_the_full, out_of_it], moving)[0] == []

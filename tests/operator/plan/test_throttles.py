@@ -149,3 +149,16 @@ def test_a_broker_that_cannot_be_read_keeps_its_record_until_it_can() -> None:
 def test_a_broker_that_was_unregistered_for_good_holds_nobody() -> None:
     records = (record(RATE, None, "100"),)
     assert plan_throttles([Share("r", {}, records)], seen(brokers=(1, 2))).records["r"] == ()
+
+
+@pytest.mark.spec("OPR-35", "OPR-36")
+def test_a_broker_that_is_away_needs_no_throttle_and_holds_no_move() -> None:
+    """A drain of a dead broker is made from the others; its own settings can be neither read nor changed."""
+    held = (record(RATE, "7", "100"),)
+    for records in ((), held):
+        away = view({"orders": topic_view((0, 1))}, offline=[0], broker_configs={1: {}, 2: {}})
+        plan = plan_throttles([Share("r", {RATE: "100"}, records)], away)
+        assert (plan.unsettled, plan.changes) == (frozenset(), ())
+        assert plan.records["r"] == records
+    back = plan_throttles([Share("r", {RATE: "100"}, ())], seen())
+    assert (back.unsettled, back.changes[0].values) == ({"r"}, {LEADER_RATE: "100"})

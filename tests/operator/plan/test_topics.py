@@ -68,6 +68,18 @@ def test_a_topic_that_we_created_before_we_could_say_so_is_ours() -> None:
 
 
 @pytest.mark.spec("OPR-04", "OPR-08")
+def test_what_was_made_anew_is_ours_until_that_is_told_and_what_somebody_makes_after_that_is_not() -> None:
+    lost = topic(partitions=3, status={"topicId": "former"})
+    anew = plan_topic(lost, MISSING).intent
+    assert anew is not None
+    assert plan_topic(lost, replace(THREE, intent=anew)).verdict.reason == "Ready"
+    going = topic(partitions=3, status={"topicId": "former"}, meta=GONE, deletionPolicy="Delete")
+    assert plan_topic(going, replace(THREE, intent=anew)).delete_id == TOPIC_ID
+    told = topic(partitions=3, status={"topicId": "11111111-ab5f-4d0a-a08b-0d2ab0ee0a11"})
+    assert plan_topic(told, replace(THREE, intent=anew)).verdict.reason == "TopicReplaced"
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
 def test_a_creation_that_may_still_come_holds_the_deletion() -> None:
     asked = replace(MISSING, intent=Intent("orders", create=True), creation_may_come=True)
     going = topic(meta=GONE, deletionPolicy="Delete")
@@ -309,3 +321,35 @@ def test_partitions_without_a_leader_are_named() -> None:
 def test_errors_of_kafka_become_reasons_that_say_who_has_to_act(error: str, reason: str, stalled: bool) -> None:
     verdict = topic_error(error, "because")
     assert (verdict.reason, verdict.stalled) == (reason, stalled)
+
+
+@pytest.mark.spec("OPR-21")
+@pytest.mark.parametrize(
+    ("key", "wanted", "found"),
+    [
+        ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("min.cleanable.dirty.ratio", "0.50", "0.5"),
+        ("min.cleanable.dirty.ratio", "0.0001", "1.0E-4"),
+        ("unclean.leader.election.enable", "TRUE", "true"),
+        ("retention.ms", " 5000", "5000"),
+    ],
+)
+def test_a_value_that_kafka_tells_in_its_own_words_is_no_drift(key: str, wanted: str, found: str) -> None:
+    ours = topic(status={**OURS, "managedConfig": [key]}, partitions=3, config={key: wanted})
+    assert plan_topic(ours, replace(THREE, config={key: found})).alter is None
+    assert plan_topic(ours, replace(THREE, config={key: "7"})).alter is not None
+    assert plan_topic(ours, replace(THREE, config={})).alter is not None
+
+
+@pytest.mark.spec("OPR-02", "OPR-21")
+def test_a_configuration_that_cannot_be_read_is_told_and_not_called_ready() -> None:
+    """DESCRIBE does not allow it to be read: Kafka wants DESCRIBE_CONFIGS for that."""
+    subject = topic(status=OURS, partitions=3, config={"retention.ms": "1"})
+    unread = replace(THREE, config=None, config_error="TOPIC_AUTHORIZATION_FAILED")
+    plan = plan_topic(subject, unread)
+    assert (plan.verdict.reason, plan.verdict.stalled, plan.acts_on_kafka) == ("NotAuthorized", True, False)
+    assert "DESCRIBE_CONFIGS" in plan.verdict.message
+    larger = plan_topic(topic(status=OURS, partitions=4, config={"retention.ms": "1"}), unread)
+    assert larger.expand is not None, "the rest goes on"
+    passing = plan_topic(subject, replace(unread, config_error="REQUEST_TIMED_OUT"))
+    assert (passing.verdict.reason, passing.look_again) == ("KafkaError", True)

@@ -1,0 +1,57 @@
+"""Which keys of a Secret are read, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import cluster
+
+from ballast_local.cluster import LocalCluster
+from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.connections import Connections, SecretMissingError
+from ballast_operator.kafka_client import ConnectionSettings
+from ballast_operator.kubeconfig import read_kubeconfig
+
+BINARY = b"\x30\x82\x0a\xff\xfe"
+EXTERNAL = {"bootstrapServers": "127.0.0.1:9092", "tls": {"secretName": "ca"}}
+
+
+async def settings(data: Path, secrets: dict[str, dict[str, bytes]], **how: Any) -> ConnectionSettings:
+    """What a connection would be made with, these Secrets being there."""
+    local = LocalCluster()
+    try:
+        api = KubernetesApi(read_kubeconfig(await local.start(data, 0)))
+        try:
+            for name, content in secrets.items():
+                encoded = {key: base64.b64encode(value).decode() for key, value in content.items()}
+                body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
+                await api.create(path_of("v1", "secrets", "default"), body)
+            connections = Connections(api)
+            found = await connections.get(cluster(volumes=[], external={**EXTERNAL, **how}), "")
+            await connections.close()
+            return found.settings
+        finally:
+            await api.close()
+    finally:
+        await local.stop()
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_secret_may_hold_binary_keys_beside_those_that_are_read(tmp_path: Path) -> None:
+    """As those of cert-manager and Strimzi do: a keystore lies beside the certificate."""
+    secrets = {"ca": {"ca.crt": b"a certificate", "ca.p12": BINARY, "ca.password": b"word"}}
+    assert asyncio.run(settings(tmp_path, secrets)).ca_pem == "a certificate"
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SecretMissingError, match=r"Secret ca: ca\.crt is no text"):
+        asyncio.run(settings(tmp_path, {"ca": {"ca.crt": BINARY}}))
+    sasl = {"mechanism": "PLAIN", "secretName": "user"}
+    secrets = {"ca": {"ca.crt": b"a certificate"}, "user": {"username": b"operator"}}
+    with pytest.raises(SecretMissingError, match="Secret user has no key password"):
+        asyncio.run(settings(tmp_path / "another", secrets, sasl=sasl))
