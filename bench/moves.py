@@ -2,8 +2,9 @@
 
 Moves between directories are timed from the request until the last partition serves from its new directory; beside
 them the same files are copied with `cp -r` and `sync -f`. Reassignments go from broker 1 to broker 2. Then a producer's
-latency is taken with and without a throttled move, and how long appends waited at the swap. `--throttles` measures
-instead how well the three throttles hold, over ten seconds at 1, 10 and 100 MB/s.
+latency is taken with and without a throttled move, with and without a throttled reassignment, and how long appends
+waited at the swap. `--throttles` measures instead how well the three throttles hold, over ten seconds at 1, 10 and
+100 MB/s.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ LATENCY_PAIRS = 15
 PARTS = ("directories", "brokers", "producing")
 WINDOW_S = 10.0
 RATES = (1 * MB, 10 * MB, 100 * MB)
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 WAITED = re.compile(r"appends waited ([\d.]+) ms")
 KEPT = {"file.delete.delay.ms": "0", "retention.ms": "-1", "segment.bytes": str(256 << 20)}
@@ -59,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.part in (None, "brokers"):
         ratios |= _between_brokers(size, pairs)
     if args.part in (None, "producing"):
-        ratios |= _while_producing(size, 3 if args.quick else LATENCY_PAIRS)
+        rounds = 3 if args.quick else max(LATENCY_PAIRS, pairs)
+        ratios |= _while_producing(size, rounds)
+        ratios |= _while_reassigning(size, rounds)
     for name, ratio in ratios.items():
         print(f"{name:58} {ratio.text()}")
     if args.json:
@@ -222,6 +227,33 @@ def _moving(server: Server) -> Iterator[None]:
     _ask_for(server, {place: target})
     yield
     _ask_for(server, {place: here.path})
+
+
+def _while_reassigning(size: int, pairs: int) -> dict[str, Ratio]:
+    """One record at a time to a partition that stays, while another one is on its way to a second broker."""
+    with Cluster(Ballast, 2, overrides=OVERRIDES) as cluster:
+        server = cluster.servers[0]
+        create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
+        fill(server.bootstrap, TOPIC, 4, max(600 * MB, min(size, 1000 * MB)))  # more than passes in three seconds
+        create(server.bootstrap, "written", [[1]], KEPT)
+        latencies = Latencies(server.bootstrap, "written")
+        latencies.p99_ms(1.0)  # warm
+        configure(server.bootstrap, "topic", TOPIC, dict.fromkeys(THROTTLED, "*"))
+        for node in ("1", "2"):
+            configure(server.bootstrap, "broker", node, dict.fromkeys(THROTTLE_RATES, str(THROTTLE)))
+        alone, beside = [], []
+        for number in range(pairs):
+            alone.append(latencies.p99_ms(3.0))
+            place = (TOPIC, number % 4)
+            moving.reassign(server.bootstrap, {place: [2]})
+            beside.append(latencies.p99_ms(3.0))
+            if place not in moving.reassigning(server.bootstrap):
+                raise ServerFailed(f"the reassignment of {place} ended while the producer was at it")
+            moving.reassign(server.bootstrap, {place: None})
+    print(
+        f"producer's p99: {statistics.median(alone):.1f} ms, during a reassignment {statistics.median(beside):.1f} ms"
+    )
+    return {f"producer's p99 during a reassignment at {THROTTLE // MB} MB/s / without": _ratio(beside, alone)}
 
 
 def _holds(directory: moving.Directory) -> bool:
