@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from e2e.sockets import forget_sockets
 from tests.clients.running import RunningBroker
 
 _numbers = itertools.count(1)
@@ -39,3 +40,10 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
     yield make
     for running in made:
         running.kill()
+
+
+@pytest.fixture(autouse=True)
+def sockets_are_forgotten() -> Iterator[None]:
+    """Within the test whose clients left them."""
+    yield
+    forget_sockets()

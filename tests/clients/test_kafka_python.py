@@ -8,7 +8,6 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from e2e.sockets import forget_sockets
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
@@ -17,13 +16,6 @@ from tests.clients.running import RunningBroker
 PATIENCE_S = 30.0
 # It leaves some of its sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def sockets_are_forgotten() -> Iterator[None]:
-    """Within the test that left them."""
-    yield
-    forget_sockets()
 
 
 @pytest.fixture
@@ -88,6 +80,7 @@ def test_a_group_commits_and_goes_on(broker: RunningBroker, admin: KafkaAdminCli
         sender.flush(PATIENCE_S)
     for _ in range(2):
         with closing(consumer(broker, group_id=topic, max_poll_records=10)) as reader:
+            reader.partitions_for_topic(topic)  # or it may join before it knows of any, and wait for its next metadata
             reader.subscribe([topic])
             read(reader, 10)
             reader.commit()
