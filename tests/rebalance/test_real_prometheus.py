@@ -141,6 +141,9 @@ class ToldError(Exception):
 class Teller:
     """The status of the KafkaCluster, as far as a watch writes it."""
 
+    def pinned_topics(self, _cluster: str) -> frozenset[str]:
+        return frozenset()
+
     def tell(self, _cluster: str, look: dict[str, Any]) -> None:
         raise ToldError(look["reason"])
 
