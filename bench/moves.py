@@ -10,6 +10,7 @@ waited at the swap. `--throttles` measures instead how well the three throttles 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import shutil
@@ -17,13 +18,15 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from bench.move_clients import Latencies, configure, create, fill
 from bench.pairs import Ratio, ratio_of
 from bench.servers import ApacheKafka, Ballast, Cluster, Server, ServerFailed
 from e2e import moving
+
+from ballast_cli.reassignment import INTER_BROKER_RATES, LOG_DIRS_RATE, THROTTLED_REPLICAS
 
 TOPIC = "moved"
 MB = 1_000_000
@@ -37,9 +40,6 @@ LATENCY_PAIRS = 15
 PARTS = ("directories", "brokers", "producing")
 WINDOW_S = 10.0
 RATES = (1 * MB, 10 * MB, 100 * MB)
-THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
-THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 WAITED = re.compile(r"appends waited ([\d.]+) ms")
 KEPT = {"file.delete.delay.ms": "0", "retention.ms": "-1", "segment.bytes": str(256 << 20)}
 OVERRIDES = {"log.retention.check.interval.ms": "3600000"}
@@ -199,23 +199,49 @@ def _timed_reassignment(cluster: Cluster, size: int, broker: int) -> float:
 def _while_producing(size: int, pairs: int) -> dict[str, Ratio]:
     """One record at a time to a partition that stays, while others move; then many swaps of the one written to."""
     with Ballast(volumes=3, overrides=OVERRIDES, log_level="info") as server:  # it tells of each swap
-        create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
-        fill(server.bootstrap, TOPIC, 4, min(size, 1000 * MB))
-        create(server.bootstrap, "written", [[1]], KEPT)
-        latencies = Latencies(server.bootstrap, "written")
-        latencies.p99_ms(1.0)  # warm
+        latencies = _latencies_beside(server, min(size, 1000 * MB))
         configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: str(THROTTLE)})
-        alone, beside = [], []
-        for _ in range(pairs):
-            alone.append(latencies.p99_ms(3.0))
-            with _moving(server):
-                beside.append(latencies.p99_ms(3.0))
+        ratios = _compared(latencies, pairs, "a move", lambda: _moving(server))
         configure(server.bootstrap, "broker", "1", {LOG_DIRS_RATE: None})
         pauses = _pauses(server, latencies)
         print(f"appends waited at {len(pauses)} swaps: p50 {statistics.median(pauses):.1f} ms, "
               f"p99 {sorted(pauses)[int(len(pauses) * 0.99)]:.1f} ms, most {max(pauses):.1f} ms")  # fmt: skip
-    print(f"producer's p99: {statistics.median(alone):.1f} ms, during a move {statistics.median(beside):.1f} ms")
-    return {f"producer's p99 during a move at {THROTTLE // MB} MB/s / without": _ratio(beside, alone)}
+    return ratios
+
+
+def _while_reassigning(size: int, pairs: int) -> dict[str, Ratio]:
+    """One record at a time to a partition that stays, while another one is on its way to a second broker."""
+    with Cluster(Ballast, 2, overrides=OVERRIDES) as cluster:
+        server = cluster.servers[0]
+        # More than passes in three seconds.
+        latencies = _latencies_beside(server, max(600 * MB, min(size, 1000 * MB)))
+        configure(server.bootstrap, "topic", TOPIC, dict.fromkeys(THROTTLED_REPLICAS, "*"))
+        for node in ("1", "2"):
+            configure(server.bootstrap, "broker", node, dict.fromkeys(INTER_BROKER_RATES, str(THROTTLE)))
+        places = itertools.cycle((TOPIC, number) for number in range(4))
+        return _compared(latencies, pairs, "a reassignment", lambda: _reassigning(server, next(places)))
+
+
+def _latencies_beside(server: Server, size: int) -> Latencies:
+    """Of a partition that nobody moves, beside others that hold so many bytes."""
+    create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
+    fill(server.bootstrap, TOPIC, 4, size)
+    create(server.bootstrap, "written", [[1]], KEPT)
+    latencies = Latencies(server.bootstrap, "written")
+    latencies.p99_ms(1.0)  # warm
+    return latencies
+
+
+def _compared(
+    latencies: Latencies, pairs: int, what: str, going_on: Callable[[], AbstractContextManager[None]]
+) -> dict[str, Ratio]:
+    alone, beside = [], []
+    for _ in range(pairs):
+        alone.append(latencies.p99_ms(3.0))
+        with going_on():
+            beside.append(latencies.p99_ms(3.0))
+    print(f"producer's p99: {statistics.median(alone):.1f} ms, during {what} {statistics.median(beside):.1f} ms")
+    return {f"producer's p99 during {what} at {THROTTLE // MB} MB/s / without": _ratio(beside, alone)}
 
 
 @contextmanager
@@ -229,31 +255,14 @@ def _moving(server: Server) -> Iterator[None]:
     _ask_for(server, {place: here.path})
 
 
-def _while_reassigning(size: int, pairs: int) -> dict[str, Ratio]:
-    """One record at a time to a partition that stays, while another one is on its way to a second broker."""
-    with Cluster(Ballast, 2, overrides=OVERRIDES) as cluster:
-        server = cluster.servers[0]
-        create(server.bootstrap, TOPIC, [[1]] * 4, KEPT)
-        fill(server.bootstrap, TOPIC, 4, max(600 * MB, min(size, 1000 * MB)))  # more than passes in three seconds
-        create(server.bootstrap, "written", [[1]], KEPT)
-        latencies = Latencies(server.bootstrap, "written")
-        latencies.p99_ms(1.0)  # warm
-        configure(server.bootstrap, "topic", TOPIC, dict.fromkeys(THROTTLED, "*"))
-        for node in ("1", "2"):
-            configure(server.bootstrap, "broker", node, dict.fromkeys(THROTTLE_RATES, str(THROTTLE)))
-        alone, beside = [], []
-        for number in range(pairs):
-            alone.append(latencies.p99_ms(3.0))
-            place = (TOPIC, number % 4)
-            moving.reassign(server.bootstrap, {place: [2]})
-            beside.append(latencies.p99_ms(3.0))
-            if place not in moving.reassigning(server.bootstrap):
-                raise ServerFailed(f"the reassignment of {place} ended while the producer was at it")
-            moving.reassign(server.bootstrap, {place: None})
-    print(
-        f"producer's p99: {statistics.median(alone):.1f} ms, during a reassignment {statistics.median(beside):.1f} ms"
-    )
-    return {f"producer's p99 during a reassignment at {THROTTLE // MB} MB/s / without": _ratio(beside, alone)}
+@contextmanager
+def _reassigning(server: Server, place: moving.Place) -> Iterator[None]:
+    """The same between brokers."""
+    moving.reassign(server.bootstrap, {place: [2]})
+    yield
+    if place not in moving.reassigning(server.bootstrap):
+        raise ServerFailed(f"the reassignment of {place} ended while the producer was at it")
+    moving.reassign(server.bootstrap, {place: None})
 
 
 def _holds(directory: moving.Directory) -> bool:

@@ -202,7 +202,7 @@ class Load:
         ]
 
     def _headers(self, partition: int, first: int) -> dict[int, str]:
-        """Each batch by its first offset, as the partition's leader gives it."""
+        """What the batch of each offset says, as the partition's leader gives it."""
         kind = message("FetchRequest")
         metadata = AdminClient({**QUIET, "bootstrap.servers": self._bootstrap}).list_topics(self._topic, timeout=20)
         leader = metadata.brokers[metadata.topics[self._topic].partitions[partition].leader]

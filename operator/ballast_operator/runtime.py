@@ -282,12 +282,12 @@ class Runtime:
                 log.warning("%s %s is older than it was: was a backup restored?", kind, listed.key)
                 self._kind(kind).outlived(listed)
             self.heard(kind, body)
-        for key, uid in ((meta.key, meta.uid) for meta in known.values()):
+        for key, meta in known.items():
             # It may be younger than the list: only an answer about itself says that it is gone.
             found = await self.api.find(path_of(API_VERSION, plural, key.namespace, key.name))
-            if found is None or found["metadata"]["uid"] != uid:
+            if found is None or found["metadata"]["uid"] != meta.uid:
                 log.info("%s %s was deleted unheard", kind, key, extra=about(kind, key))
-                self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": uid}})
+                self.vanished(kind, {"metadata": {"name": key.name, "namespace": key.namespace, "uid": meta.uid}})
                 if found is not None:
                     self.heard(kind, found)
 

@@ -26,8 +26,6 @@ from ballast_wire.records import Record, encode_batch
 MOST_UNDER_WAY = 5
 MOST_WAITING = 20
 BURSTS_PER_SECOND = 0.6
-
-
 Leads = Callable[[str, TopicPartition], bool]  # whether this host leads as far as anybody knows
 
 
@@ -108,9 +106,9 @@ class _Partition:
             return False
         if not self._under_way:
             self._channel = channel
+        elif channel is not self._channel:
+            return True  # what is under way to another leader comes first
         for batch in list(self._waiting):
-            if channel is not self._channel:
-                break  # what is under way to another leader comes first
             if self._failed or len(self._under_way) == MOST_UNDER_WAY:
                 break
             if batch not in self._under_way:

@@ -136,8 +136,7 @@ class Produce:
             if not -1 <= acks <= 1:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
             if self._refusals:
-                asked = (topic_id or topic_partition.topic, number)
-                self._refusals.check(asked, batches, replicas.local_log(topic_partition))
+                self._check_refusals(topic_partition, topic_id, batches)
             info = replicas.append(topic_partition, topic_id, batches, acks)
         except ApiError as refusal:
             error = refusal
@@ -244,7 +243,7 @@ class Produce:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             if self._refusals:
-                self._refusals.check((topic_id or partition.topic, number), batches, replicas.local_log(partition))
+                self._check_refusals(partition, topic_id, batches)
             info = replicas.append(partition, topic_id, batches, acks)
         except DirectoryStalls:
             assert batches is not None
@@ -288,12 +287,15 @@ class Produce:
 
         return asyncio.get_running_loop().create_task(append())
 
+    def _check_refusals(self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview) -> None:
+        self._refusals.check(_asked(partition, topic_id), batches, self._broker.replicas.local_log(partition))
+
     def _note_refusal(
         self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview | None, code: ErrorCode
     ) -> None:
         if batches is not None:
             log = self._broker.replicas.local_log(partition)
-            self._refusals.note((topic_id or partition.topic, partition.partition), batches, code, log)
+            self._refusals.note(_asked(partition, topic_id), batches, code, log)
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)
@@ -359,6 +361,11 @@ class Produce:
         # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
         by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
         return Pending(reply, pipelined=not by_thread)
+
+
+def _asked(partition: TopicPartition, topic_id: UUID | None) -> tuple[str | UUID, int]:
+    """What the client calls the partition, also where nobody here knows the name of that id."""
+    return topic_id or partition.topic, partition.partition
 
 
 def _refuse_silently(topics: Topics) -> None:

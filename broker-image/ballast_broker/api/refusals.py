@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ballast_broker.storage.producers import MAXIMUM_SEQUENCE
+from ballast_broker.storage.producers import sequence_is_ahead
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import HEADER, HEADER_BYTES, Header
 
@@ -58,8 +58,8 @@ class Refusals:
         if (
             before is not None
             and before.epoch == header.producer_epoch
-            and not _is_ahead(before.sequence, header.base_sequence)
-            and not _is_in(log, header, before.sequence)
+            and not sequence_is_ahead(before.sequence, header.base_sequence)
+            and not _has(log, header, before.sequence)
         ):
             return  # behind one that is waited for, and not longer for this
         self._refused.pop(key, None)
@@ -78,8 +78,8 @@ class Refusals:
         if refused is None:
             return
         if refused.epoch == header.producer_epoch:
-            if _is_ahead(header.base_sequence, refused.sequence):
-                if not _is_in(log, header, refused.sequence):
+            if sequence_is_ahead(header.base_sequence, refused.sequence):
+                if not _has(log, header, refused.sequence):
                     raise ApiError(refused.code)
             elif header.base_sequence != refused.sequence:
                 return  # an earlier one: the refused one is still to come
@@ -102,13 +102,5 @@ def _idempotent(batch: memoryview) -> Header | None:
     return header if header.producer_id >= 0 and header.base_sequence >= 0 else None
 
 
-def _is_in(log: Log | None, sent: Header, sequence: int) -> bool:
-    state = None if log is None else log.producers.get(sent.producer_id)
-    if state is None or state.epoch != sent.producer_epoch or not state.batches:
-        return False
-    return not _is_ahead(sequence, state.last_sequence)
-
-
-def _is_ahead(sequence: int, of: int) -> bool:
-    """Sequences wrap from 2^31-1 to 0."""
-    return 0 < (sequence - of) & MAXIMUM_SEQUENCE <= MAXIMUM_SEQUENCE // 2
+def _has(log: Log | None, sent: Header, sequence: int) -> bool:
+    return log is not None and log.producers.reaches(sent.producer_id, sent.producer_epoch, sequence)

@@ -56,6 +56,10 @@ def sequence_before(sequence: int, count: int) -> int:
     return result + MAXIMUM_SEQUENCE + 1 if result < 0 else result
 
 
+def sequence_is_ahead(sequence: int, of: int) -> bool:
+    return 0 < (sequence - of) & MAXIMUM_SEQUENCE <= MAXIMUM_SEQUENCE // 2
+
+
 class ProducerState:
     __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp")
 
@@ -115,6 +119,13 @@ class ProducerStates:
             if batch.last_sequence == last_sequence and batch.first_sequence == base_sequence:
                 return batch
         return None
+
+    def reaches(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Whether this sequence, or a later one, of the producer's epoch was written."""
+        state = self._states.get(producer_id)
+        if state is None or state.epoch != epoch or not state.batches:
+            return False
+        return not sequence_is_ahead(sequence, state.last_sequence)
 
     def check(self, producer_id: int, epoch: int, base_sequence: int, offset: int, partition: object) -> None:
         """Refuse a zombie's batch and a gap; `offset` is where the batch would go."""

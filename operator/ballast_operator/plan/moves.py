@@ -21,8 +21,6 @@ from ballast_operator.model.kafka import (
 from ballast_operator.model.reassignment import ANY
 from ballast_planner import Move
 
-ELSEWHERE = "arrived in another directory"
-
 
 class State(StrEnum):
     PENDING = "Pending"
@@ -34,13 +32,17 @@ class State(StrEnum):
 
 
 class MoveState(NamedTuple):
-    """`correct` names replicas that arrived in another directory than they should; they are moved on."""
+    """`correct` names replicas that arrived in another directory than they should; they are moved on.
+
+    `strayed`: such replicas are all that is left of it, and nothing moves.
+    """
 
     move: Move
     state: State
     note: str = ""
     bytes_done: int = 0
     correct: tuple[tuple[ReplicaId, str], ...] = ()
+    strayed: bool = False
 
     @property
     def partition(self) -> TopicPartition:
@@ -54,11 +56,6 @@ class MoveState(NamedTuple):
     def under_way(self) -> bool:
         """Whether brokers work on it, so that there is something to stop. What arrived elsewhere lies still."""
         return self.state is State.MOVING and not self.strayed
-
-    @property
-    def strayed(self) -> bool:
-        """Whether it has arrived, but in another directory, and nothing of it moves."""
-        return self.state is State.MOVING and self.note == ELSEWHERE
 
 
 def move_bytes(move: Move) -> int:
@@ -153,7 +150,8 @@ def _assess_directories(move: Move, view: KafkaView, part: PartitionView) -> Mov
     if correct and within:
         return MoveState(move, State.PENDING)
     if correct:
-        return MoveState(move, State.MOVING, ELSEWHERE, copied_bytes(move, view), tuple(correct))
+        note = "arrived in another directory"
+        return MoveState(move, State.MOVING, note, copied_bytes(move, view), tuple(correct), strayed=True)
     return MoveState(move, State.DONE, "", move_bytes(move))
 
 

@@ -6,26 +6,19 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster, batch_of, eventually
 from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.context import ANONYMOUS
-from ballast_broker.api.produce import Produce, ProduceRefused
+from ballast_broker.api.produce import ProduceRefused
 from ballast_broker.net_reply import Pending
-from ballast_broker.real_world import RealClock
-from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.storage.disk import RealFile
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
-from ballast_wire.headers import frame_request
-from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
-VERSION = 11
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)
 
 
@@ -46,36 +39,9 @@ class Gate:
         monkeypatch.setattr(RealFile, "pwrite", pwrite)
 
 
-class Client:
-    def __init__(self, cluster: Cluster, node: Broker) -> None:
-        services: Any = SimpleNamespace(
-            node_id=1,
-            image=lambda: cluster.controller.image,
-            replicas=node.replicas,
-            traffic=Traffic(),
-            clock=RealClock(),
-        )
-        self._produce = Produce(services, RequestMetrics())
-
+class Client(Producing):
     def send(self, acks: int, *batches: tuple[TopicPartition, str]) -> Any:
-        kind = message("ProduceRequest")
-        topic, partition = kind.TopicProduceData, kind.TopicProduceData.PartitionProduceData
-        data = [
-            topic(name=tp.topic, partition_data=[partition(index=tp.partition, records=bytes(batch_of(value)))])
-            for tp, value in batches
-        ]
-        request = kind(version=VERSION, transactional_id=None, acks=acks, timeout_ms=5000, topic_data=data)
-        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
-        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
-        frame[:] = bytes(len(frame))  # the connection's buffer is used again
-        return reply
-
-
-async def answer(reply: Any) -> list[tuple[str, int, int]]:
-    parts = await reply.future if isinstance(reply, Pending) else (reply,)
-    kind = message("ProduceResponse")
-    said = kind.decode(b"".join(parts)[9:], version=VERSION)
-    return [(t.name, p.error_code, p.base_offset) for t in said.responses for p in t.partition_responses]
+        return self.send_batches(acks, *((partition, bytes(batch_of(value))) for partition, value in batches))
 
 
 async def stalled(folder: Path, story: Callable[[Cluster, Broker, Client], Any]) -> None:

@@ -7,20 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import Cluster
-from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.context import ANONYMOUS
-from ballast_broker.api.produce import Produce
 from ballast_broker.api.refusals import MOST, REMEMBERED_S, Refusals
-from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
-from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates
-from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.headers import frame_request
-from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
 PRODUCER = 7
@@ -145,29 +139,12 @@ def test_it_is_forgotten_after_a_while_and_not_kept_without_bound() -> None:
     assert checked.refuses(batch(6), partition="t10") is not None
 
 
-VERSION = 11
-
-
-class Client:
-    def __init__(self, cluster: Cluster, node: Broker) -> None:
-        services: Any = SimpleNamespace(
-            node_id=1, image=lambda: cluster.controller.image, replicas=node.replicas, traffic=Traffic(),
-            clock=RealClock(),
-        )  # fmt: skip
-        self._produce = Produce(services, RequestMetrics())
-
-    async def send(self, sequence: int, *, partitions: int = 1) -> list[ErrorCode]:
-        """To as many partitions at once, which takes the path for all shapes."""
-        kind = message("ProduceRequest")
-        part = kind.TopicProduceData.PartitionProduceData
-        data = [part(index=number, records=bytes(batch(sequence))) for number in range(partitions)]
-        topic = kind.TopicProduceData(name="orders", partition_data=data)
-        request = kind(version=VERSION, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[topic])
-        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
-        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
-        parts = await reply.future if isinstance(reply, Pending) else (reply,)
-        said = message("ProduceResponse").decode(b"".join(parts)[9:], version=VERSION)
-        return [ErrorCode(p.error_code) for p in said.responses[0].partition_responses]
+class Client(Producing):
+    async def send(self, sequence: int, *, partitions: int) -> list[int]:
+        """To as many partitions at once: several take the path for all shapes. Their errors."""
+        sent = bytes(batch(sequence))
+        reply = self.send_batches(-1, *((TopicPartition("orders", number), sent) for number in range(partitions)))
+        return [error for _, error, _ in await answer(reply)]
 
 
 @pytest.mark.spec("CLI-05")

@@ -1,0 +1,54 @@
+"""Produce requests to a broker's handler, as frames, without a socket."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.cluster import Node as Broker
+
+from ballast_broker.api.context import ANONYMOUS
+from ballast_broker.api.produce import Produce
+from ballast_broker.net_reply import Pending
+from ballast_broker.real_world import RealClock
+from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.traffic import Traffic
+from ballast_wire.headers import frame_request
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+VERSION = 11
+
+
+class Producing:
+    def __init__(self, cluster: Cluster, node: Broker) -> None:
+        services: Any = SimpleNamespace(
+            node_id=1,
+            image=lambda: cluster.controller.image,
+            replicas=node.replicas,
+            traffic=Traffic(),
+            clock=RealClock(),
+        )
+        self._produce = Produce(services, RequestMetrics())
+
+    def send_batches(self, acks: int, *batches: tuple[TopicPartition, bytes]) -> Any:
+        kind = message("ProduceRequest")
+        topics: dict[str, list[Any]] = {}
+        for (topic, number), records in batches:
+            part = kind.TopicProduceData.PartitionProduceData(index=number, records=records)
+            topics.setdefault(topic, []).append(part)
+        data = [kind.TopicProduceData(name=topic, partition_data=parts) for topic, parts in topics.items()]
+        request = kind(version=VERSION, transactional_id=None, acks=acks, timeout_ms=5000, topic_data=data)
+        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
+        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
+        frame[:] = bytes(len(frame))  # the connection's buffer is used again
+        return reply
+
+
+async def answer(reply: Any) -> list[tuple[str, int, int]]:
+    """Topic, error and offset of each partition."""
+    parts = await reply.future if isinstance(reply, Pending) else (reply,)
+    kind = message("ProduceResponse")
+    said = kind.decode(b"".join(parts)[9:], version=VERSION)
+    return [(t.name, p.error_code, p.base_offset) for t in said.responses for p in t.partition_responses]
