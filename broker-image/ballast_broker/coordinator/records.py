@@ -2,6 +2,7 @@
 
 A key begins with two bytes that say what it is (0 and 1: an offset, 2: a group), a value with its version.
 Keys of kinds that this broker does not know (newer group types) are answered with None and left alone.
+Offsets, of which a log has many, are written and read by hand: who takes over waits for all of them to be read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ GROUP_KIND = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
+_short = struct.Struct(">h")
+_int = struct.Struct(">i")
+_long = struct.Struct(">q")
+_offset_start = struct.Struct(">hqi")  # version, offset, leader epoch
 
 
 class OffsetKey(NamedTuple):
@@ -32,24 +37,24 @@ class GroupKey(NamedTuple):
 
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:
-    key = message("OffsetCommitKey")(group=group_id, topic=partition.topic, partition=partition.partition)
-    return struct.pack(">h", OFFSET_KIND) + bytes(key.encode(version=0, header=False))
+    return _short.pack(OFFSET_KIND) + _text(group_id) + _text(partition.topic) + _int.pack(partition.partition)
 
 
 def group_key(group_id: str) -> bytes:
-    return struct.pack(">h", GROUP_KIND) + bytes(message("GroupMetadataKey")(group=group_id).encode(0, header=False))
+    return _short.pack(GROUP_KIND) + _text(group_id)
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
-    expires = committed.expire_timestamp_ms >= 0
+    if committed.expire_timestamp_ms < 0:
+        start = _offset_start.pack(OFFSET_VALUE_VERSION, committed.offset, committed.leader_epoch)
+        return start + _text(committed.metadata) + _long.pack(committed.commit_timestamp_ms)
     value = message("OffsetCommitValue")(
         offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
         commit_timestamp=committed.commit_timestamp_ms,
         expire_timestamp=committed.expire_timestamp_ms,
     )
-    return bytes(value.encode(OFFSET_VALUE_VERSION_WITH_EXPIRY if expires else OFFSET_VALUE_VERSION))
+    return bytes(value.encode(OFFSET_VALUE_VERSION_WITH_EXPIRY))
 
 
 def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> bytes:
@@ -80,16 +85,19 @@ def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> by
 
 
 def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
-    (kind,) = struct.unpack_from(">h", key, 0)
+    (kind,) = _short.unpack_from(key)
     if kind in OFFSET_KINDS:
-        decoded = message("OffsetCommitKey").decode(key[2:], version=0, header=False)
-        return OffsetKey(decoded.group, TopicPartition(decoded.topic, decoded.partition))
-    if kind == GROUP_KIND:
-        return GroupKey(message("GroupMetadataKey").decode(key[2:], version=0, header=False).group)
-    return None
+        group_id, position = _read_text(key, 2)
+        topic, position = _read_text(key, position)
+        return OffsetKey(group_id, TopicPartition(topic, _int.unpack_from(key, position)[0]))
+    return GroupKey(_read_text(key, 2)[0]) if kind == GROUP_KIND else None
 
 
 def decode_offset(value: bytes) -> CommittedOffset:
+    if _short.unpack_from(value)[0] == OFFSET_VALUE_VERSION:
+        _, offset, leader_epoch = _offset_start.unpack_from(value)
+        metadata, position = _read_text(value, _offset_start.size)
+        return CommittedOffset(offset, leader_epoch, metadata, _long.unpack_from(value, position)[0])
     v = message("OffsetCommitValue").decode(value)
     return CommittedOffset(v.offset, v.leader_epoch, v.metadata, v.commit_timestamp, v.expire_timestamp)
 
@@ -123,3 +131,16 @@ def decode_group(group_id: str, value: bytes, now_ms: int) -> Group:
     group.leader_id = v.leader if v.leader in group.members else group.leader_id
     group.note_subscriptions()
     return group
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _short.pack(len(encoded)) + encoded
+
+
+def _read_text(data: bytes, position: int) -> tuple[str, int]:
+    start = position + 2
+    end = start + _short.unpack_from(data, position)[0]
+    if not start <= end <= len(data):
+        raise ValueError("a text reaches past its end")
+    return data[start:end].decode(), end

@@ -27,12 +27,14 @@ from ballast_broker.coordinator.group import Group, GroupState, Ticket
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import KeyValue, OffsetsStore
+from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_string_hash
 
 log = logging.getLogger(__name__)
+
+RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ class GroupCoordinator:
             async for key, value in self._store.read_all(shard.partition):
                 self._replay(shard, key, value)
                 count += 1
+                if count % RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                    if not self._is_current(shard):
+                        return
         except Exception:
             # Who knows a part only would say of all the rest that it was never committed.
             log.exception("partition %d of the offsets topic cannot be loaded", shard.partition)
@@ -221,17 +227,24 @@ class GroupCoordinator:
             (records.offset_key(group_id, partition), records.offset_value(committed))
             for partition, committed in offsets.items()
         ]
-        with shard.writing(group_id, offsets):
-            error = await self._append(shard, entries)
-            if error is ErrorCode.NONE:
-                for partition, committed in offsets.items():
-                    shard.apply(group_id, partition, committed)
-        return error
 
-    async def _append(self, shard: Shard, entries: Sequence[KeyValue]) -> ErrorCode:
+        def settled(committed: bool) -> None:
+            shard.end_write(group_id, offsets)
+            if committed:
+                for partition, offset in offsets.items():
+                    shard.apply(group_id, partition, offset)
+
+        shard.begin_write(group_id, offsets)
+        return await self._append(shard, entries, settled)
+
+    async def _append(
+        self, shard: Shard, entries: Sequence[KeyValue], settled: Settled = lambda committed: None
+    ) -> ErrorCode:
+        """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
+            settled(False)
             return ErrorCode.NOT_COORDINATOR
-        return await self._store.append(shard.partition, entries)
+        return await self._store.append(shard.partition, entries, settled)
 
     def fetch_offsets(self, group_id: str) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
@@ -256,13 +269,14 @@ class GroupCoordinator:
         return answers if error is ErrorCode.NONE else answers | dict.fromkeys(going, error)
 
     async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
+        def settled(committed: bool) -> None:
+            if committed:
+                for partition in partitions:
+                    shard.apply(group_id, partition, None)
+
         if not partitions:
             return ErrorCode.NONE
-        error = await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions])
-        if error is ErrorCode.NONE:
-            for partition in partitions:
-                shard.apply(group_id, partition, None)
-        return error
+        return await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
 
     # -- administration -------------------------------------------------------------------------------------------
     def describe(self, group_id: str) -> Group | None:
@@ -278,10 +292,11 @@ class GroupCoordinator:
     def loaded_groups(self) -> list[tuple[Group, Offsets]]:
         """For metrics: what is known now, whatever is still loading."""
         return [
-            (group, shard.offsets.get(group.group_id, {}))
+            (group, shard.offsets.get(group_id, {}))
             for shard in self._shards.values()
             if shard.loaded
-            for group in list(shard.groups.values())
+            for group_id in shard.all_group_ids()
+            if (group := shard.group(group_id)) is not None
         ]
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -297,18 +312,21 @@ class GroupCoordinator:
         return await self._bury(shard, group)
 
     async def _bury(self, shard: Shard, group: Group) -> ErrorCode:
+        """Until it is known whether the group is gone it is dead: what is said of it would not last."""
+        since_ms = group.state_timestamp_ms
+
+        def settled(committed: bool) -> None:
+            if committed:
+                shard.offsets.pop(group.group_id, None)
+                shard.groups.pop(group.group_id, None)
+            else:
+                group.enter(GroupState.EMPTY, since_ms)
+
         self._forget_timer(group)
         group.enter(GroupState.DEAD, self._now().wall_ms)
         known = shard.known_offsets(group.group_id)
         entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
-        entries.append((records.group_key(group.group_id), None))
-        error = await self._append(shard, entries)
-        if error is not ErrorCode.NONE:
-            group.enter(GroupState.EMPTY, self._now().wall_ms)
-            return error
-        shard.offsets.pop(group.group_id, None)
-        shard.groups.pop(group.group_id, None)
-        return ErrorCode.NONE
+        return await self._append(shard, [*entries, (records.group_key(group.group_id), None)], settled)
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
@@ -330,6 +348,7 @@ class GroupCoordinator:
         for shard in [s for s in self._shards.values() if s.loaded]:
             for group_id in shard.all_group_ids():
                 gone += await self._expire_group(shard, group_id)
+                await asyncio.sleep(0)
         return gone
 
     async def _expire_group(self, shard: Shard, group_id: str) -> int:

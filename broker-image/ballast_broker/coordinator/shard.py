@@ -8,8 +8,7 @@ offsets away has to know, or its tombstone would end a commit that is acknowledg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import records
@@ -50,18 +49,15 @@ class Shard:
             if not of_group:
                 del self.offsets[group_id]
 
-    @contextmanager
-    def writing(self, group_id: str, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        """Commits of these partitions have been (or are now to be) appended; they are settled at the end."""
-        of_group = self.being_written.setdefault(group_id, Counter())
-        mine = Counter(list(partitions))
-        of_group += mine
-        try:
-            yield
-        finally:
-            of_group -= mine
-            if not of_group:
-                self.being_written.pop(group_id, None)
+    def begin_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Commits of these partitions are about to be appended; `end_write` once it is known what came of them."""
+        self.being_written.setdefault(group_id, Counter()).update(list(partitions))
+
+    def end_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        of_group = self.being_written[group_id]
+        of_group -= Counter(list(partitions))
+        if not of_group:
+            del self.being_written[group_id]
 
     def known_offsets(self, group_id: str) -> set[TopicPartition]:
         """Of which partitions the log has an offset, committed or about to be."""

@@ -1,6 +1,6 @@
 """The coordinator's hands on `__consumer_offsets`: appends with acks=all, and the whole log read at load.
 
-Loading reads in pieces and gives the loop its turn between them; it reads up to the log end at the time this broker
+Loading reads in pieces; it reads up to the log end at the time this broker
 became leader, which its own log cannot lose while it leads.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import CorruptBatch, Record, decode_records, encode_batch, iterate_batches
+from ballast_wire.records import HEADER_BYTES, CorruptBatch, Record, decode_records, encode_batch, iterate_batches
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,6 @@ OFFSETS_TOPIC = "__consumer_offsets"
 CLIENT_ERROR = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
@@ -32,7 +31,13 @@ CLIENT_ERROR = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
+# All replicas in sync have it: it stays, whether or not there are enough of them for what comes next.
+COMMITTED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+NO_TIMEOUT_MS = 2**31 - 1
+RECORD_OVERHEAD = 32  # what a record takes beside its key and its value, at most
+
 KeyValue = tuple[bytes, bytes | None]
+Settled = Callable[[bool], None]
 
 
 class OffsetsStore:
@@ -43,14 +48,35 @@ class OffsetsStore:
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
 
-    async def append(self, partition: int, entries: Sequence[KeyValue]) -> ErrorCode:
-        """Write and wait until committed; the error is one that a group's client understands."""
+    async def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> ErrorCode:
+        """Write all or nothing, and wait until it is committed; the error is one that a group's client understands.
+
+        `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
+        it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
+        """
         target = TopicPartition(OFFSETS_TOPIC, partition)
+        batches = self._batches_of(target, entries)
+        try:
+            info = await self._replicas.append_own(target, batches, -1)
+            answer = self._replicas.await_committed(target, info.last_offset + 1, NO_TIMEOUT_MS)
+        except ApiError as refused:
+            settled(False)
+            return CLIENT_ERROR.get(refused.code, refused.code)
+        known = _later(answer)
+        known.add_done_callback(lambda _: settled(known.result() in COMMITTED))
+        await asyncio.wait((known,), timeout=self._timeout_ms / 1000)
+        error = known.result() if known.done() else ErrorCode.REQUEST_TIMED_OUT
+        return ErrorCode.NONE if error in COMMITTED else CLIENT_ERROR.get(error, error)
+
+    def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue]) -> bytearray:
+        """As many batches as it takes for none to be longer than the topic allows."""
+        log = self._replicas.local_log(target)
+        most = (2**31 if log is None else log.config.max_message_bytes) - HEADER_BYTES
         now_ms = self._clock.wall_ms()
-        batch = encode_batch([Record(key=key, value=value, timestamp=now_ms) for key, value in entries])
-        outcome = await self._replicas.append_records({target: batch}, acks=-1, timeout_ms=self._timeout_ms)
-        error = outcome[target].error
-        return CLIENT_ERROR.get(error, error)
+        batches = bytearray()
+        for some in _pieces(entries, most):
+            batches += encode_batch([Record(key=key, value=value, timestamp=now_ms) for key, value in some])
+        return batches
 
     async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
         """Every record from the log start to the log end of now. ApiError where the log is not to be had.
@@ -81,4 +107,23 @@ class OffsetsStore:
                 for record in found:
                     if record.key is not None:
                         yield bytes(record.key), None if record.value is None else bytes(record.value)
-            await asyncio.sleep(0)
+
+
+def _later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[ErrorCode]:
+    """What is known at once waits for its turn behind what became known just before."""
+    if isinstance(answer, asyncio.Future):
+        return answer
+    known: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    known.set_result(answer)
+    return known
+
+
+def _pieces(entries: Sequence[KeyValue], most: int) -> Iterator[Sequence[KeyValue]]:
+    start = size = 0
+    for number, (key, value) in enumerate(entries):
+        own = len(key) + len(value or b"") + RECORD_OVERHEAD
+        if number > start and size + own > most:
+            yield entries[start:number]
+            start, size = number, 0
+        size += own
+    yield entries[start:]

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -54,15 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    error: ErrorCode
-    first_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    message: str | None = None
 
 
 class Replicas:
@@ -202,37 +192,12 @@ class Replicas:
         replica.state.wait(offset, waiter)
         return waiter.future
 
-    async def append_records(
-        self, entries: Mapping[TopicPartition, bytearray | memoryview], *, acks: int, timeout_ms: int
-    ) -> dict[TopicPartition, AppendResult]:
-        """The coordinators' way to write: all entries, then wait for all."""
-        results: dict[TopicPartition, AppendResult] = {}
-        waits: list[tuple[TopicPartition, asyncio.Future[ErrorCode]]] = []
-        for topic_partition, batches in entries.items():
-            try:
-                try:
-                    info = self.append(topic_partition, None, batches, acks, origin="coordinator")
-                except DirectoryStalls:
-                    own = bytearray(batches)
-                    info = await self.append_by_thread(topic_partition, own, acks, origin="coordinator")
-            except ApiError as error:
-                results[topic_partition] = AppendResult(error.code, message=error.message)
-                continue
-            outcome = ErrorCode.NONE
-            if acks == -1:
-                answer = self.await_committed(topic_partition, info.last_offset + 1, timeout_ms)
-                if isinstance(answer, ErrorCode):
-                    outcome = answer
-                else:
-                    waits.append((topic_partition, answer))
-            results[topic_partition] = AppendResult(
-                outcome, info.first_offset, info.log_append_time_ms, info.log_start_offset
-            )
-        for topic_partition, future in waits:
-            outcome = await future
-            if outcome is not ErrorCode.NONE:
-                results[topic_partition] = AppendResult(outcome)
-        return results
+    async def append_own(self, topic_partition: TopicPartition, batches: bytearray, acks: int) -> AppendInfo:
+        """The coordinators' way to write: several batches at once, and by a thread where the disk stalls."""
+        try:
+            return self.append(topic_partition, None, batches, acks, origin="coordinator")
+        except DirectoryStalls:
+            return await self.append_by_thread(topic_partition, batches, acks, origin="coordinator")
 
     # -- fetching and offsets -----------------------------------------------------------------------------------------
     def fetch(

@@ -38,9 +38,10 @@ LINK = frozenset({1, 2})
 class Coordinating:
     """Broker 1 leads the one partition of the offsets topic, broker 2 follows."""
 
-    def __init__(self, cluster: Cluster, node: Node) -> None:
+    def __init__(self, cluster: Cluster, node: Node, timeout_ms: int) -> None:
         self.cluster = cluster
         self.node = node
+        self._timeout_ms = timeout_ms
         self._all: list[GroupCoordinator] = []
         self.groups = self._another()
         leadership = GroupLeadership(node.broker_id, self.groups)
@@ -54,7 +55,9 @@ class Coordinating:
 
     def _another(self) -> GroupCoordinator:
         clock = RealClock()
-        store = OffsetsStore(self.node.replicas, clock, self.cluster.threads, timeout_ms=20_000, load_bytes=1 << 20)
+        store = OffsetsStore(
+            self.node.replicas, clock, self.cluster.threads, timeout_ms=self._timeout_ms, load_bytes=1 << 20
+        )
         limits = GroupLimits(initial_rebalance_delay_ms=0)
         groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
         self._all.append(groups)
@@ -106,13 +109,13 @@ class Coordinating:
 
 
 @asynccontextmanager
-async def coordinating(folder: Path) -> AsyncIterator[Coordinating]:
+async def coordinating(folder: Path, *, timeout_ms: int = 20_000) -> AsyncIterator[Coordinating]:
     async with Cluster(folder) as cluster:
         nodes = await cluster.add(1, 2)
         cluster.controller.create_topic("t", [[1], [1]])
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]])
         await eventually(lambda: cluster.isr(OFFSETS) == {1, 2})
-        scene = Coordinating(cluster, nodes[0])
+        scene = Coordinating(cluster, nodes[0], timeout_ms)
         try:
             await scene.loaded(scene.groups)
             yield scene
@@ -169,6 +172,77 @@ async def test_a_deleted_group_does_not_come_back_with_a_commit_that_was_under_w
         assert await commit == await deletion == [ErrorCode.NONE]
         assert offsets_of(scene.groups, "g") == {}
         assert offsets_of(await scene.next_one(), "g") == {}
+
+
+async def test_a_deleted_group_does_not_come_back_with_a_commit_that_took_too_long(tmp_path: Path) -> None:
+    async with coordinating(tmp_path, timeout_ms=50) as scene:
+        scene.cut()
+        assert await scene.commit("g", T0, 5) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        scene.heal()
+        await eventually(lambda: offsets_of(scene.groups, "g") == {T0: 5}, "what is in the log is known")
+        scene.cut()
+        assert await scene.commit("g", T1, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        deletion = await scene.begin(scene.groups.delete_group("g"))
+        scene.heal()
+        await deletion
+        await eventually(lambda: scene.groups.describe("g") is None)
+        assert offsets_of(await scene.next_one(), "g") == {}
+
+
+async def test_a_deletion_that_took_too_long_is_not_forgotten(tmp_path: Path) -> None:
+    """Who went on with the offsets that are still known here would lose them with the next coordinator."""
+    async with coordinating(tmp_path, timeout_ms=50) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        scene.cut()
+        assert await scene.groups.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(ApiError):
+            await scene.commit("g", T1, 6)
+        scene.heal()
+        await eventually(lambda: scene.groups.describe("g") is None)
+        assert offsets_of(scene.groups, "g") == offsets_of(await scene.next_one(), "g") == {}
+
+
+async def test_a_group_with_more_offsets_than_a_batch_may_hold_is_kept_and_deleted(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        log = scene.node.logs.get(OFFSETS)
+        many = {
+            TopicPartition(f"{'t' * 200}-{number}", 0): CommittedOffset(number, -1, "m" * 100, RealClock().wall_ms())
+            for number in range(1 + log.config.max_message_bytes // 300)
+        }
+        answers = await scene.groups.commit("g", "", None, -1, many)
+        assert set(answers.values()) == {ErrorCode.NONE}
+        assert (await scene.next_one()).fetch_offsets("g") == many
+        assert await scene.groups.delete_group("g") is ErrorCode.NONE
+        assert (await scene.next_one()).fetch_offsets("g") == {}
+
+
+async def turns_beside(work: Coroutine[Any, Any, Any]) -> int:
+    """How often others have their turn until it is done."""
+    task, turns = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    return turns
+
+
+async def test_others_have_their_turn_while_offsets_are_loaded_and_looked_through(tmp_path: Path) -> None:
+    groups, each = 40, 100
+    async with coordinating(tmp_path) as scene:
+        now_ms = RealClock().wall_ms()
+        for number in range(groups):
+            offsets = {TopicPartition("t", each): CommittedOffset(1, -1, "", now_ms) for each in range(each)}
+            await scene.groups.commit(f"g{number}", "", None, -1, offsets)
+        assert await turns_beside(scene.next_one()) >= groups * each / 250
+        assert await turns_beside(scene.groups.expire_offsets()) >= groups
+
+
+async def test_who_only_commits_is_known_to_the_metrics_of_the_next_coordinator(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        [(group, offsets)] = (await scene.next_one()).loaded_groups()
+        assert group.group_id == "g"
+        assert list(offsets) == [T0]
 
 
 async def test_a_topic_made_anew_keeps_what_is_committed_for_it_at_once(tmp_path: Path) -> None:

@@ -284,9 +284,12 @@ class Node:
         return int(info.first_offset)
 
     async def produce_to_all(self, topic_partition: TopicPartition, *values: str, timeout_ms: int = 5000) -> ErrorCode:
-        batches = {topic_partition: batch_of(*values)}
-        results = await self.replicas.append_records(batches, acks=-1, timeout_ms=timeout_ms)
-        return results[topic_partition].error
+        try:
+            info = await self.replicas.append_own(topic_partition, batch_of(*values), -1)
+        except ApiError as error:
+            return error.code
+        answer = self.replicas.await_committed(topic_partition, info.last_offset + 1, timeout_ms)
+        return answer if isinstance(answer, ErrorCode) else await answer
 
     async def consume(self, topic_partition: TopicPartition) -> list[str]:
         """All that a consumer sees."""

@@ -392,7 +392,7 @@ async def test_a_destination_with_little_more_than_its_reserve_stops_one_move_an
         [node] = await cluster.add(1, directories=3)
         cluster.controller.create_topic("orders", [[1]] * 2)
         for number in range(2):
-            await node.replicas.append_records({TopicPartition("orders", number): batch_of("x")}, acks=1, timeout_ms=1)
+            await node.replicas.append_own(TopicPartition("orders", number), batch_of("x"), 1)
         node.replicas.movers._count = lambda: 1
         here = [node.logs.get(TopicPartition("orders", number)).directory.path[-2:] for number in range(2)]
         assert here == ["d1", "d2"]
