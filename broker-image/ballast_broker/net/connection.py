@@ -66,6 +66,7 @@ class Connection:
         "_slots",
         "_socket",
         "_unsent",
+        "_warmed",
         "_warming",
         "_working",
         "closed",
@@ -99,6 +100,7 @@ class Connection:
         self._file_sent = 0
         self._working = False  # a request that allows no other beside it
         self._warming = False
+        self._warmed: FileData | None = None  # what a thread has read; it is sent, be it in memory still or not
         self._close_callbacks: list[Callable[[], None]] = []
         self.events = 0
         self._readiness.wait_for(self, EVENT_READ)
@@ -330,7 +332,7 @@ class Connection:
 
     def _send_file(self, part: FileData) -> bool:
         """True when all of it is sent."""
-        if self._file_sent == 0 and not self._server.is_warm(part):
+        if self._file_sent == 0 and part is not self._warmed and not self._server.is_warm(part):
             self._warm(part)
             return False
         left = part.size - self._file_sent
@@ -340,7 +342,7 @@ class Connection:
         self._file_sent += sent
         if self._file_sent < part.size:
             return False
-        self._file_sent = 0
+        self._file_sent, self._warmed = 0, None
         self._out.popleft()
         part.release()
         return True
@@ -356,6 +358,7 @@ class Connection:
             elif warmed.cancelled() or warmed.exception() is not None:
                 self.close(None if warmed.cancelled() else warmed.exception())
             else:
+                self._warmed = part
                 self._flush()
                 self.resume()
 

@@ -371,9 +371,10 @@ class Cold(Server):
 
     warmed = 0
     fails = False
+    stays_cold = False
 
     def is_warm(self, part: FileData) -> bool:
-        return self.warmed > 0 and super().is_warm(part)
+        return self.warmed > 0 and not self.stays_cold and super().is_warm(part)
 
     def warm(self, part: FileData) -> asyncio.Task[None]:
         type(self).warmed += 1
@@ -395,6 +396,19 @@ async def test_cold_data_is_read_by_a_thread_first(tmp_path: Path) -> None:
         assert await client.receive() == b"<" + content + b">"
         assert await client.receive() == b"<" + content[7:14] + b">"
         assert Cold.warmed >= 1
+
+
+@pytest.mark.spec("LOG-32")
+async def test_what_memory_does_not_keep_is_read_once_and_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short the first page may be gone when the last has been read, time and again."""
+    content = random_file(tmp_path / "f", 3 * MIB)
+    Cold.warmed, Cold.fails = 0, False
+    monkeypatch.setattr(Cold, "stays_cold", True)
+    async with Serving(FromFile(tmp_path / "f"), kind=Cold) as serving:
+        client = await serving.connect()
+        assert await client.call(b"0 %d" % (3 * MIB)) == b"<" + content + b">"
+        assert await client.call(b"7 7") == b"<" + content[7:14] + b">"
+        assert Cold.warmed == 2
 
 
 @pytest.mark.spec("LOG-32")
