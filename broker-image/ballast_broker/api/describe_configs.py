@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,12 +19,14 @@ from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
 )
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast.configs import DescribeConfigsResponse, encode_configs, encode_result
 from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
 TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP)
 DYNAMIC_BROKER_LOGGER = 6
 NO_TEXT = ""
+RESOURCES_PER_TURN = 10  # a few milliseconds at most, then others have their turn
 EMPTY_NAMES = {
     RESOURCE_BROKER_LOGGER: "Broker id must not be empty",
     RESOURCE_CLIENT_METRICS: "Client metrics subscription name must not be empty",
@@ -31,47 +34,86 @@ EMPTY_NAMES = {
 }
 
 
-async def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> DescribeConfigsResponse:
     if any(each.resource_type not in TYPES for each in request.resources):
         # One kind of resource that does not exist spoils the whole request.
         raise ApiError(ErrorCode.INVALID_REQUEST, WORDING[ErrorCode.INVALID_REQUEST])
-    results = [_result(each, request, context) for each in request.resources]
-    return message("DescribeConfigsResponse")(version=context.version, results=results)
+    description = _Description(request.include_synonyms, context)
+    results = []
+    for number, each in enumerate(request.resources, 1):
+        results.append(description.result(each))
+        if number % RESOURCES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return DescribeConfigsResponse(context.version, results)
 
 
-def _result(asked: Any, request: Any, context: RequestContext) -> Any:
-    kind = message("DescribeConfigsResponse").DescribeConfigsResult
-    error, text, configs = ErrorCode.NONE, NO_TEXT, []
-    try:
-        configs = _configs(asked, request.include_synonyms, context)
-    except ApiError as refused:
-        error, text = refused.code, refused.message or NO_TEXT
-    if asked.configuration_keys:
-        wanted = frozenset(asked.configuration_keys)
-        configs = [each for each in configs if each.name in wanted]
-    return kind(
-        version=context.version,
-        error_code=error,
-        error_message=text,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=configs,
-    )
+class _Description:
+    """One answer. Topics that set the same are described once."""
 
+    def __init__(self, with_synonyms: bool, context: RequestContext) -> None:
+        self._with_synonyms = with_synonyms
+        self._context = context
+        self._image = context.broker.image()
+        configs = self._image.configs
+        own = configs.of(RESOURCE_BROKER, str(context.broker.node_id))
+        self._entries = ConfigEntries(context.broker.config, own, configs.of(RESOURCE_BROKER, ""))
+        self._of_topics: dict[tuple[frozenset[tuple[str, str]], frozenset[str]], bytes] = {}
 
-def _configs(asked: Any, with_synonyms: bool, context: RequestContext) -> list[Any]:
-    resource_type, name = asked.resource_type, asked.resource_name
-    if not name and resource_type in EMPTY_NAMES:
-        raise ApiError(ErrorCode.INVALID_REQUEST, EMPTY_NAMES[resource_type])
-    _check_allowed(resource_type, name, context)
-    if resource_type == RESOURCE_TOPIC:
-        return _rendered(_of_topic(name, context), with_synonyms, context.version)
-    if resource_type == RESOURCE_BROKER:
-        return _rendered(_of_broker(name, context), with_synonyms, context.version)
-    if resource_type == RESOURCE_BROKER_LOGGER:
-        _check_broker(name, context, f"expected {context.broker.node_id} but received {name}")
-        return _loggers(context.version)
-    return []  # of groups and client metrics none are kept: setting one is refused
+    def result(self, asked: Any) -> bytes:
+        error, text = ErrorCode.NONE, NO_TEXT
+        try:
+            configs = self._configs(asked)
+        except ApiError as refused:
+            error, text, configs = refused.code, refused.message or NO_TEXT, self._encoded(())
+        return encode_result(
+            self._context.version,
+            error=error,
+            text=text,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=configs,
+        )
+
+    def _configs(self, asked: Any) -> bytes:
+        resource_type, name, context = asked.resource_type, asked.resource_name, self._context
+        wanted = frozenset(asked.configuration_keys or ())
+        if not name and resource_type in EMPTY_NAMES:
+            raise ApiError(ErrorCode.INVALID_REQUEST, EMPTY_NAMES[resource_type])
+        _check_allowed(resource_type, name, context)
+        if resource_type == RESOURCE_TOPIC:
+            return self._of_topic(name, wanted)
+        if resource_type == RESOURCE_BROKER:
+            return self._encoded(self._of_broker(name), wanted)
+        if resource_type == RESOURCE_BROKER_LOGGER:
+            _check_broker(name, context, f"expected {context.broker.node_id} but received {name}")
+            loggers = [each for each in _loggers(context.version) if not wanted or each.name in wanted]
+            return encode_configs(context.version, loggers)
+        return self._encoded(())  # of groups and client metrics none are kept: setting one is refused
+
+    def _of_topic(self, name: str, wanted: frozenset[str]) -> bytes:
+        illegal = refusal(name)
+        if illegal is not None:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, illegal)
+        if self._image.topics.by_name(name) is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        overrides = self._image.configs.of(RESOURCE_TOPIC, name)
+        key = frozenset(overrides.items()), wanted
+        found = self._of_topics.get(key)
+        if found is None:
+            found = self._of_topics[key] = self._encoded(self._entries.of_topic(overrides), wanted)
+        return found
+
+    def _of_broker(self, name: str) -> Iterable[ConfigEntry]:
+        if not name:
+            return self._entries.of_all_brokers()
+        expected = self._context.broker.node_id
+        _check_broker(name, self._context, f"expected {expected} or empty string, but received {name}")
+        return self._entries.of_broker()
+
+    def _encoded(self, entries: Iterable[ConfigEntry], wanted: frozenset[str] = frozenset()) -> bytes:
+        chosen = (each for each in entries if not wanted or each.name in wanted)
+        version = self._context.version
+        return encode_configs(version, _rendered(chosen, self._with_synonyms, version))
 
 
 def _check_allowed(resource_type: int, name: str, context: RequestContext) -> None:
@@ -82,29 +124,6 @@ def _check_allowed(resource_type: int, name: str, context: RequestContext) -> No
     elif not authorize(context.principal, Operation.DESCRIBE_CONFIGS, CLUSTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         raise ApiError(error, WORDING[error])
-
-
-def _entries(context: RequestContext) -> ConfigEntries:
-    configs = context.broker.image().configs
-    own = configs.of(RESOURCE_BROKER, str(context.broker.node_id))
-    return ConfigEntries(context.broker.config, own, configs.of(RESOURCE_BROKER, ""))
-
-
-def _of_topic(name: str, context: RequestContext) -> Iterable[ConfigEntry]:
-    illegal = refusal(name)
-    if illegal is not None:
-        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, illegal)
-    image = context.broker.image()
-    if image.topics.by_name(name) is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _entries(context).of_topic(image.configs.of(RESOURCE_TOPIC, name))
-
-
-def _of_broker(name: str, context: RequestContext) -> Iterable[ConfigEntry]:
-    if not name:
-        return _entries(context).of_all_brokers()
-    _check_broker(name, context, f"expected {context.broker.node_id} or empty string, but received {name}")
-    return _entries(context).of_broker()
 
 
 def _check_broker(name: str, context: RequestContext, expectation: str) -> None:

@@ -12,6 +12,8 @@ from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
+from ballast_wire.fast.writer import NO_TAGS, count, string
+
 FIRST_WITH_RACK = 1
 FIRST_WITH_CLUSTER_ID = 2
 FIRST_WITH_THROTTLE = 3
@@ -22,7 +24,6 @@ FIRST_FLEXIBLE = 9
 FIRST_WITH_ID = 10
 FIRST_WITHOUT_CLUSTER_OPERATIONS = 11
 FIRST_WITH_ERROR = 13
-NO_TAGS = b"\x00"
 MOST_IN_ONE_BYTE = 126
 
 
@@ -59,17 +60,17 @@ class MetadataResponse:
         flexible = version >= FIRST_FLEXIBLE
         head = bytearray(4 if version >= FIRST_WITH_THROTTLE else 0)
         listed = list(brokers)
-        head += _count(len(listed), flexible)
+        head += count(len(listed), flexible)
         for each in listed:
-            head += struct.pack(">i", each.node_id) + _string(each.host, flexible) + struct.pack(">i", each.port)
+            head += struct.pack(">i", each.node_id) + string(each.host, flexible) + struct.pack(">i", each.port)
             if version >= FIRST_WITH_RACK:
-                head += _string(each.rack, flexible)
+                head += string(each.rack, flexible)
             head += NO_TAGS if flexible else b""
         if version >= FIRST_WITH_CLUSTER_ID:
-            head += _string(cluster_id, flexible)
+            head += string(cluster_id, flexible)
         if version >= FIRST_WITH_RACK:
             head += struct.pack(">i", controller_id)
-        head += _count(len(topics), flexible)
+        head += count(len(topics), flexible)
         tail = b""
         if FIRST_WITH_OPERATIONS <= version < FIRST_WITHOUT_CLUSTER_OPERATIONS:
             tail += struct.pack(">i", cluster_operations)
@@ -102,12 +103,12 @@ def encode_topic(
 ) -> bytes:
     flexible = version >= FIRST_FLEXIBLE
     out = bytearray(struct.pack(">h", error))
-    out += _string(name, flexible)
+    out += string(name, flexible)
     if version >= FIRST_WITH_ID:
         out += topic_id.bytes
     if version >= FIRST_WITH_RACK:
         out += b"\x01" if internal else b"\x00"
-    out += _count(len(partitions), flexible)
+    out += count(len(partitions), flexible)
     for each in partitions:
         out += _partition(each, version, flexible)
     if version >= FIRST_WITH_OPERATIONS:
@@ -126,7 +127,7 @@ def _partition(each: Partition, version: int, flexible: bool) -> bytes:
     if flexible and any(len(ids) > MOST_IN_ONE_BYTE for ids in lists):
         out = bytearray(struct.pack(f">h{len(head) - 1}i", *head))
         for ids in lists:
-            out += _count(len(ids), flexible) + struct.pack(f">{len(ids)}i", *ids)
+            out += count(len(ids), flexible) + struct.pack(f">{len(ids)}i", *ids)
         return bytes(out + NO_TAGS)
     more = 1 if flexible else 0
     for ids in lists:
@@ -139,26 +140,6 @@ def _partition(each: Partition, version: int, flexible: bool) -> bytes:
 
 @cache
 def _layout(with_epoch: bool, flexible: bool, *sizes: int) -> struct.Struct:
-    count = "B" if flexible else "i"
-    lists = "".join(f"{count}{size}i" for size in sizes)
+    number = "B" if flexible else "i"
+    lists = "".join(f"{number}{size}i" for size in sizes)
     return struct.Struct(f">hii{'i' if with_epoch else ''}{lists}{'B' if flexible else ''}")
-
-
-def _count(number: int, flexible: bool) -> bytes:
-    return _unsigned(number + 1) if flexible else struct.pack(">i", number)
-
-
-def _string(text: str | None, flexible: bool) -> bytes:
-    if text is None:
-        return b"\x00" if flexible else struct.pack(">h", -1)
-    raw = text.encode()
-    return (_unsigned(len(raw) + 1) if flexible else struct.pack(">h", len(raw))) + raw
-
-
-def _unsigned(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

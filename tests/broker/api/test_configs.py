@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -247,3 +248,24 @@ async def test_resources_are_listed_by_type(asker: Asker) -> None:
     refused = await asker.ask("ListConfigResources", 1, resource_types=[99])
     assert refused["error_code"] == ErrorCode.UNSUPPORTED_VERSION
     assert (await asker.ask("ListConfigResources", 0))["config_resources"] == []
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_many_topics_are_described_in_turns(asker: Asker, version: int) -> None:
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        asker.scene.add_topic(name, [1])
+    await altered(asker, TOPIC, "t7", ("retention.ms", SET, "7"))
+    resources = [{"resource_type": TOPIC, "resource_name": name, "configuration_keys": None} for name in names]
+    fields = {"resources": [*resources, {**resources[0], "resource_name": "none"}], "include_synonyms": True}
+    task, turns = asyncio.ensure_future(asker.ask("DescribeConfigs", version, **fields)), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 10
+    results = task.result()["results"]
+    assert [each["resource_name"] for each in results] == [*names, "none"]
+    assert [each["error_code"] for each in results] == [0] * 100 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    for name, result in zip(names, results, strict=False):
+        assert {each["name"]: each for each in result["configs"]} == await described(asker, TOPIC, name, version)
+    assert {each["value"] for each in results[7]["configs"] if each["name"] == "retention.ms"} == {"7"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,6 +74,19 @@ async def test_offsets_that_are_refused(tmp_path: Path) -> None:
         assert await offsets(asker, 7, entry(-1, 0, 5)) == [(ErrorCode.UNKNOWN_LEADER_EPOCH, -1)]
         assert await offsets(asker, 7, entry(-1), entry(-2)) == [(ErrorCode.INVALID_REQUEST, -1)]
         assert await offsets(asker, 7, entry(-1), isolation=5) == [(ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+
+
+async def test_offsets_of_many_partitions_are_looked_up_in_turns(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as (_, nodes, asker):
+        nodes[0].produce(ORDERS, "a", "b")
+        entries = [entry(0, number) for number in range(1000)]
+        task, turns = asyncio.ensure_future(offsets(asker, 8, *entries)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 20
+        nowhere = [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 998
+        assert task.result() == [(0, 0), (0, -1), *nowhere]
 
 
 async def test_who_does_not_hold_a_partition_sends_to_who_does(tmp_path: Path) -> None:

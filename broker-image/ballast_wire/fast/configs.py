@@ -1,0 +1,58 @@
+"""DescribeConfigs responses by hand: of a thousand topics nearly all have the same configs, which are encoded once.
+
+By the general engine such an answer would hold the loop for a third of a second. PURE.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ballast_wire.fast.writer import NO_TAGS, count, string
+from ballast_wire.messages import message
+
+FIRST_FLEXIBLE = 4
+
+
+class DescribeConfigsResponse:
+    """Has what a dispatcher needs of a response: its version and its bytes."""
+
+    def __init__(self, version: int, results: Sequence[bytes]) -> None:
+        self.version = version
+        flexible = version >= FIRST_FLEXIBLE
+        self._results = results
+        self._head = bytes(4) + count(len(results), flexible)
+        self._tail = NO_TAGS if flexible else b""
+
+    def encode(self, version: int) -> bytes:
+        if version != self.version:
+            raise ValueError(f"encoded for version {self.version}, not {version}")
+        return b"".join((self._head, *self._results, self._tail))
+
+    def error_codes(self) -> Iterator[int]:
+        """The first field of each result."""
+        return (code for each in self._results if (code := int.from_bytes(each[:2], "big", signed=True)))
+
+
+def encode_result(
+    version: int, *, error: int, text: str | None, resource_type: int, resource_name: str, configs: bytes
+) -> bytes:
+    """`configs` is what `encode_configs` made."""
+    flexible = version >= FIRST_FLEXIBLE
+    head = struct.pack(">h", error) + string(text, flexible)
+    head += struct.pack(">b", resource_type) + string(resource_name, flexible)
+    return head + configs + (NO_TAGS if flexible else b"")
+
+
+def encode_configs(version: int, configs: list[Any]) -> bytes:
+    """As they lie in a result: what the engine makes of a response with this alone, without what is around it."""
+    kind = message("DescribeConfigsResponse")
+    around = encode_result(version, error=0, text="", resource_type=0, resource_name="", configs=b"")
+    tags = 1 if version >= FIRST_FLEXIBLE else 0
+    start = len(DescribeConfigsResponse(version, [around]).encode(version)) - 2 * tags
+    alone = kind.DescribeConfigsResult(
+        version=version, error_code=0, error_message="", resource_type=0, resource_name="", configs=configs
+    )
+    encoded = bytes(kind(version=version, results=[alone]).encode(version=version))
+    return encoded[start : len(encoded) - 2 * tags]
