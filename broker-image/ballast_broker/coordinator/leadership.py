@@ -22,7 +22,7 @@ class GroupLeadership:
                 continue
             for number, registration in changed.partitions.items():
                 if registration.leader == self._node_id:
-                    self._groups.lead(number, registration.leader_epoch, len(topic.partitions))
+                    self._groups.lead(number, len(topic.partitions))
                 else:
                     self._groups.resign(number)
         gone = frozenset(topic.name for topic in delta.topics_deleted.values())

@@ -71,15 +71,13 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[object]] = set()
 
     # -- leadership -----------------------------------------------------------------------------------------------
-    def lead(self, partition: int, leader_epoch: int, partitions: int) -> None:
-        """This broker leads a partition of the offsets topic (of `partitions` in all): load it."""
+    def lead(self, partition: int, partitions: int) -> None:
+        """This broker leads a partition of the offsets topic (of `partitions` in all). Where it led that before, in an
+        earlier epoch, it goes on with what it knows: its log is the same. Else it loads it."""
         self._partitions = partitions
-        current = self._shards.get(partition)
-        if current is not None and current.leader_epoch == leader_epoch:
-            return
-        self.resign(partition)
-        shard = self._shards[partition] = Shard(partition, leader_epoch)
-        self._start(self._load(shard))
+        if partition not in self._shards:
+            shard = self._shards[partition] = Shard(partition)
+            self._start(self._load(shard))
 
     def resign(self, partition: int) -> None:
         shard = self._shards.pop(partition, None)

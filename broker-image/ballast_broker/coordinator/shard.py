@@ -20,7 +20,6 @@ from ballast_wire.names import TopicPartition
 @dataclass(slots=True)
 class Shard:
     partition: int
-    leader_epoch: int
     loaded: bool = False
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)

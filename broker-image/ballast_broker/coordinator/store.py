@@ -58,15 +58,41 @@ class OffsetsStore:
         batches = self._batches_of(target, entries)
         try:
             info = await self._replicas.append_own(target, batches, -1)
-            answer = self._replicas.await_committed(target, info.last_offset + 1, NO_TIMEOUT_MS)
         except ApiError as refused:
             settled(False)
             return CLIENT_ERROR.get(refused.code, refused.code)
-        known = _later(answer)
-        known.add_done_callback(lambda _: settled(known.result() in COMMITTED))
-        await asyncio.wait((known,), timeout=self._timeout_ms / 1000)
-        error = known.result() if known.done() else ErrorCode.REQUEST_TIMED_OUT
+        outcome = self._outcome(target, info.last_offset + 1, settled)
+        await asyncio.wait((outcome,), timeout=self._timeout_ms / 1000)
+        error = outcome.result() if outcome.done() else ErrorCode.REQUEST_TIMED_OUT
         return ErrorCode.NONE if error in COMMITTED else CLIENT_ERROR.get(error, error)
+
+    def _outcome(self, target: TopicPartition, end: int, settled: Settled) -> asyncio.Future[ErrorCode]:
+        """Whether everything before `end` is committed, however long it takes; `settled` is told first."""
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        epoch = self._epoch_led(target)
+
+        def known(answer: ErrorCode) -> None:
+            nonlocal epoch
+            now = self._epoch_led(target)
+            if answer is ErrorCode.NOT_LEADER_OR_FOLLOWER and now > epoch:
+                # This broker leads on, in a new epoch, and its log has the entries still.
+                epoch = now
+                again = self._replicas.await_committed(target, end, NO_TIMEOUT_MS)
+                if not isinstance(again, ErrorCode):
+                    again.add_done_callback(lambda done: known(done.result()))
+                    return
+                answer = again
+            settled(answer in COMMITTED)
+            outcome.set_result(answer)
+
+        first = _later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
+        first.add_done_callback(lambda done: known(done.result()))
+        return outcome
+
+    def _epoch_led(self, target: TopicPartition) -> int:
+        """-1 where another broker leads."""
+        partition = self._replicas.partition(target)
+        return partition.leader_epoch if partition is not None and partition.is_leader else -1
 
     def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue]) -> bytearray:
         """As many batches as it takes for none to be longer than the topic allows."""

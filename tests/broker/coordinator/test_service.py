@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
+from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.coordinator.group import Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
@@ -23,6 +24,7 @@ from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -77,7 +79,7 @@ class Coordinating:
     async def next_one(self) -> GroupCoordinator:
         """A coordinator that knows only what the log says."""
         groups = self._another()
-        groups.lead(0, 99, 1)
+        groups.lead(0, 1)
         return await self.loaded(groups)
 
     def cut(self) -> None:
@@ -266,7 +268,8 @@ async def test_a_topic_deleted_while_its_offsets_are_loaded_takes_them_along(tmp
     """The next topic of that name would be read from where the last one was left."""
     async with coordinating(tmp_path) as scene:
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
-        scene.groups.lead(0, 98, 1)
+        scene.groups.resign(0)
+        scene.groups.lead(0, 1)
         scene.cluster.controller.delete_topic("t")
         await scene.loaded(scene.groups)
         await eventually(lambda: not offsets_of(scene.groups, "g"))
@@ -279,7 +282,8 @@ async def test_what_a_coordinator_knew_before_it_moved_is_not_written_after(tmp_
             assert await scene.commit(group_id, T0, 5, age_ms=2 * RETENTION_MS) is ErrorCode.NONE
         scene.cut()
         expiry = await scene.begin(scene.groups.expire_offsets())
-        scene.groups.lead(0, 98, 1)  # it was elsewhere for a while
+        scene.groups.resign(0)  # it was elsewhere for a while
+        scene.groups.lead(0, 1)
         await scene.loaded(scene.groups)
         commit = await scene.begin(scene.commit("b", T0, 6))
         scene.heal()
@@ -296,6 +300,28 @@ async def test_an_assignment_is_stored_with_the_members_that_it_was_made_for(tmp
         found = (await scene.next_one()).describe("g")
         assert found is not None
         assert list(found.members) == [leader.member_id]
+
+
+async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_path: Path) -> None:
+    """As when the reassignment of a partition of the offsets topic ends and its leader stays."""
+    async with coordinating(tmp_path) as scene:
+        first = await scene.groups.join("g", ask("m"))
+        second = asyncio.ensure_future(scene.groups.join("g", ask("n")))
+        scene.cut()
+        commits = await scene.begin(scene.commit("a", T0, 5), scene.commit("a", T0, 6), scene.commit("b", T0, 7))
+        log = scene.node.logs.get(OFFSETS)
+        epoch, topic_id = log.latest_epoch, scene.cluster.topic_id(OFFSETS_TOPIC)
+        change = PartitionChangeRecord(topic_id=topic_id, partition_id=0, leader=1)
+        scene.cluster.controller.commit(Outcome([change]))
+        assert log.latest_epoch == epoch + 1
+        last = await scene.begin(scene.commit("b", T0, 8))
+        assert not second.done()
+        scene.heal()
+        assert [*await commits, *await last] == [ErrorCode.NONE] * 4
+        rejoined = await scene.groups.join("g", ask("-", first.member_id))
+        assert (await second).generation == rejoined.generation == first.generation + 1
+        for groups in (scene.groups, await scene.next_one()):
+            assert (offsets_of(groups, "a"), offsets_of(groups, "b")) == ({T0: 6}, {T0: 8})
 
 
 async def test_records_that_nobody_can_read_do_not_keep_a_partition_from_its_groups(tmp_path: Path) -> None:
