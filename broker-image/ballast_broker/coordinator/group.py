@@ -16,6 +16,7 @@ from ballast_broker.coordinator.subscription import subscribed_topics
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 NO_GENERATION = -1
+CONSUMER = "consumer"  # the protocol type whose subscriptions can be read
 
 
 class GroupState(Enum):
@@ -85,7 +86,7 @@ class Group:
     sync_deadline_ms: int | None = None
     initial_delay_left_ms: int = 0
     new_member_added: bool = False
-    subscribed: frozenset[str] | None = frozenset()  # None: not known (not the consumer protocol)
+    subscribed: frozenset[str] | None = None  # None: not known (not the consumer protocol, or not yet)
 
     def enter(self, state: GroupState, wall_ms: int) -> None:
         self.previous_state, self.state, self.state_timestamp_ms = self.state, state, wall_ms
@@ -158,7 +159,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def note_subscriptions(self) -> None:
-        if self.protocol_type != "consumer" or self.protocol_name is None:
+        if self.protocol_type != CONSUMER or self.protocol_name is None:
             self.subscribed = None if self.members else frozenset()
             return
         topics: set[str] = set()

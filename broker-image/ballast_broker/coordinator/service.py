@@ -23,7 +23,7 @@ from ballast_broker.coordinator.effects import (
     StoreStaticMember,
     SyncResult,
 )
-from ballast_broker.coordinator.group import Group, GroupState, Ticket
+from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
@@ -255,11 +255,13 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if not group.is_in(GroupState.EMPTY) and group.subscribed is None:
+        empty = group.is_in(GroupState.EMPTY)
+        if not empty and group.protocol_type != CONSUMER:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        subscribed = frozenset() if group.is_in(GroupState.EMPTY) else group.subscribed or frozenset()
+        read = frozenset() if empty else group.subscribed  # None: it may be any topic
         answers = {
-            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if p.topic in subscribed else ErrorCode.NONE for p in partitions
+            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or p.topic in read else ErrorCode.NONE
+            for p in partitions
         }
         known = shard.offsets.get(group_id, {})
         going = [p for p, error in answers.items() if error is ErrorCode.NONE and p in known]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,22 @@ async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_pa
         assert (await second).generation == rejoined.generation == first.generation + 1
         for groups in (scene.groups, await scene.next_one()):
             assert (offsets_of(groups, "a"), offsets_of(groups, "b")) == ({T0: 6}, {T0: 8})
+
+
+async def test_offsets_that_members_may_read_from_are_not_deleted(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        refused = {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+        gathering = asyncio.ensure_future(scene.groups.join("g", ask("m")))
+        await asyncio.sleep(0)
+        assert await scene.groups.delete_offsets("g", [T0]) == refused
+        joined = await gathering
+        assert await scene.groups.delete_offsets("g", [T0]) == refused
+        unreadable = replace(ask("-", joined.member_id), protocols=(Protocol("range", b"?"),))
+        assert (await scene.groups.join("g", unreadable)).error is ErrorCode.NONE
+        assert await scene.groups.delete_offsets("g", [T0]) == refused
+        scene.groups.leave("g", [(joined.member_id, None)])
+        assert await scene.groups.delete_offsets("g", [T0]) == {T0: ErrorCode.NONE}
 
 
 async def test_records_that_nobody_can_read_do_not_keep_a_partition_from_its_groups(tmp_path: Path) -> None:
