@@ -35,6 +35,7 @@ class AutomaticTopics:
         self._controller = controller
         self._spawn = spawn
         self._in_flight: set[str] = set()
+        self._too_few = -1  # how many brokers were alive when it was last said that there are too few
 
     def create(self, names: list[str]) -> None:
         self._begin([name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)])
@@ -45,12 +46,14 @@ class AutomaticTopics:
         alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
         factor: int = self._config.offsets_topic_replication_factor
         if alive < factor:
-            log.warning(
-                "%s needs %d live brokers (offsets.topic.replication.factor), there are %d: groups have to wait",
-                name,
-                factor,
-                alive,
-            )
+            if alive != self._too_few:  # every client asks, time and again
+                self._too_few = alive
+                log.warning(
+                    "%s needs %d live brokers (offsets.topic.replication.factor), there are %d: groups have to wait",
+                    name,
+                    factor,
+                    alive,
+                )
             return
         self._begin([name])
 

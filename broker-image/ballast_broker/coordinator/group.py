@@ -143,10 +143,9 @@ class Group:
     # -- protocols ------------------------------------------------------------------------------------------------
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """May a member with these protocols join? With no other member: any with at least one protocol."""
-        names = list(names)
         if self.is_in(GroupState.EMPTY) or not self.members:
-            return bool(protocol_type) and bool(names)
-        return protocol_type == self.protocol_type and any(n in self.common_protocols() for n in names)
+            return bool(protocol_type) and any(True for _ in names)
+        return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)
 
     def common_protocols(self) -> set[str]:
         counted = Counter(n for m in self.members.values() for n in set(m.protocol_names()))

@@ -55,3 +55,13 @@ async def test_nobody_waits_for_a_creation_and_requests_share_one() -> None:
     await asyncio.sleep(0)
     assert controller.asked[2:] == [["new"]]
     await tasks[-1]
+
+
+async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene((1,))
+    asker = Asker(scene, **{"offsets.topic.replication.factor": "3"})
+    topics = AutomaticTopics(asker.config, lambda: scene.image, asker, lambda work, _: work.close())
+    for _ in range(100):
+        topics.create_internal(OFFSETS_TOPIC)
+    [said] = caplog.messages
+    assert "there are 1" in said
