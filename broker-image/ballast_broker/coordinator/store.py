@@ -1,7 +1,6 @@
 """The coordinator's hands on `__consumer_offsets`: appends with acks=all, and the whole log read at load.
 
-Loading reads in pieces; it reads up to the log end at the time this broker
-became leader, which its own log cannot lose while it leads.
+Loading reads up to the log end at the time this broker became leader, which its own log cannot lose while it leads.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class OffsetsStore:
         def known(answer: ErrorCode) -> None:
             nonlocal epoch
             now = self._epoch_led(target)
-            if answer is ErrorCode.NOT_LEADER_OR_FOLLOWER and now > epoch:
+            if answer is ErrorCode.NOT_LEADER_OR_FOLLOWER and 0 <= epoch < now:
                 # This broker leads on, in a new epoch, and its log has the entries still.
                 epoch = now
                 again = self._replicas.await_committed(target, end, NO_TIMEOUT_MS)
