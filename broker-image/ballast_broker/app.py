@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ballast_broker import settings
 from ballast_broker.api.automatic_topics import AutomaticTopics
+from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
@@ -286,7 +287,7 @@ class _Broker:
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
         self._caught_up = asyncio.Event()
-        publishers = [self.replicas.publish, leadership.publish]
+        publishers = [self.replicas.publish, leadership.publish, self.services.client_quotas.publish]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
 
@@ -309,6 +310,7 @@ class _Broker:
             controller=self._controller,
             groups=self.groups,
             traffic=node.traffic,
+            client_quotas=ClientQuotas(node.world.clock),
             next_producer_id=ids.next,
             create_internal_topic=topics.create_internal,
             create_topics_automatically=topics.create,

@@ -48,5 +48,8 @@ class Peer(Protocol):
     def on_close(self, callback: Callable[[], None]) -> None:
         """Called once, when the connection has ended."""
 
+    def hold(self, seconds: float) -> None:
+        """Read nothing more for so long; answers are still sent."""
+
 
 Dispatch = Callable[[Peer, memoryview], Reply]

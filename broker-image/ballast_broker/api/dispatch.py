@@ -13,8 +13,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from ballast_broker.api.client_quotas import NO_NAME, Throttle
 from ballast_broker.api.context import ANONYMOUS, RequestContext
-from ballast_broker.api.fetch import Fetch
+from ballast_broker.api.fetch import Fetch, Quota
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
 from ballast_broker.api.services import BrokerServices
@@ -73,7 +74,8 @@ class Dispatcher:
             raise MalformedRequest(f"request header: {error}") from error
         if key == PRODUCE and self._produce is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
-            reply = self._produce.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
+            throttle = self._throttle(peer, frame) if self._broker.client_quotas.produce.in_force else None
+            reply = self._produce.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS, throttle)
             if type(reply) is Pending:
                 self._measure_later(reply, "Produce", began)
             else:
@@ -81,7 +83,8 @@ class Dispatcher:
             return reply
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
-            reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS)
+            quota = self._fetch_quota(peer, frame) if self._broker.client_quotas.fetch.in_force else None
+            reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS, quota)
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:
@@ -90,6 +93,24 @@ class Dispatcher:
         client_id, body = parse_request_header(frame)[3:]
         context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
         return self._general(context, frame, body, began)
+
+    def _throttle(self, peer: Peer, frame: memoryview) -> Throttle | None:
+        """A produce counts against its client's quota as it comes; who is over is not read from for a while."""
+        client_id = parse_request_header(frame).client_id or NO_NAME
+        rate = self._broker.client_quotas.produce.rate_of(ANONYMOUS.name, client_id)
+        if rate is None:
+            return None
+        rate.record(len(frame))
+        wait_s = rate.wait_s()
+        if not wait_s:
+            return None
+        peer.hold(wait_s)
+        return Throttle(self._broker.clock, wait_s)
+
+    def _fetch_quota(self, peer: Peer, frame: memoryview) -> Quota | None:
+        client_id = parse_request_header(frame).client_id or NO_NAME
+        rate = self._broker.client_quotas.fetch.rate_of(ANONYMOUS.name, client_id)
+        return None if rate is None else Quota(rate, peer.hold)
 
     def _measure_later(self, reply: Pending, name: str, began: float) -> None:
         reply.future.add_done_callback(lambda _: self._metrics.answered(name, self._now() - began))

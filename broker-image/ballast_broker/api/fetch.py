@@ -6,11 +6,13 @@ The dispatcher calls it for every fetch. Where there is enough data, no task and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, Resource, authorize, topic
+from ballast_broker.api.client_quotas import LONGEST_FETCH_WAIT_S
 from ballast_broker.api.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -49,6 +51,7 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
@@ -61,6 +64,13 @@ _NONE = ErrorCode.NONE
 
 # As in `api.produce`: what a request for one partition names, resolved once.
 Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
+
+
+class Quota(NamedTuple):
+    """Of the client that asks."""
+
+    rate: ByteRate
+    hold: Callable[[float], None]  # its connection is not read from for so long
 
 
 class Fetch:
@@ -80,9 +90,10 @@ class Fetch:
         correlation_id: int,
         listener: str,
         principal: Principal,
+        quota: Quota | None = None,
     ) -> Reply:
-        """`position` is where the client's id ends."""
-        single = parse_single_fetch(frame, position, version)
+        """`position` is where the client's id ends; `quota` is the client's, if it has one."""
+        single = parse_single_fetch(frame, position, version) if quota is None else None
         if single is not None:
             target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
             if target is not None and authorize(principal, _READ, target[2]):
@@ -92,21 +103,38 @@ class Fetch:
         if version >= FIRST_FLEXIBLE:
             position = skip_header_tags(frame, position)
         request = parse_fetch(frame, position, version)
+        if request.replica_id >= 0:
+            quota = None  # replication has throttles of its own
         asked = [
             self._follow(key, partition, version, principal, request.replica_id)
             for key, partitions in request.topics
             for partition in partitions
         ]
+        throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
-            session, incremental = self._session(request, asked, version, principal)
+            if throttled_s and request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
+                self._sessions.drop(request.session_id)
+                session, incremental = None, False
+            else:
+                session, incremental = self._session(request, asked, version, principal)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
+        if quota is not None and throttled_s:
+            quota.hold(throttled_s)
+            session_id = NO_SESSION if session is None else session.session_id
+            return list(
+                encode_fetch_response(
+                    version, correlation_id, [], session_id=session_id, throttle_ms=ceil(throttled_s * 1000)
+                )
+            )
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
         answer = _Answer(
-            self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted
+            self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted, quota
         )
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
+        if quota is not None:
+            max_bytes = quota.rate.largest_read(max_bytes)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
@@ -251,6 +279,7 @@ class _Answer:
         "_fetch",
         "_listener",
         "_nothing_aborted",
+        "_quota",
         "_session",
         "_version",
     )
@@ -264,6 +293,7 @@ class _Answer:
         correlation_id: int,
         listener: str,
         tells_aborted: bool,
+        quota: Quota | None = None,
     ) -> None:
         self._fetch = fetch
         self._session = session
@@ -271,6 +301,7 @@ class _Answer:
         self._version = version
         self._correlation_id = correlation_id
         self._listener = listener
+        self._quota = quota
         # Who reads committed data only is told that nothing was aborted; others are told nothing.
         self._nothing_aborted: list[tuple[int, int]] | None = [] if tells_aborted else None
 
@@ -302,6 +333,8 @@ class _Answer:
         leaders: set[int] = set()
         for followed, result in self._to_tell(results):
             topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
+            if self._quota is not None and result.slice is not None:
+                self._quota.rate.record(result.slice.size)
         return encode_fetch_response(
             self._version,
             self._correlation_id,

@@ -34,6 +34,7 @@ from ballast_wire.headers import parse_request_header, skip_header_tags
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
+    from ballast_broker.api.client_quotas import Throttle
     from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
     from ballast_broker.request_metrics import RequestMetrics
@@ -84,10 +85,17 @@ class Produce:
         self._refusals = Refusals(broker.clock.monotonic)
 
     def handle(
-        self, frame: memoryview, position: int, version: int, correlation_id: int, listener: str, principal: Principal
+        self,
+        frame: memoryview,
+        position: int,
+        version: int,
+        correlation_id: int,
+        listener: str,
+        principal: Principal,
+        throttle: Throttle | None = None,
     ) -> Reply:
-        """`position` is where the client's id ends."""
-        if version >= FIRST_SINGLE:
+        """`position` is where the client's id ends; `throttle` is what the answer is to tell."""
+        if version >= FIRST_SINGLE and throttle is None:
             single = parse_single_produce(frame, position, version)
             if single is not None:
                 key = (single[0], single[3], version)
@@ -102,7 +110,7 @@ class Produce:
         client_id = parse_request_header(frame).client_id
         if version >= FIRST_FLEXIBLE:
             position = skip_header_tags(frame, position)
-        return self._handle_any(frame, position, version, correlation_id, client_id, listener, principal)
+        return self._handle_any(frame, position, version, correlation_id, client_id, listener, principal, throttle)
 
     # -- one batch for one partition ------------------------------------------------------------------------------
     def _new_target(self, key: tuple[bytes, int, int]) -> Target | None:
@@ -186,6 +194,7 @@ class Produce:
         client_id: str | None,
         listener: str,
         principal: Principal,
+        throttle: Throttle | None,
     ) -> Reply:
         request = parse_produce(frame, position, version)
         topics: Topics = []
@@ -207,11 +216,12 @@ class Produce:
                     self._metrics.refused("Produce", answer.error)
                 answers.append(answer)
         if waits:
-            return self._later(topics, waits, version, correlation_id, listener, request.acks)
+            return self._later(topics, waits, version, correlation_id, listener, request.acks, throttle)
         if request.acks == 0:
             _refuse_silently(topics)
             return None
-        return encode_produce_response(version, correlation_id, topics, self._leaders(topics, version, listener))
+        leaders = self._leaders(topics, version, listener)
+        return encode_produce_response(version, correlation_id, topics, leaders, _left_ms(throttle))
 
     def _target(
         self, key: str | UUID, client_id: str | None, principal: Principal
@@ -318,7 +328,14 @@ class Produce:
         return node_endpoints(self._broker, ids, listener) if ids else []
 
     def _later(
-        self, topics: Topics, waits: list[Wait], version: int, correlation_id: int, listener: str, acks: int = ACKS_ALL
+        self,
+        topics: Topics,
+        waits: list[Wait],
+        version: int,
+        correlation_id: int,
+        listener: str,
+        acks: int = ACKS_ALL,
+        throttle: Throttle | None = None,
     ) -> Pending:
         reply: asyncio.Future[tuple[bytes] | None] = asyncio.get_running_loop().create_future()
         left = len(waits)
@@ -347,7 +364,8 @@ class Produce:
         def answer() -> None:
             if acks:
                 leaders = self._leaders(topics, version, listener)
-                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders),))
+                left_ms = _left_ms(throttle)
+                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders, left_ms),))
                 return
             try:
                 _refuse_silently(topics)
@@ -361,6 +379,10 @@ class Produce:
         # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
         by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
         return Pending(reply, pipelined=not by_thread)
+
+
+def _left_ms(throttle: Throttle | None) -> int:
+    return 0 if throttle is None else throttle.left_ms
 
 
 def _asked(partition: TopicPartition, topic_id: UUID | None) -> tuple[str | UUID, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ballast_broker.api.client_quotas import ClientQuotas
     from ballast_broker.config import BrokerConfig
     from ballast_broker.controller.client import ControllerClient
     from ballast_broker.coordinator.service import GroupCoordinator
@@ -29,6 +30,7 @@ class BrokerServices:
     controller: ControllerClient
     groups: GroupCoordinator
     traffic: Traffic
+    client_quotas: ClientQuotas
     next_producer_id: Callable[[], Awaitable[int]]
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
     create_internal_topic: Callable[[str], None]

@@ -59,6 +59,7 @@ class Connection:
         "_frame_size",
         "_frame_start",
         "_head",
+        "_held",
         "_loop",
         "_out",
         "_readiness",
@@ -99,6 +100,7 @@ class Connection:
         self._unsent: list[bytes] = []  # of this turn of the loop, before whatever is in `_out`
         self._file_sent = 0
         self._working = False  # a request that allows no other beside it
+        self._held: asyncio.TimerHandle | None = None  # a client over its quota
         self._warming = False
         self._warmed: FileData | None = None  # what a thread has read; it is sent, be it in memory still or not
         self._close_callbacks: list[Callable[[], None]] = []
@@ -108,15 +110,21 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
     @property
     def busy(self) -> bool:
-        return self._working or bool(self._out) or len(self._slots) >= MAX_PIPELINED
+        return self._working or bool(self._out) or self._held is not None or len(self._slots) >= MAX_PIPELINED
 
     @property
     def awaited(self) -> bool:
         """The client waits for us: it may be silent as long as that takes."""
-        return not self._out and (self._working or bool(self._slots))
+        return not self._out and (self._working or self._held is not None or bool(self._slots))
 
     def on_readable(self) -> None:
-        if self._working or self._out or self._backlog is not None or len(self._slots) >= MAX_PIPELINED:
+        if (
+            self._working
+            or self._out
+            or self._backlog is not None
+            or self._held is not None
+            or len(self._slots) >= MAX_PIPELINED
+        ):
             self._pause()
             return
         try:
@@ -275,6 +283,19 @@ class Connection:
     def _pause(self) -> None:
         self._readiness.wait_for(self, self.events & ~EVENT_READ)
 
+    def hold(self, seconds: float) -> None:
+        if self.closed:
+            return
+        if self._held is not None:
+            self._held.cancel()
+        self._held = self._loop.call_later(seconds, self._let_go)
+        self._pause()
+
+    def _let_go(self) -> None:
+        self._held = None
+        self.last_active = self._loop.time()
+        self.resume()
+
     # -- writing --------------------------------------------------------------------------------------------------
     def _answer(self, parts: Parts) -> None:
         if self._slots:
@@ -382,6 +403,8 @@ class Connection:
             log.info("closing the connection from %s: %s", self.host, error)
         elif error is not None and not isinstance(error, OSError):
             log.error("a request from %s failed", self.host, exc_info=error)
+        if self._held is not None:
+            self._held.cancel()
         self._readiness.wait_for(self, 0)
         _release(self._out)
         self._out.clear()

@@ -19,15 +19,19 @@ class ByteRate:
     """A token bucket of a quarter second: what is taken beyond it is a debt that must be waited off.
 
     Over any span the bytes are at most limit x span + one quarter second + one read, so ten seconds come out within
-    5 % if reads are no larger than a quarter second of the limit.
+    5 % if reads are no larger than a quarter second of the limit. `burst_s` is another size of the bucket, `full`
+    begins with what is in it.
     """
 
     BURST_S = 0.25
 
-    def __init__(self, clock: Clock, bytes_per_second: int = UNLIMITED) -> None:
+    def __init__(
+        self, clock: Clock, bytes_per_second: int = UNLIMITED, *, burst_s: float = BURST_S, full: bool = False
+    ) -> None:
         self._clock = clock
         self._limit = bytes_per_second
-        self._available = 0.0
+        self._burst_s = burst_s
+        self._available = bytes_per_second * burst_s if full else 0.0
         self._updated_s = clock.monotonic()
         self.total_bytes = 0
 
@@ -56,8 +60,8 @@ class ByteRate:
         return (1.0 - self._available) / self._limit if self._limit > 0 else float("inf")
 
     def largest_read(self, size: int) -> int:
-        """`size`, or a quarter second of the limit where that is less."""
-        return size if self._limit >= UNLIMITED else max(1, min(size, int(self._limit * self.BURST_S)))
+        """`size`, or what the bucket holds where that is less."""
+        return size if self._limit >= UNLIMITED else max(1, min(size, int(self._limit * self._burst_s)))
 
     def record(self, size: int) -> None:
         self.total_bytes += size
@@ -74,7 +78,7 @@ class ByteRate:
     def _refill(self) -> float:
         now_s = self._clock.monotonic()
         self._available += (now_s - self._updated_s) * self._limit
-        self._available = min(self._available, self._limit * self.BURST_S)
+        self._available = min(self._available, self._limit * self._burst_s)
         self._updated_s = now_s
         return self._available
 

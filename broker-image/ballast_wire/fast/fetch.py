@@ -181,13 +181,14 @@ def encode_fetch_response(
     error: int = 0,
     session_id: int = NO_SESSION,
     leaders: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> Parts:
     """The frame in parts, length first: what comes as bytes is joined, what lies in files stays apart."""
     flexible = version >= FIRST_FLEXIBLE
     out = bytearray(struct.pack(">ii", 0, correlation_id))
     if flexible:
         out += b"\x00"
-    out += b"\x00\x00\x00\x00"
+    out += struct.pack(">i", throttle_ms)
     if version >= FIRST_WITH_SESSION:
         out += struct.pack(">hi", error, session_id)
     out += _count(len(topics), flexible)

@@ -99,6 +99,7 @@ def encode_produce_response(
     correlation_id: int,
     topics: Sequence[tuple[str | UUID, Sequence[ProduceAnswer]]],
     leaders: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """The whole frame, length first. `leaders`: where the leaders named in answers are to be found."""
     flexible = version >= FIRST_FLEXIBLE
@@ -111,7 +112,7 @@ def encode_produce_response(
             _put_answer(parts, answer, version, flexible)
         if flexible:
             parts.append(b"\x00")
-    parts.append(_THROTTLE.pack(0))
+    parts.append(_THROTTLE.pack(throttle_ms))
     if flexible:
         parts.append(endpoint_tag(leaders) if leaders and version >= FIRST_WITH_LEADER else b"\x00")
     parts[0] = _THROTTLE.pack(sum(map(len, parts)))

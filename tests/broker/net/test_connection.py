@@ -19,6 +19,7 @@ from ballast_broker.net_reply import FileData, Peer, Pending, Reply
 from ballast_wire.fast.reader import MalformedRequest
 
 MIB = 1 << 20
+HELD_S = 0.3
 
 
 # ---- frames
@@ -255,6 +256,35 @@ async def test_pipelined_requests_are_bounded() -> None:
             await until(lambda n=n: b"p%d" % n in later.waiting, "it has begun")
             later.answer(b"p%d" % n)
             assert await client.receive() == b"p%d" % n
+
+
+@pytest.mark.spec("CLI-11")
+async def test_a_client_that_is_held_is_answered_and_then_not_read_from() -> None:
+    handled: list[bytes] = []
+
+    def hold(peer: Peer, frame: memoryview) -> Reply:
+        handled.append(bytes(frame))
+        if bytes(frame) == b"over":
+            peer.hold(HELD_S)
+        return framed(bytes(frame))
+
+    async with Serving(hold) as serving:
+        client, other = await serving.connect(), await serving.connect()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        client.send(b"over", b"in the same piece")
+        assert await client.receive() == b"over"
+        assert loop.time() - began < HELD_S
+        client.send(b"after it")
+        assert await other.call(b"another") == b"another"
+        assert handled == [b"over", b"another"]
+        assert await client.receive() == b"in the same piece"
+        assert loop.time() - began >= HELD_S
+        assert await client.receive() == b"after it"
+
+        client.send(b"over")
+        assert await client.receive() == b"over"
+        # and the server ends while it is
 
 
 @pytest.mark.spec("CLI-09")

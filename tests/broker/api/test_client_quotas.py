@@ -1,0 +1,124 @@
+"""Whose quota counts for a client, who shares it, and what a change of quotas does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ballast_broker.api.client_quotas import FETCH, MOST_CLIENTS, PRODUCE, ByteQuotas, ClientQuotas, Throttle
+from ballast_broker.metadata.image import ClientQuotasImage
+
+ANN_APP = (("client-id", "app"), ("user", "ann"))
+ANN_ANY = (("client-id", None), ("user", "ann"))
+ANN = (("user", "ann"),)
+ANY_APP = (("client-id", "app"), ("user", None))
+ANY_ANY = (("client-id", None), ("user", None))
+ANYBODY = (("user", None),)
+APP = (("client-id", "app"),)
+ANY_CLIENT = (("client-id", None),)
+IN_ORDER: list[Any] = [ANN_APP, ANN_ANY, ANN, ANY_APP, ANY_ANY, ANYBODY, APP, ANY_CLIENT]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+def quotas(limits: dict[Any, float], clock: Clock | None = None) -> ByteQuotas:
+    made = ByteQuotas(PRODUCE, clock or Clock())
+    made.change({entity: {PRODUCE: limit} for entity, limit in limits.items()})
+    return made
+
+
+@pytest.mark.spec("CLI-11")
+@pytest.mark.parametrize("nearest", range(len(IN_ORDER)))
+def test_the_nearest_quota_counts(nearest: int) -> None:
+    found = quotas({entity: 1000.0 + n for n, entity in enumerate(IN_ORDER) if n >= nearest}).rate_of("ann", "app")
+    assert found is not None
+    assert found.limit == 1000 + nearest
+
+
+@pytest.mark.spec("CLI-11")
+def test_nobody_else_is_limited() -> None:
+    made = quotas({ANN_APP: 10.0, APP: 20.0, (("ip", "10.0.0.1"),): 5.0})
+    assert made.rate_of("bob", "other") is None
+    assert made.rate_of("ann", "other") is None
+
+
+@pytest.mark.spec("CLI-11")
+@pytest.mark.parametrize(
+    ("entity", "shares_client", "shares_user"),
+    [(ANY_ANY, False, False), (ANYBODY, True, False), (ANY_CLIENT, False, True)],
+)
+def test_who_shares_a_quota(entity: Any, shares_client: bool, shares_user: bool) -> None:
+    made = quotas({entity: 10.0})
+    rate = made.rate_of("ann", "app")
+    assert made.rate_of("ann", "app") is rate
+    assert (made.rate_of("ann", "other") is rate) == shares_client
+    assert (made.rate_of("bob", "app") is rate) == shares_user
+
+
+@pytest.mark.spec("CLI-11")
+def test_a_debt_stays_while_other_quotas_change_and_ends_with_its_own() -> None:
+    clock = Clock()
+    made = quotas({APP: 1000.0}, clock)
+    rate = made.rate_of("ann", "app")
+    assert rate is not None
+    rate.record(5000)
+    assert rate.wait_s() == pytest.approx(4.0, abs=0.01)
+    made.change({APP: {PRODUCE: 1000.0}, ANN_ANY: {FETCH: 5.0}})
+    assert made.rate_of("ann", "app") is rate
+    assert rate.wait_s() == pytest.approx(4.0, abs=0.01)
+    made.change({APP: {PRODUCE: 2000.0}})
+    again = made.rate_of("ann", "app")
+    assert again is not None
+    assert again.wait_s() < 0.01
+    made.change({})
+    assert not made.in_force
+    assert made.rate_of("ann", "app") is None
+
+
+def test_clients_that_owe_nothing_are_forgotten() -> None:
+    made = quotas({ANY_CLIENT: 1000.0})
+    debtor = made.rate_of("ann", "debtor")
+    assert debtor is not None
+    debtor.record(100_000)
+    for number in range(MOST_CLIENTS + 1):
+        made.rate_of("ann", f"client-{number}")
+    assert made.rate_of("ann", "debtor") is debtor
+    assert len(made._rates) < MOST_CLIENTS
+
+
+@pytest.mark.spec("CLI-11")
+def test_only_what_is_in_the_metadata_is_in_force() -> None:
+    clock = Clock()
+    both = ClientQuotas(clock)
+
+    def publish(by_entity: dict[Any, dict[str, float]]) -> tuple[bool, bool]:
+        image: Any = SimpleNamespace(client_quotas=ClientQuotasImage(by_entity))
+        delta: Any = None
+        both.publish(delta, image)
+        return both.produce.in_force, both.fetch.in_force
+
+    assert publish({}) == (False, False)
+    assert publish({APP: {PRODUCE: 10.0}}) == (True, False)
+    assert publish({APP: {PRODUCE: 10.0}, ANN: {FETCH: 10.0}}) == (True, True)
+    assert publish({}) == (False, False)  # a snapshot without them
+
+
+def test_a_late_answer_tells_what_is_left() -> None:
+    clock = Clock()
+    throttle = Throttle(clock, 1.5)
+    assert throttle.left_ms == 1500
+    clock.now += 1.0
+    assert throttle.left_ms == 500
+    clock.now += 1.0
+    assert throttle.left_ms == 0
