@@ -10,12 +10,13 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
-    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "scale", "topics",
+    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
 )  # fmt: skip
 PASSES_ARGUMENTS_ON = True
 
@@ -27,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="store_true", help="instead: where Ballast's own time goes")
 
 
-def run(args: argparse.Namespace) -> int:
-    if not (ROOT / "bench" / f"{args.name}.py").is_file():
-        raise CommandError(f"'bench {args.name}' is not built yet.")
+def parse(args: argparse.Namespace) -> Any:
+    """The module of the bench, once it has taken the arguments that are its own."""
     sys.path.append(str(ROOT))
     bench = importlib.import_module(f"bench.{args.name}")
     if args.profile and not getattr(bench, "PROFILES", False):
@@ -37,6 +37,11 @@ def run(args: argparse.Namespace) -> int:
     own = argparse.ArgumentParser(prog=f"ballast bench {args.name}", description=bench.__doc__, allow_abbrev=False)
     bench.add_arguments(own)
     own.parse_args(args.rest, namespace=args)
+    return bench
+
+
+def run(args: argparse.Namespace) -> int:
+    bench = parse(args)
     from bench.servers import ServerFailed
 
     try:
