@@ -31,6 +31,7 @@ TYPED = (
     ("docs/runbooks.md", "kubectl", f"{KUBERNETES}test_runbooks"),
     ("docs/reference/reasons.md", r"kubectl|\./ballast", f"{KUBERNETES}test_reasons"),
     ("docs/operations.md", r"kubectl|\./ballast", f"{KUBERNETES}test_operations"),
+    ("docs/operations.md", "kafka-features", "tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it"),
 )
 # Commands that no test types, and what is done instead. Those of `./ballast` are given to their own parsers.
 NOT_TYPED = (
@@ -43,7 +44,6 @@ NOT_TYPED = (
     (r"docker|ctr|podman|buildah", "programs of others, which are not here"),
     (r"(?:ballast )?spark-submit ", "parsed by tests/rebalance/test_shipping.py, run in pods by tests/kubernetes"),
     (r"python -m tests.local.record$", "it writes a file of this repository anew"),
-    (r"kafka-", "Apache Kafka's own: tests/clients/test_java_tools.py runs them"),
 )
 # What is typed otherwise than it stands there, and why.
 CHANGED = (

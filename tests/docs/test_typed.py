@@ -99,8 +99,10 @@ def test_kubernetes(up: Up) -> None:
     own = up.folder / "own"
     own.mkdir()
     (own / "kustomization.yaml").write_text(block("docs/kubernetes.md", "namespace: kafka"))
+    up.shell("kubectl create namespace argocd")
     for command in to_type(f"{HERE}test_kubernetes"):
-        up.shell(f"cd own; {command}")
+        up.shell(command if "manifests/" in command else f"cd own; {command}")
+    assert "resource.customizations.health.ballast.dev_KafkaTopic" in up.get("configmap/argocd-cm -n argocd")["data"]
     (own / "cluster.yaml").write_text(block("docs/kubernetes.md", "apiVersion: ballast.dev"))
     up.shell("kubectl apply --dry-run=server -f own/cluster.yaml")
     up.shell("kubectl delete namespace kafka")
