@@ -43,7 +43,6 @@ NOT_TYPED = (
     (r"\./ballast image ", "needs root and debootstrap, or Docker: CI's stage kubernetes makes both images so"),
     (r"docker|ctr|podman|buildah", "programs of others, which are not here"),
     (r"(?:ballast )?spark-submit ", "parsed by tests/rebalance/test_shipping.py, run in pods by tests/kubernetes"),
-    (r"python -m tests.local.record$", "it writes a file of this repository anew"),
 )
 # What is typed otherwise than it stands there, and why.
 CHANGED = (

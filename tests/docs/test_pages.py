@@ -59,8 +59,13 @@ def test_what_a_parser_does_not_know_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("name", bench.NAMES)
-def test_every_bench_that_is_named_is_there(name: str) -> None:
-    assert (ROOT / "bench" / f"{name}.py").is_file()
+def test_every_bench_that_is_named_is_there_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed("bench", [name, "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "usage: ballast bench [-h]" in told
+    assert f"usage: ballast bench {name} [-h]" in told
 
 
 def test_every_command_is_typed_by_a_test_or_said_not_to_be() -> None:
