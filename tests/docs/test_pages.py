@@ -50,6 +50,12 @@ def parsed(name: str, arguments: list[str]) -> None:
     args = load(name).parse(arguments)
     if name == "bench":
         bench.parse(args)
+    elif name == "e2e":
+        files = list((ROOT / "tests" / "kubernetes").glob("test_*.py"))
+        names = [file.stem for file in files]
+        names += [name for file in files for name in re.findall(r"^def (\w+)", file.read_text("utf-8"), re.MULTILINE)]
+        for word in args.scenario:
+            assert any(word in name for name in names), f"no scenario is named {word}"
 
 
 def test_what_a_parser_does_not_know_is_found_out() -> None:
