@@ -92,6 +92,7 @@ def test_rebalance(up: Up) -> None:
     for command in to_type(f"{HERE}test_rebalance"):
         up.shell(command)
     assert up.get("serviceaccount/ballast-rebalance")
+    up.shell("kubectl apply --dry-run=server -n default -k manifests/spark-executors")  # as its spark-submit needs it
 
 
 def test_kubernetes(up: Up) -> None:
