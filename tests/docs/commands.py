@@ -30,7 +30,7 @@ TYPED = (
     ("docs/runbooks.md", r"\./ballast rebalance", "tests/rebalance/test_watched_cluster.py::test_the_pages_typed"),
     ("docs/runbooks.md", "kubectl", f"{KUBERNETES}test_runbooks"),
     ("docs/reference/reasons.md", r"kubectl|\./ballast", f"{KUBERNETES}test_reasons"),
-    ("docs/operations.md", r"kubectl|\./ballast", f"{KUBERNETES}test_operations"),
+    ("docs/operations.md", r"kubectl|\./ballast status", f"{KUBERNETES}test_operations"),
     ("docs/operations.md", "kafka-features", "tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it"),
 )
 # Commands that no test types, and what is done instead. Those of `./ballast` are given to their own parsers.
