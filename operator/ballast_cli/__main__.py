@@ -2,7 +2,8 @@
 
 One module per command, imported only when its command is called, so that a broker never pays for Spark. A module has
 `add_arguments(parser)` and `run(args) -> int`, the exit code. `args.command` is the command's name. A module that
-sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused.
+sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused. One
+that sets `OWN_HELP = True` adds --help itself.
 A command without its module answers that it is not built yet; adding the file is all that it takes. What a command
 needs installed is written in `./ballast`.
 """
@@ -60,6 +61,7 @@ class Command:
             description=(self.module.__doc__ or "").strip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            add_help=not getattr(self.module, "OWN_HELP", False),
         )
         parser.set_defaults(command=self.name)
         self.module.add_arguments(parser)

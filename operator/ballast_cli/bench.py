@@ -10,33 +10,65 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
-    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "scale", "topics",
+    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
 )  # fmt: skip
 PASSES_ARGUMENTS_ON = True
+OWN_HELP = True
+
+
+class Help(argparse.Action):
+    """Of all, or of the one that is named before, as far as it can be loaded."""
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, *_: object) -> None:
+        parser.print_help()
+        if getattr(args, "name", None):
+            print()
+            try:
+                own_parser(args.name, load(args.name)).print_help()
+            except ModuleNotFoundError as error:
+                print(f"What is {args.name}'s own is told once {error.name} is installed.")
+        parser.exit()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action=Help, nargs=0, help="show this, and after NAME also what is its own")
     parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="end within a minute")
     parser.add_argument("--json", action="store_true", help="the last line is one object with the ratios")
     parser.add_argument("--profile", action="store_true", help="instead: where Ballast's own time goes")
 
 
-def run(args: argparse.Namespace) -> int:
-    if not (ROOT / "bench" / f"{args.name}.py").is_file():
-        raise CommandError(f"'bench {args.name}' is not built yet.")
-    sys.path.append(str(ROOT))
-    bench = importlib.import_module(f"bench.{args.name}")
+def parse(args: argparse.Namespace) -> Any:
+    """The module of the bench, once it has taken the arguments that are its own."""
+    bench = load(args.name)
     if args.profile and not getattr(bench, "PROFILES", False):
         raise CommandError(f"'bench {args.name}' has no --profile.")
-    own = argparse.ArgumentParser(prog=f"ballast bench {args.name}", description=bench.__doc__, allow_abbrev=False)
+    own_parser(args.name, bench).parse_args(args.rest, namespace=args)
+    return bench
+
+
+def load(name: str) -> Any:
+    sys.path.append(str(ROOT))
+    return importlib.import_module(f"bench.{name}")
+
+
+def own_parser(name: str, bench: Any) -> argparse.ArgumentParser:
+    own = argparse.ArgumentParser(
+        prog=f"ballast bench {name}", description=bench.__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     bench.add_arguments(own)
-    own.parse_args(args.rest, namespace=args)
+    return own
+
+
+def run(args: argparse.Namespace) -> int:
+    bench = parse(args)
     from bench.servers import ServerFailed
 
     try:

@@ -255,6 +255,7 @@ def _follow(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
 def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
     rate: float | None = None
     before: tuple[float, int] | None = None
+    failed_before: list[State] = []
     while True:
         seen = cluster.look()
         states = progress(plan, seen)
@@ -263,9 +264,13 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
             now = max(0.0, (before[1] - left) / (seen.taken_s - before[0]))
             rate = now if rate is None else 0.7 * rate + 0.3 * now
         before = (seen.taken_s, left)
-        if all(state.done for state in states):
+        # A broker that is a moment behind the controller tells of replicas that have not moved and are not moving:
+        # what failed is believed when it is seen twice.
+        failed = [state for state in states if state.failed]
+        if all(state.done for state in states) and failed in ([], failed_before):
             print()
             return _report(cluster, plan, args, seen)
+        failed_before = failed
         _show(states, left, rate)
         time.sleep(LOOK_EVERY_S)
 

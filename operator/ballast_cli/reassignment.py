@@ -198,6 +198,8 @@ class Cluster:
 
     # -- seeing -------------------------------------------------------------------------------------------------------
     def look(self) -> Snapshot:
+        """What is under way is asked first: what ends meanwhile is then seen where it went, and not as left behind."""
+        reassigning = frozenset(Key(*found) for found in self._admin.list_partition_reassignments())
         replicas: dict[Key, tuple[int, ...]] = {}
         leaders: dict[Key, int] = {}
         in_sync: dict[Key, frozenset[int]] = {}
@@ -217,7 +219,6 @@ class Cluster:
             for found in answer["log_dirs"]:
                 directories.append(_directory(answer["broker"], found))
                 _add_places(answer["broker"], found, current, future)
-        reassigning = frozenset(Key(*found) for found in self._admin.list_partition_reassignments())
         return Snapshot(
             time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories), reassigning
         )

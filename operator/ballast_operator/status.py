@@ -57,7 +57,7 @@ SHARED = _table(
     ),
     Reason(
         "ClusterUnreachable", UNKNOWN, "KafkaCluster {cluster} has not answered since {since}: {error}",
-        "Nothing is changed until it answers; see kubectl describe kafkacluster {cluster}.",
+        "Nothing is changed until it answers; see `kubectl describe kafkacluster {cluster}`.",
     ),
     Reason(
         "ClusterStarting", UNKNOWN, "KafkaCluster {cluster} is not up yet.", "This goes on by itself once it is.",
@@ -121,7 +121,7 @@ TOPIC = _table(
     ),
     Reason(
         "Reassigning", FALSE, "Reassignment {name} gives the partitions the replicas that the spec asks for.",
-        "Follow it with kubectl get bkr {name}.",
+        "Follow it with `kubectl get bkr {name}`.",
     ),
     Reason(
         "ReassignmentFailed", FALSE, "Reassignment {name} ended as {phase}: {error}",
@@ -169,7 +169,7 @@ REASSIGNMENT = _table(
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
     Reason(
         "PlanLost", FALSE, "The ConfigMaps with the plan were deleted or changed while it ran ({error}).",
-        "See what is left with ./ballast reassign verify, and create a new Reassignment.", stalled=True,
+        "See what still moves with `./ballast status`, and create a new Reassignment.", stalled=True,
     ),
     Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} partitions had arrived and stay.", stalled=True),
     Reason("RolledBack", TRUE, "Everything is back where it was."),
@@ -201,7 +201,7 @@ CLUSTER = _table(
     Reason(
         "NodeLost", FALSE, "Pod {pod} should have ended at {since}, but node {node} does not say that it has.",
         "If that node is off, and only then: "
-        "kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+        "`kubectl taint nodes {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
     ),
     Reason(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
     )
-    source.add_argument("--cluster", default="cluster", help="the KafkaCluster's name, for the proposal")
+    source.add_argument("--cluster", help="the KafkaCluster's name, for the proposal")
     source.add_argument(
         "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
         help="a label that selects the cluster's series, or one of several",
@@ -95,6 +95,9 @@ def run(args: argparse.Namespace) -> int:
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
+    if (args.apply or args.out) and not args.cluster:
+        print("a Reassignment belongs to a KafkaCluster: give --cluster NAME", file=sys.stderr)
+        return 2
     try:
         from ballast_rebalance.job import run_once
         from ballast_rebalance.prometheus_http import PrometheusError
@@ -139,7 +142,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         metrics.read_token()  # a slip of the pen shows now, not at the first look
     return JobOptions(
         proposal=ProposalOptions(
-            cluster=args.cluster,
+            cluster=args.cluster or "cluster",
             namespace=args.namespace,
             inter_broker_throttle=args.throttle_network,
             intra_broker_throttle=args.throttle_disk,

@@ -8,18 +8,29 @@ from pathlib import Path
 
 import pytest
 from kafka.errors import NodeNotReadyError
-from tests.moves.brokers import Brokers
+from tests.moves.brokers import Brokers, eventually
 
 from ballast_cli import CommandError, reassign
 from ballast_cli.__main__ import main
-from ballast_cli.reassignment import THROTTLED_REPLICAS, Cluster, Key, Target, write_plan
+from ballast_cli.reassignment import (
+    INTER_BROKER_RATES,
+    THROTTLED_REPLICAS,
+    Cluster,
+    Key,
+    Plan,
+    Snapshot,
+    State,
+    Target,
+    progress,
+    write_plan,
+)
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with Brokers(tmp_path_factory.mktemp("brokers"), 1, [0]) as found:
+    with Brokers(tmp_path_factory.mktemp("brokers"), 2, [0]) as found:
         found.create("orders", [[0]])
         yield found
 
@@ -83,3 +94,58 @@ def test_who_stops_following_learns_that_the_moves_go_on(
     told = capsys.readouterr().err
     assert "go on" in told
     assert "reassign verify" in told
+
+
+@pytest.mark.spec("DIR-10")
+def test_a_reassignment_that_ends_during_a_look_has_not_failed(
+    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.join(1)
+    brokers.create("moving", [[0]])
+    brokers.produce("moving", [0], 0.5)
+    plan = {Key("moving", 0): Target((1,), ("any",))}
+    (tmp_path / "plan.json").write_text(write_plan(plan))
+    words = ["--bootstrap", brokers.bootstrap, "--json", str(tmp_path / "plan.json"), "--throttle", "1000"]
+    assert main(["reassign", "execute", *words]) == 0
+    with reassign._connected(brokers.bootstrap) as cluster:
+        admin = cluster._admin
+        describe = admin.describe_log_dirs
+
+        def ends_meanwhile() -> object:
+            unlimited: dict[str, str | None] = dict.fromkeys(INTER_BROKER_RATES)
+            assert cluster.set_configs("broker", {"0": unlimited, "1": unlimited}) == {}
+            eventually(lambda: not admin.list_partition_reassignments(), "the reassignment ends")
+            return describe()
+
+        assert admin.list_partition_reassignments(), "it is still under way"
+        monkeypatch.setattr(admin, "describe_log_dirs", ends_meanwhile)
+        (state,) = progress(plan, cluster.look())
+        assert not state.failed, state.text
+    eventually(lambda: main(["reassign", "verify", *words[:4]]) == 0)
+
+
+def test_who_follows_believes_in_a_failure_that_is_seen_twice(
+    brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker that is asked may be a moment behind the controller that has moved the replicas."""
+    key = Key("orders", 0)
+    behind = State(key, "is on [0] and not being moved to [1]", done=True, failed=True, left_bytes=0)
+    there = State(key, "complete", done=True, failed=False, left_bytes=0)
+    args = ["reassign", "verify", "--wait", "--bootstrap", brokers.bootstrap, "--json", str(plan)]
+    monkeypatch.setattr(reassign, "LOOK_EVERY_S", 0.0)
+    real_look = Cluster.look
+    for states, code in ([behind, there], 0), ([behind, behind], 1):
+        looks: list[Snapshot] = []
+
+        def look(cluster: Cluster, looks: list[Snapshot] = looks) -> Snapshot:
+            looks.append(real_look(cluster))
+            return looks[-1]
+
+        def state(_: Plan, seen: Snapshot, looks: list[Snapshot] = looks, states: list[State] = states) -> list[State]:
+            return [states[looks.index(seen)]]
+
+        monkeypatch.setattr(Cluster, "look", look)
+        monkeypatch.setattr(reassign, "progress", state)
+        assert main(args) == code
+        assert f"orders-0: {states[-1].text}" in capsys.readouterr().out
+        assert len(looks) == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.running import RunningBroker
+from tests.docs.commands import to_type
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-02")]
 
@@ -172,6 +173,16 @@ def test_what_the_cluster_says_of_itself(tool: Tool) -> None:
     status = tool("metadata-quorum", "describe", "--status")
     assert re.search(r"LeaderId:\s+1\b", status)
     assert re.search(r"^1\s.*Leader", tool("metadata-quorum", "describe", "--replication"), re.MULTILINE)
+
+
+def test_a_feature_as_the_page_enables_it(tool: Tool) -> None:
+    (command,) = to_type("tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it")
+    program, *words = command.split()
+    assert (program, words[:2]) == ("kafka-features.sh", ["--bootstrap-server", "HOST:PORT"])
+    feature = "eligible.leader.replicas.version"
+    assert f"{feature} was downgraded to 0." in tool("features", "downgrade", "--feature", f"{feature}=0")
+    enabled = tool("features", *(word.replace("NAME=LEVEL", f"{feature}=1") for word in words[2:]))
+    assert f"{feature} was upgraded to 1." in enabled
 
 
 def test_the_cluster_tool(broker: RunningBroker) -> None:

@@ -12,54 +12,95 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.docs.commands import CHANGED, NOT_TYPED, TYPED, commands, pages
 
-from ballast_cli.__main__ import KUBE_VERBS, load
+from ballast_cli import bench
+from ballast_cli.__main__ import MODULES, load
 from ballast_local.schema import prune, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#([\w-]+))?\)")
-# An indented or fenced line that begins with a program of ours or kubectl; a comment behind it is for the reader.
-TYPED = re.compile(r"^(?: {4}|> )?(?:\$ )?((?:\./ballast|kubectl) .*)$", re.MULTILINE)
-PLACEHOLDER = re.compile(r"\$\(.*\)|\.\.\.|[A-Z]{3,}")
-KUBECTL_VERBS = (*KUBE_VERBS, "patch", "edit", "scale", "explain", "logs", "annotate", "rollout", "exec", "create")
-
-
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def typed(page: Path) -> list[str]:
-    found = TYPED.findall(page.read_text("utf-8"))
-    return [line.split("  #")[0].split(" | ")[0].strip() for line in found]
+def ours(page: Path) -> list[str]:
+    found = [command.text for command in commands(str(page.relative_to(ROOT)))]
+    return [text.removesuffix(" ...") for text in found if re.match(r"(?:\./)?ballast (?!spark-submit)", text)]
 
 
 @EACH_PAGE
 def test_every_command_of_ours_is_accepted_by_its_parser(page: Path) -> None:
-    for line in typed(page):
-        if not line.startswith("./ballast ") or PLACEHOLDER.search(line):
+    for line in ours(page):
+        name, *arguments = shlex.split(re.sub(r"\bHOST:PORT\b", "host:9092", line))[1:]
+        if not arguments:
+            assert name in MODULES, line
             continue
-        name, *arguments = shlex.split(line)[1:]
         complaint = io.StringIO()
         code: object = 0
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(io.StringIO()):
             try:
-                load(name).parse(arguments)
+                parsed(name, arguments)
             except SystemExit as ended:
                 code = ended.code
         assert code == 0, f"{line}\n{complaint.getvalue()}"
 
 
+def parsed(name: str, arguments: list[str]) -> None:
+    args = load(name).parse(arguments)
+    if name == "bench":
+        bench.parse(args)
+    elif name == "e2e":
+        files = list((ROOT / "tests" / "kubernetes").glob("test_*.py"))
+        names = [file.stem for file in files]
+        names += [name for file in files for name in re.findall(r"^def (\w+)", file.read_text("utf-8"), re.MULTILINE)]
+        for word in args.scenario:
+            assert any(word in name for name in names), f"no scenario is named {word}"
+
+
+def test_what_a_parser_does_not_know_is_found_out() -> None:
+    for arguments in (["moves", "--throttle"], ["scale"]):
+        with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            parsed("bench", arguments)
+
+
+@pytest.mark.parametrize("name", bench.NAMES)
+def test_every_bench_that_is_named_is_there_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed("bench", [name, "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "usage: ballast bench [-h]" in told
+    assert f"usage: ballast bench {name} [-h]" in told
+
+
+def test_every_command_is_typed_by_a_test_or_said_not_to_be() -> None:
+    found = [command for page in pages() for command in commands(page)]
+    lost = [(command.page, command.text) for command in found if not command.typed_by and not command.left_out]
+    assert lost == [], "add them to the tables of tests/docs/commands.py"
+
+
+def test_the_tables_of_commands_have_no_row_too_many() -> None:
+    found = [command for page in pages() for command in commands(page)]
+    for page, begins, test in TYPED:
+        assert any(command.page == page and re.match(begins, command.text) for command in found), (page, begins)
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text("utf-8"), test
+    for pattern, why in NOT_TYPED:
+        assert any(not command.typed_by and re.match(pattern, command.text) for command in found), (pattern, why)
+    for pattern, _, why in CHANGED:
+        assert any(command.typed_by and re.search(pattern, command.text) for command in found), (pattern, why)
+
+
 @EACH_PAGE
 def test_every_file_given_to_kubectl_is_there(page: Path) -> None:
-    for line in typed(page):
-        if not line.startswith("kubectl "):
+    for command in commands(str(page.relative_to(ROOT))):
+        if not command.text.startswith("kubectl "):
             continue
-        words = shlex.split(line)
-        assert any(word in KUBECTL_VERBS for word in words), line
-        for option, value in itertools.pairwise(words):
-            if option in ("-f", "-k") and value.startswith(("manifests", "crds")):
-                assert (ROOT / value).exists(), line
-                assert option == "-f" or (ROOT / value / "kustomization.yaml").exists(), line
+        for option, value in itertools.pairwise(shlex.split(command.text)):
+            if option in ("-f", "-k") and value != ".":
+                assert (ROOT / value).exists(), command.text
+                assert option == "-f" or (ROOT / value / "kustomization.yaml").exists(), command.text
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""Makes `recorded.jsonl` anew: `python -m tests.local.record`, with a kubectl that is built or named.
+"""Makes `recorded.jsonl` anew, with a kubectl that is built or named and what `./ballast test` has installed:
+
+    PYTHONPATH=broker-image:operator:spark .ballast/env/bin/python -m tests.local.record
 
 kubectl's commands and the operator (Kopf and our own client) talk to an embedded API that writes down what it is asked.
 """

@@ -100,7 +100,9 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
     for arguments, says in (
         (["--band", "2"], "band must lie"),
         (["--max-moves", "0"], "max_moves"),
-        (["--apply", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
+        (["--apply"], "give --cluster NAME"),
+        (["--out", "plans"], "give --cluster NAME"),
+        (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2

@@ -10,10 +10,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.planner_optimum import find_optimum
+from tests.docs.commands import to_type
+from tests.docs.up import installed
 from tests.monitoring.test_monitoring import MONITORING, as_prometheus_is_asked, queries
 from tests.rebalance.real_prometheus import Targets, prometheus_of, wait_for
 from world import World
@@ -331,6 +334,35 @@ def had_data(endpoint: Endpoint, query: str) -> bool:
 
     now = time.time()
     return bool(endpoint.query_range(as_prometheus_is_asked(query), now - 300, now, 1.0))
+
+
+@pytest.mark.spec("REB-01", "REB-02")
+def test_the_pages_typed(watched: Watched, tmp_path: Path) -> None:
+    """What docs/rebalance.md and the runbooks say to type. As the first does, `--capacity` levels where all directories
+    are on one disk, so the others are given it."""
+    skew(watched, 3 * MIB)
+    installed(tmp_path / ".ballast")
+    (tmp_path / "ballast").symlink_to(ROOT / "ballast")
+    environment = {**os.environ, "BALLAST_HOME": str(tmp_path / ".ballast")}
+    environment["KUBECONFIG"] = str(watched.world._stack.kubeconfig)
+    told = {}
+    # Both pages say how to propose; once is enough.
+    for command in dict.fromkeys(to_type("tests/rebalance/test_watched_cluster.py::test_the_pages_typed")):
+        typed = command.replace("HOST:PORT", watched.world.bootstrap).replace("URL", watched.endpoint.url)
+        if "--prometheus" in command:
+            typed += " ".join(["", "--capacity", "64Mi", *SMALL_SPARK])
+        done = subprocess.run(
+            ["sh", "-ec", typed], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=SPARK_SECONDS
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told[command] = done.stdout
+    found = list(told.values())
+    assert [text.split(":")[0] for text in found] == ["Balanced", *["Proposed"] * (len(found) - 1)], told
+    assert "--capacity levels by their bytes" in found[0]
+    assert "<html" in (tmp_path / "plan.html").read_text()
+    assert "kind: Reassignment" in "".join(path.read_text() for path in (tmp_path / "DIR").iterdir())
+    assert '{"version": 1' in told["./ballast rebalance --prometheus URL"], "the plan is printed"
+    watched.approve(watched.proposal())
 
 
 @pytest.mark.spec("REB-01", "REB-02")

@@ -1,0 +1,72 @@
+"""What the pages say to type at plain brokers, without Kubernetes; `commands.py` says which."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from e2e.processes import free_ports
+from tests.docs.commands import to_type
+from tests.docs.up import ROOT, installed
+from tests.moves.brokers import Brokers, plan
+
+from ballast_local.workloads import launch
+
+pytestmark = pytest.mark.timeout(180)
+HERE = "tests/docs/test_typed_at_brokers.py::"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    installed(tmp_path / ".ballast")
+    (tmp_path / "ballast").symlink_to(ROOT / "ballast")
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "BALLAST_HOME": str(folder / ".ballast")}
+
+
+def test_migrate_by_hand(folder: Path) -> None:
+    """All volumes of this machine are one disk, so there is nothing to level: what is executed is another plan."""
+    told = {}
+    with Brokers(folder / "brokers", 2, [0, 1]) as brokers:
+        brokers.create("orders", [[0], [0], [1]])
+        brokers.produce("orders", [0], 1)
+        for command in to_type(f"{HERE}test_migrate_by_hand"):
+            typed = command.replace("kafka-0:9092", brokers.bootstrap)
+            if " execute " in command:
+                (folder / "plan.json").write_text(plan([("orders", 0, [1], None)]))
+            done = subprocess.run(
+                ["sh", "-ec", typed], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, f"{typed}\n{done.stdout}{done.stderr}"
+            told[command.split(" --")[0]] = done.stdout
+        assert brokers.replicas("orders") == [[1], [0], [1]]
+    assert "2 of 2 brokers online" in told["./ballast status"]
+    assert "Balanced: all directories are within the band" in told["./ballast rebalance"]
+    assert "Proposed partition reassignment configuration" in told["./ballast reassign generate"]
+    assert '"replicas": [0]' in told["./ballast reassign execute"], "the plan that puts everything back"
+    assert "orders-0: complete" in told["./ballast reassign verify"]
+
+
+def test_a_broker_in_the_foreground(folder: Path) -> None:
+    (command,) = to_type(f"{HERE}test_a_broker_in_the_foreground")
+    port, controller = free_ports(2)
+    (folder / "FILE.properties").write_text(
+        "node.id=0\nprocess.roles=broker,controller\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
+        f"controller.quorum.voters=0@127.0.0.1:{controller}\nlog.dirs={folder}/a,{folder}/b\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {command}"],
+        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert f"is ready on PLAINTEXT://127.0.0.1:{port}" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
