@@ -2,11 +2,10 @@
 
 from ballast_local import meta
 from ballast_local.errors import Obj
-from ballast_local.resources import BUILT_IN, Registry, Resource, ScalePaths
+from ballast_local.resources import Registry, Resource, ScalePaths
 from ballast_local.store import Change, Store
 
 CRD_KEY = "customresourcedefinitions.apiextensions.k8s.io"
-_BUILT_IN_GROUPS = frozenset(row.group for row in BUILT_IN)
 
 
 def rows_of(definition: Obj) -> list[Resource]:
@@ -87,7 +86,3 @@ def establish(definition: Obj) -> None:
         or {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
         for kind, reason, message in wanted
     ]
-
-
-def reserved_group(definition: Obj) -> bool:
-    return definition["spec"].get("group", "") in _BUILT_IN_GROUPS

@@ -14,7 +14,6 @@ from ballast_local import apply_fields, last_applied, meta
 from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
-    ApiError,
     Obj,
     already_exists,
     bad_request,
@@ -51,7 +50,6 @@ class Objects:
         self.store = store
         self.registry = registry
         self._strategy = strategy
-        self.removed_hooks: dict[str, Callable[[Obj], None]] = {}
 
     # reading
 
@@ -217,9 +215,10 @@ class Objects:
         if resource.key not in NO_GENERATION and _content(old) != _content(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
         if meta.is_deleting(new) and not new["metadata"].get("finalizers") and not _lingers(resource, new):
+            if not options.dry_run:
+                self._remove(entry)
             stored = self._strategy.stored(resource, new)
-            filed = self._file(resource, stored, options)
-            return filed if options.dry_run else self._remove(resource, filed)
+            return entry_of(canonical(resource), stored, self.store.revision, encode(stored))
         if old == new:
             return entry
         return self._file(resource, self._strategy.stored(resource, new), options)
@@ -293,7 +292,7 @@ class Objects:
         grace = self._strategy.grace_seconds(resource, obj, request.get("gracePeriodSeconds"))
         lingers = grace > 0 or resource.key == "namespaces."
         if not finalizers and not lingers:
-            return self._remove(resource, entry), True
+            return self._remove(entry), True
         already = meta.is_deleting(obj)
         if (
             already
@@ -322,14 +321,11 @@ class Objects:
                 obj["metadata"]["deletionGracePeriodSeconds"] = 0
                 self.store.write(canonical(resource), obj)
             return
-        self._remove(resource, entry)
+        self._remove(entry)
 
-    def _remove(self, resource: Resource, entry: Entry) -> Entry:
-        removed = self.store.remove(canonical(resource), entry.namespace, entry.name)
+    def _remove(self, entry: Entry) -> Entry:
+        removed = self.store.remove(entry.resource, entry.namespace, entry.name)
         assert removed is not None
-        hook = self.removed_hooks.get(canonical(resource))
-        if hook is not None:
-            hook(removed.object())
         return removed
 
     def _orphan(self, uid: str) -> None:
@@ -383,6 +379,3 @@ def _only(config: Obj, subresource: str, resource: Resource) -> Obj:
         }
         return result
     return {key: value for key, value in config.items() if key != "status"} if resource.status else config
-
-
-__all__ = ["ApiError", "Objects", "Options"]

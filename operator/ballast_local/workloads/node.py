@@ -50,6 +50,8 @@ class Node:
         self._closing = True
         runners = list(self._runners.values())
         if runners:
+            for runner in runners:
+                runner.shut_down()
             graces = [min(self._grace(runner.pod), grace_seconds) for runner in runners]
             stops = [asyncio.create_task(one.stop(grace)) for one, grace in zip(runners, graces, strict=True)]
             _, late = await asyncio.wait(stops, timeout=STOP_SECONDS)

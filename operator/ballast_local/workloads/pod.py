@@ -45,6 +45,7 @@ class PodRunner:
         self._containers: dict[str, Container] = {}
         self._initialized = not pod["spec"].get("initContainers")
         self._failure = ""
+        self._mounting = asyncio.Lock()
         self._stopping = False
         self._grace: float | None = None
         self.task: asyncio.Task[None] | None = None
@@ -74,7 +75,7 @@ class PodRunner:
         told = ""
         while not self._stopping:
             try:
-                await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+                await self._mount()
                 return True
             except (NotYet, OSError) as missing:
                 if str(missing) != told:
@@ -84,10 +85,15 @@ class PodRunner:
                 await asyncio.sleep(WAIT_SECONDS)
         return False
 
+    async def _mount(self) -> None:
+        """One after another: what is read last is written last."""
+        async with self._mounting:
+            await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+
     async def refresh(self) -> None:
         """A config map or secret changed: mounted files follow."""
         try:
-            await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+            await self._mount()
         except (NotYet, OSError) as missing:
             self._event("Warning", "FailedMount", str(missing))
 
@@ -118,12 +124,15 @@ class PodRunner:
             address=self.address,
             changed=self.write_status,
             event=self._event,
-            running=lambda name, running: self._logs.is_running.__setitem__((self.uid, name), running),
+            running=self._note_running,
             restart_policy=policy,
             grace_seconds=float(self.pod["spec"].get("terminationGracePeriodSeconds", 30)),
         )
         container = self._containers[spec["name"]] = Container(spec, around, restarts)
         return container
+
+    def _note_running(self, name: str, running: bool) -> None:
+        (self._logs.running.add if running else self._logs.running.discard)((self.uid, name))
 
     def _rotated_log(self, name: str) -> Path:
         path = log_path(self._pods, self.uid, name)
@@ -193,6 +202,15 @@ class PodRunner:
         await asyncio.gather(*(container.stop(grace_seconds) for container in self._containers.values()))
         if self.task is not None:
             await asyncio.wait({self.task})
+
+    def shut_down(self) -> None:
+        """The node goes: a pod that is not run again has failed, however its processes take it."""
+        if self.pod["spec"].get("restartPolicy") != "Always" and self._is_running():
+            self._failure = "Pod was terminated in response to imminent node shutdown."
+
+    def _is_running(self) -> bool:
+        mains = (self._containers.get(spec["name"]) for spec in self.pod["spec"]["containers"])
+        return any(container is not None and container.is_running for container in mains)
 
     def kill(self) -> None:
         self._stopping = True
