@@ -64,7 +64,10 @@ class Objects:
 
     # creating
 
-    def create(self, resource: Resource, namespace: str, obj: Obj, options: Options) -> Entry:
+    def create(
+        self, resource: Resource, namespace: str, obj: Obj, options: Options, owned: list[Obj] | None = None
+    ) -> Entry:
+        """`owned`: the managedFields of an object that is applied; those that a client sends do not count."""
         self._prepare(resource, namespace, obj)
         metadata = obj["metadata"]
         if not metadata.get("name"):
@@ -81,8 +84,8 @@ class Objects:
         metadata["creationTimestamp"] = meta.now()
         if resource.key not in NO_GENERATION:
             metadata["generation"] = 1
-        owned = metadata.pop("managedFields", None)
-        if resource.status and resource.custom:
+        metadata.pop("managedFields", None)
+        if resource.status and resource.key != "nodes.":
             obj.pop("status", None)
         self._strategy.prepare(resource, obj, None, options.field_validation, options.warn)
         if owned is not None:
@@ -246,8 +249,9 @@ class Objects:
                 why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(resource.group, resource.plural, name, why)
             empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
+            config = _only(config, subresource, resource)
             made = apply_fields.apply(empty, config, kind, options.manager, "", options.force, meta.now())
-            return self.create(resource, namespace, made, options), True
+            return self.create(resource, namespace, made, options, made["metadata"].pop("managedFields", [])), True
         old = self._strategy.served(resource, entry.object())
         self._check_preconditions(resource, name, old, config["metadata"])
         config = _only(config, subresource, resource)
@@ -283,7 +287,10 @@ class Objects:
             return entry, True
         policy = request.get("propagationPolicy") or ("Orphan" if request.get("orphanDependents") else "Background")
         if policy not in ("Background", "Foreground", "Orphan"):
-            raise bad_request(f"unknown propagationPolicy {policy!r}")
+            text = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan"'
+            raise invalid(
+                "meta.k8s.io", "DeleteOptions", "", [cause("FieldValueNotSupported", text, "propagationPolicy")]
+            )
         if policy == "Orphan":
             self._orphan(obj["metadata"]["uid"])
         finalizers = list(obj["metadata"].get("finalizers") or [])

@@ -103,6 +103,16 @@ def test_a_job_that_the_node_interrupted_is_not_complete(own):
     assert done["failed"] == 1
 
 
+def test_a_pod_that_is_out_of_time_fails(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("p", "sleep 600", "Never")
+    body["spec"]["activeDeadlineSeconds"] = 1
+    del body["metadata"]["finalizers"]
+    api.post(path, body)
+    status = eventually(lambda: (found := api.get(f"{path}/p")["status"])["phase"] == "Failed" and found)
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
 def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
     """The next run, which begins at once, writes a log of its own."""
     path = f"/api/v1/namespaces/{namespace}/pods"

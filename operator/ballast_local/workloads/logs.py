@@ -9,7 +9,7 @@ from typing import BinaryIO
 from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request, not_implemented
-from ballast_local.requests import whole_number
+from ballast_local.requests import is_gone, whole_number
 
 CHUNK_BYTES = 1 << 16
 FOLLOW_SECONDS = 0.2
@@ -49,7 +49,7 @@ class Logs:
             await response.prepare(request)
             run = _Run(path, file, start)
             with contextlib.suppress(ConnectionError):
-                await self._copy(response, run, limit, query.get("follow") == "true", (uid, container))
+                await self._copy(request, response, run, limit, (uid, container))
                 await response.write_eof()
         return response
 
@@ -69,11 +69,11 @@ class Logs:
         return name
 
     async def _copy(
-        self, response: web.StreamResponse, run: "_Run", limit: int | None, follow: bool, key: tuple[str, str]
+        self, request: web.Request, response: web.StreamResponse, run: "_Run", left: int | None, key: tuple[str, str]
     ) -> None:
-        left = limit
+        follow = request.query.get("follow") == "true"
         while left is None or left > 0:
-            ended = not follow or key not in self.running or self._closing.is_set()
+            ended = not follow or key not in self.running or self._closing.is_set() or is_gone(request)
             chunk, is_last = await asyncio.to_thread(run.read, CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
             if chunk:
                 await response.write(chunk)

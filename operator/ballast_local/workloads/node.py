@@ -31,7 +31,6 @@ class Node:
 
     async def start(self) -> None:
         pods = self._data / "pods"
-        pods.mkdir(exist_ok=True)
         await asyncio.to_thread(kill_strays, pods)
         known = {pod["metadata"]["uid"] for pod in self._client.find("pods.")}
         for directory in list(pods.iterdir()):
