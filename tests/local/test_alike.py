@@ -387,6 +387,21 @@ def test_a_definition_names_its_versions(server):
     assert (code, "spec.versions[1].name: " in said) == (422, True), said
 
 
+def test_a_service_keeps_its_node_port_until_its_type_has_none(server, place):
+    """Also when it is replaced by what a person wrote, who did not choose the port."""
+    path = f"/api/v1/{place}/services"
+    port = {"port": 80, "nodePort": 32111}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort"}}
+    server.call("POST", path, body | {"spec": body["spec"] | {"ports": [port]}})
+    try:
+        replaced = server.call("PUT", f"{path}/s", body | {"spec": body["spec"] | {"ports": [{"port": 80}]}})
+        assert replaced["spec"]["ports"][0]["nodePort"] == 32111
+        inside = server.call("PATCH", f"{path}/s", {"spec": {"type": "ClusterIP"}}, MERGE)
+        assert "nodePort" not in inside["spec"]["ports"][0]
+    finally:
+        server.delete(f"{path}/s")
+
+
 def test_nobody_deletes_in_all_namespaces_at_once(server):
     assert server.raw("DELETE", "/api/v1/configmaps?dryRun=All")[0] == 405
 

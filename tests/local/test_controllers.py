@@ -120,6 +120,28 @@ def later(timestamp):
     return meta.now() > timestamp
 
 
+def test_below_the_partition_the_template_before_is_kept(api, base, pods):
+    """Also for a pod that is lost and made anew; and the set can go back to it."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    api.post(f"{base}/statefulsets", stateful_set(2, updateStrategy=rolling))
+    before = available(api, f"{base}/statefulsets/s", 2)["status"]["currentRevision"]
+    api.patch(f"{base}/statefulsets/s", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
+    eventually(lambda: api.exists(f"{pods}/s-1") and "annotations" in api.get(f"{pods}/s-1")["metadata"])
+    lost = api.get(f"{pods}/s-0")["metadata"]["uid"]
+    api.delete(f"{pods}/s-0")
+    anew = eventually(lambda: api.exists(f"{pods}/s-0") and (one := api.get(f"{pods}/s-0"))["metadata"]["uid"] != lost
+                      and one)  # fmt: skip
+    assert "annotations" not in anew["metadata"]
+    assert anew["metadata"]["labels"]["controller-revision-hash"] == before
+    old, new = sorted(api.get(f"{base}/controllerrevisions")["items"], key=lambda one: one["revision"])
+    assert (old["metadata"]["name"], old["revision"], new["revision"]) == (before, 1, 2)
+    undone = api.patch(f"{base}/statefulsets/s", old["data"], STRATEGIC)
+    assert "annotations" not in undone["spec"]["template"]["metadata"]
+    eventually(lambda: api.get(f"{base}/controllerrevisions/{before}")["revision"] == 3)
+    available(api, f"{base}/statefulsets/s", 2)
+    assert api.get(f"{base}/statefulsets/s")["status"]["updateRevision"] == before
+
+
 def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, namespace, base, pods):
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}

@@ -8,6 +8,7 @@ from ballast_local.workloads.controller import Controller, is_ready, soonest, un
 from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
 
 REVISION = "controller-revision-hash"
+REVISIONS = "controllerrevisions.apps"
 LOOK_AGAIN_SECONDS = 0.2
 
 
@@ -25,8 +26,49 @@ class StatefulSetController(Controller):
         start = (spec.get("ordinals") or {}).get("start", 0)
         pods = {pod["metadata"]["name"]: pod for pod in claim(self.client, owner)}
         wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
+        self._keep_revision(owner, revision)
         again = self._converge(owner, revision, wanted, pods)
         return soonest((again, self._write_status(owner, revision, wanted)))
+
+    # revisions
+
+    def _keep_revision(self, owner: Obj, revision: str) -> None:
+        """Keeps the template, for pods below the partition and for `kubectl rollout undo`; forgets the oldest."""
+        namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
+        kept = sorted(self.client.owned(uid, REVISIONS), key=lambda one: int(one["revision"]))
+        if not kept or kept[-1]["metadata"]["name"] != revision:
+            number = kept[-1]["revision"] + 1 if kept else 1
+            self._write_revision(owner, revision, number)
+        pods = self.client.owned(uid, "pods.")
+        used = {pod["metadata"].get("labels", {}).get(REVISION) for pod in pods}
+        used |= {revision, (owner.get("status") or {}).get("currentRevision")}
+        old = [one["metadata"]["name"] for one in kept if one["metadata"]["name"] not in used]
+        for name in old[: max(0, len(old) - owner["spec"]["revisionHistoryLimit"])]:
+            self.client.delete(REVISIONS, namespace, name)
+
+    def _write_revision(self, owner: Obj, revision: str, number: int) -> None:
+        """A name stands for a template: one that is there already, also of a set of this name before, is the newest."""
+        namespace, template = owner["metadata"]["namespace"], owner["spec"]["template"]
+        owners = [meta.owner_reference(owner)]
+
+        def renew(held: Obj) -> None:
+            held["metadata"]["ownerReferences"], held["revision"] = owners, number
+
+        if self.client.change(REVISIONS, namespace, revision, renew) is None:
+            metadata = {"name": revision, "labels": template["metadata"].get("labels") or {}, "ownerReferences": owners}
+            data = {"spec": {"template": template | {"$patch": "replace"}}}
+            self.client.create(REVISIONS, namespace, {"metadata": metadata, "data": data, "revision": number})
+
+    def _template(self, owner: Obj, pod_name: str, revision: str) -> tuple[Obj, str]:
+        """What a pod is made from: below the partition still the template that was there before."""
+        spec, before = owner["spec"], (owner.get("status") or {}).get("currentRevision", revision)
+        if _ordinal(pod_name) >= _partition(spec) or before == revision:
+            return spec["template"], revision
+        held = self.client.get(REVISIONS, owner["metadata"]["namespace"], before)
+        if held is None:
+            return spec["template"], revision
+        template = held["data"]["spec"]["template"]
+        return {key: value for key, value in template.items() if key != "$patch"}, before
 
     # making it so
 
@@ -67,15 +109,16 @@ class StatefulSetController(Controller):
         spec = owner["spec"]
         if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
             return
+        template, revision = self._template(owner, pod_name, revision)
         labels = {
             REVISION: revision,
             "statefulset.kubernetes.io/pod-name": pod_name,
             "apps.kubernetes.io/pod-index": str(_ordinal(pod_name)),
         }
-        pod = pod_from(spec["template"], owner, pod_name, labels)
+        pod = pod_from(template, owner, pod_name, labels)
         volumes = pod["spec"].setdefault("volumes", [])
-        for template in spec.get("volumeClaimTemplates") or []:
-            volume = template["metadata"]["name"]
+        for wanted in spec.get("volumeClaimTemplates") or []:
+            volume = wanted["metadata"]["name"]
             pod["spec"]["volumes"] = volumes = [one for one in volumes if one["name"] != volume]
             volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": f"{volume}-{pod_name}"}})
         pod["spec"]["hostname"] = pod_name
@@ -126,7 +169,7 @@ class StatefulSetController(Controller):
         strategy = owner["spec"]["updateStrategy"]
         if strategy["type"] != "RollingUpdate":
             return
-        partition = (strategy.get("rollingUpdate") or {}).get("partition", 0)
+        partition = _partition(owner["spec"])
         for pod_name in reversed(wanted):
             pod = pods.get(pod_name)
             if _ordinal(pod_name) < partition or pod is None:
@@ -168,6 +211,11 @@ class StatefulSetController(Controller):
 
 def _is_available(owner: Obj, pod: Obj) -> bool:
     return until_available(pod, owner["spec"].get("minReadySeconds", 0)) == 0.0
+
+
+def _partition(spec: Obj) -> int:
+    strategy = spec["updateStrategy"]
+    return int((strategy.get("rollingUpdate") or {}).get("partition", 0)) if strategy["type"] == "RollingUpdate" else 0
 
 
 def _has_claims(owner: Obj, pod: Obj) -> bool:
