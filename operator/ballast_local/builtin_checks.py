@@ -70,6 +70,10 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
     for index, volume in enumerate(spec.get("volumes") or []):
         others = [kind for kind in volume if kind not in ("name", *_VOLUMES)]
         causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
+        for place, source in enumerate((volume.get("projected") or {}).get("sources") or []):
+            others = [kind for kind in source if kind not in ("configMap", "secret", "downwardAPI")]
+            where = f"{path}.volumes[{index}].projected.sources[{place}]"
+            causes += [_forbidden(f"{where}.{kind}", _NOT_HERE) for kind in others]
     for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
         where = f"{path}.containers[{index}]"
         for probe in _PROBES:

@@ -251,7 +251,7 @@ class Objects:
             empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
             config = _only(config, subresource, resource)
             made = apply_fields.apply(empty, config, kind, options.manager, "", options.force, meta.now())
-            return self.create(resource, namespace, made, options, made["metadata"].pop("managedFields", [])), True
+            return self.create(resource, namespace, made, options, made["metadata"].pop("managedFields", None)), True
         old = self._strategy.served(resource, entry.object())
         self._check_preconditions(resource, name, old, config["metadata"])
         config = _only(config, subresource, resource)

@@ -91,6 +91,8 @@ def test_available_is_who_has_been_ready_for_long_enough(api, base):
     path = f"{base}/deployments/d"
     status = eventually(lambda: (found := api.get(path)["status"]).get("readyReplicas") == 1 and found)
     assert (status["availableReplicas"], status["unavailableReplicas"]) == (0, 1)
+    api.patch(path, {"spec": {"minReadySeconds": 0}})
+    available(api, path, 1)
     stateful = workload(minReadySeconds=1, serviceName="s", replicas=2)
     stateful["spec"]["selector"]["matchLabels"] = stateful["spec"]["template"]["metadata"]["labels"] = {"app": "s"}
     api.post(f"{base}/statefulsets", stateful)

@@ -290,6 +290,13 @@ def test_events_go_after_an_hour(running, api, namespace):
     ("change", "message"),
     [
         (lambda spec: spec.update(volumes=[{"name": "v", "nfs": {}}]), r"spec\.volumes\[0\]\.nfs: Forbidden"),
+        (
+            lambda spec: spec.update(
+                volumes=[{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]
+            ),
+            r"projected\.sources\[0\]\.serviceAccountToken: Forbidden",
+        ),
+        (lambda spec: spec.update(schedulingGates=[{"name": "g"}]), "schedulingGates: Forbidden"),
         (lambda spec: spec["containers"][0].update(readinessProbe={"grpc": {"port": 1}}), "grpc: Forbidden"),
         (lambda spec: spec["containers"][0].update(lifecycle={"postStart": {}}), "postStart: Forbidden"),
         (lambda spec: spec["containers"][0].update(volumeMounts=[{"name": "x", "mountPath": "/x"}]), "Not found"),

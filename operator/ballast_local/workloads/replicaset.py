@@ -69,6 +69,12 @@ class DeploymentController(Controller):
             if current is None:
                 current = self._create(owner, digest, sets)
             self._mark(owner, current, sets)
+            seconds = owner["spec"].get("minReadySeconds", 0)
+            if current["spec"].get("minReadySeconds", 0) != seconds:
+                self.client.change(
+                    "replicasets.apps", namespace, current["metadata"]["name"],
+                    lambda held: held["spec"].update(minReadySeconds=seconds),
+                )  # fmt: skip
         if not owner["spec"].get("paused"):
             assert current is not None
             older = [one for one in sets if one["metadata"]["uid"] != current["metadata"]["uid"]]
