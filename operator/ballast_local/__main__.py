@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import sys
 from pathlib import Path
 
 from ballast_local.cluster import LocalCluster
@@ -18,9 +19,14 @@ async def serve(data: Path, port: int) -> None:
     kubeconfig = await cluster.start(data, port)
     print(f"KUBECONFIG={kubeconfig}", flush=True)
     print(f"listening on {cluster.url}", flush=True)
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(cluster.failed())]
     try:
-        await stop.wait()
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            sys.exit(f"nothing can be written to {data} any more: is the disk full?")
     finally:
+        for one in ends:
+            one.cancel()
         await cluster.stop()
 
 

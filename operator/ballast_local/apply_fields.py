@@ -213,13 +213,54 @@ def _merge(live: Any, config: Any, kind: FieldType) -> Any:
 
 
 def _merge_list(live: list[Any], config: list[Any], kind: FieldType) -> list[Any]:
-    mine = {item_element(item, kind): item for item in config}
-    theirs = {item_element(item, kind): item for item in live}
-    if None in mine or None in theirs:
+    """In the order of the configuration; what only others have keeps its place between what both have."""
+    mine = [(item_element(item, kind), item) for item in config]
+    theirs = [(item_element(item, kind), item) for item in live]
+    wanted, held = dict(mine), dict(reversed(theirs))
+    if None in wanted or None in held:
         return copy.deepcopy(config)
-    result = [_merge(item, mine[element], kind.item()) if element in mine else item for element, item in theirs.items()]
-    result += [copy.deepcopy(item) for element, item in mine.items() if element not in theirs]
+    shared = iter([element for element, _ in mine if element in held])
+    due = next(shared, None)
+    done: set[str | None] = set()
+    result: list[Any] = []
+    left = right = 0
+    while left < len(theirs) or right < len(mine):
+        if left < len(theirs):
+            element, item = theirs[left]
+            if element not in wanted:
+                result.append(item)
+                left += 1
+                continue
+            if element in done or (right < len(mine) and element not in (due, mine[right][0])):
+                left += 1  # it has been, or comes later
+                continue
+        element, item = mine[right]
+        result.append(_merge(held[element], item, kind.item()) if element in held else copy.deepcopy(item))
+        done.add(element)
+        due = next(shared, None) if element == due else due
+        right += 1
     return result
+
+
+def duplicate(config: Any, kind: FieldType, path: Path = ()) -> Path | None:
+    """The first item of a list that is told apart by keys or values, and is there twice."""
+    if isinstance(config, dict) and not kind.is_atomic_map:
+        found = (duplicate(value, kind.child(name), (*path, "f:" + name)) for name, value in config.items())
+        return next(filter(None, found), None)
+    if not isinstance(config, list) or not (kind.list_keys or kind.is_set):
+        return None
+    seen: set[str] = set()
+    for item in config:
+        element = item_element(item, kind)
+        if element is None:
+            return None
+        below = (*path, element)
+        if element in seen:
+            return below
+        seen.add(element)
+        if inside := duplicate(item, kind.item(), below):
+            return inside
+    return None
 
 
 def _drop(value: Any, kind: FieldType, paths: set[Path], path: Path = ()) -> Any:

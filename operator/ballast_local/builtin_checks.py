@@ -1,13 +1,16 @@
 """What the built-in kinds refuse: missing parts, and fields that may not change. PURE."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from ballast_local.errors import Obj, cause
 from ballast_local.quantity import is_quantity, parse_quantity
 from ballast_local.resources import Resource
 from ballast_local.selectors import selector_matches
+from ballast_local.workloads.schedule import Schedule
 
 _STATEFUL_SET_MUTABLE = ("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit",
                          "persistentVolumeClaimRetentionPolicy", "minReadySeconds")  # fmt: skip
@@ -29,6 +32,23 @@ def _forbidden(field: str, text: str) -> Obj:
     return cause("FieldValueForbidden", f"Forbidden: {text}", field)
 
 
+def _invalid(field: str, value: Any, why: str) -> Obj:
+    return cause("FieldValueInvalid", f"Invalid value: {json.dumps(value)}: {why}", field)
+
+
+def _one_of(holder: Obj, field: str, path: str, *supported: str) -> list[Obj]:
+    if holder.get(field) in supported:
+        return []
+    listed = ", ".join(f'"{one}"' for one in supported)
+    text = f'Unsupported value: "{holder.get(field) or ""}": supported values: {listed}'
+    return [cause("FieldValueNotSupported", text, f"{path}.{field}")]
+
+
+def _not_negative(holder: Obj, path: str, *fields: str) -> list[Obj]:
+    why = "must be greater than or equal to 0"
+    return [_invalid(f"{path}.{name}", holder[name], why) for name in fields if holder.get(name, 0) < 0]
+
+
 def _immutable(field: str, value: Any) -> Obj:
     return cause("FieldValueInvalid", f"Invalid value: {value!r}: field is immutable", field)
 
@@ -46,10 +66,14 @@ _NOT_HERE = "the embedded Kubernetes API does not have this"
 
 def _unsupported(spec: Obj, path: str) -> list[Obj]:
     """What would be ignored if it were accepted is refused."""
-    causes: list[Obj] = []
+    causes = [_forbidden(f"{path}.schedulingGates", _NOT_HERE)] if spec.get("schedulingGates") else []
     for index, volume in enumerate(spec.get("volumes") or []):
         others = [kind for kind in volume if kind not in ("name", *_VOLUMES)]
         causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
+        for place, source in enumerate((volume.get("projected") or {}).get("sources") or []):
+            others = [kind for kind in source if kind not in ("configMap", "secret", "downwardAPI")]
+            where = f"{path}.volumes[{index}].projected.sources[{place}]"
+            causes += [_forbidden(f"{where}.{kind}", _NOT_HERE) for kind in others]
     for index, container in enumerate((spec.get("initContainers") or []) + (spec.get("containers") or [])):
         where = f"{path}.containers[{index}]"
         for probe in _PROBES:
@@ -128,18 +152,15 @@ def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
             causes += [fault | {"field": f"{where}.{fault['field']}"} for fault in _claim(claim, None)]
         extra = [{"name": claim.get("metadata", {}).get("name")} for claim in wanted]
         pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
-    replicas = spec.get("replicas")
-    if not isinstance(replicas, int) or replicas < 0:
-        text = f"Invalid value: {replicas!r}: must be greater than or equal to 0"
-        causes.append(cause("FieldValueInvalid", text, "spec.replicas"))
-    if template["spec"].get("restartPolicy") != "Always":
-        text = f'Unsupported value: "{template["spec"].get("restartPolicy")}": supported values: "Always"'
-        causes.append(cause("FieldValueNotSupported", text, "spec.template.spec.restartPolicy"))
+    causes += _not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
+    causes += _one_of(template["spec"], "restartPolicy", "spec.template.spec", "Always")
     return causes + _containers(pod_spec, "spec.template.spec")
 
 
 def _stateful_set(new: Obj, old: Obj | None) -> list[Obj]:
     causes = _with_template(new, claims=True)
+    causes += _one_of(new["spec"], "podManagementPolicy", "spec", "OrderedReady", "Parallel")
+    causes += _one_of(new["spec"]["updateStrategy"], "type", "spec.updateStrategy", "RollingUpdate", "OnDelete")
     if old is not None:
         before = {key: value for key, value in old["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
         after = {key: value for key, value in new["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
@@ -153,6 +174,22 @@ def _stateful_set(new: Obj, old: Obj | None) -> list[Obj]:
     return causes
 
 
+def _deployment(new: Obj, old: Obj | None) -> list[Obj]:
+    strategy, path = new["spec"]["strategy"], "spec.strategy"
+    causes = _one_of(strategy, "type", path, "Recreate", "RollingUpdate") + _selector_kept(new, old)
+    rolling = strategy.get("rollingUpdate")
+    if strategy.get("type") == "Recreate" and rolling is not None:
+        causes.append(_forbidden(f"{path}.rollingUpdate", "may not be specified when strategy `type` is 'Recreate'"))
+    for field, value in (rolling or {}).items():
+        if not (isinstance(value, int) and value >= 0) and not re.fullmatch(r"[0-9]+%", str(value)):
+            why = "must be a whole number that is not negative, or a percentage such as 25%"
+            causes.append(_invalid(f"{path}.rollingUpdate.{field}", value, why))
+    if rolling and all(str(rolling.get(field)).rstrip("%") == "0" for field in ("maxSurge", "maxUnavailable")):
+        value = rolling["maxUnavailable"]
+        causes.append(_invalid(f"{path}.rollingUpdate.maxUnavailable", value, "may not be 0 when `maxSurge` is 0"))
+    return causes
+
+
 def _selector_kept(new: Obj, old: Obj | None) -> list[Obj]:
     causes = _with_template(new)
     if old is not None and old["spec"].get("selector") != new["spec"].get("selector"):
@@ -162,13 +199,7 @@ def _selector_kept(new: Obj, old: Obj | None) -> list[Obj]:
 
 def _job(new: Obj, old: Obj | None) -> list[Obj]:
     spec = new["spec"]
-    causes = _containers(spec["template"]["spec"], "spec.template.spec")
-    if spec["template"]["spec"].get("restartPolicy") not in ("Never", "OnFailure"):
-        policy = spec["template"]["spec"].get("restartPolicy")
-        text = f'Unsupported value: "{policy}": supported values: "OnFailure", "Never"'
-        causes.append(cause("FieldValueNotSupported", text, "spec.template.spec.restartPolicy"))
-    if spec.get("completionMode") == "Indexed":
-        causes.append(_forbidden("spec.completionMode", "the embedded Kubernetes API runs only NonIndexed jobs"))
+    causes = _job_spec(spec, "spec")
     if old is not None:
         causes += [
             _immutable(f"spec.{field}", spec.get(field))
@@ -176,6 +207,45 @@ def _job(new: Obj, old: Obj | None) -> list[Obj]:
             if old["spec"].get(field) != spec.get(field)
         ]
     return causes
+
+
+_JOB_NOT_HERE = ("podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes", "managedBy")
+
+
+def _job_spec(spec: Obj, path: str) -> list[Obj]:
+    template = f"{path}.template.spec"
+    counts = ("parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
+    causes = _not_negative(spec, path, *counts) + _containers(spec["template"]["spec"], template)
+    if spec["template"]["spec"].get("restartPolicy") == "Always":
+        causes.append(_required(f"{template}.restartPolicy", 'valid values: "OnFailure", "Never"'))
+    else:
+        causes += _one_of(spec["template"]["spec"], "restartPolicy", template, "OnFailure", "Never")
+    if spec.get("completionMode") == "Indexed":
+        causes.append(_forbidden(f"{path}.completionMode", "the embedded Kubernetes API runs only NonIndexed jobs"))
+    if spec.get("podReplacementPolicy") == "Failed":
+        causes.append(_forbidden(f"{path}.podReplacementPolicy", _NOT_HERE))
+    return causes + [_forbidden(f"{path}.{field}", _NOT_HERE) for field in _JOB_NOT_HERE if field in spec]
+
+
+def _cron_job(new: Obj, old: Obj | None) -> list[Obj]:
+    spec, causes = new["spec"], []
+    if "TZ" in spec["schedule"]:
+        why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        causes.append(_invalid("spec.schedule", spec["schedule"], why))
+    else:
+        try:
+            Schedule.parse(spec["schedule"])
+        except ValueError as fault:
+            causes.append(_invalid("spec.schedule", spec["schedule"], str(fault)))
+    try:
+        ZoneInfo(spec.get("timeZone", "UTC"))
+    except (KeyError, ValueError, OSError):
+        causes.append(_invalid("spec.timeZone", spec["timeZone"], f"unknown time zone {spec['timeZone']}"))
+    causes += _one_of(spec, "concurrencyPolicy", "spec", "Allow", "Forbid", "Replace")
+    counts = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    return (
+        causes + _not_negative(spec, "spec", *counts) + _job_spec(spec["jobTemplate"]["spec"], "spec.jobTemplate.spec")
+    )
 
 
 def _service(new: Obj, old: Obj | None) -> list[Obj]:
@@ -248,9 +318,10 @@ def _data(new: Obj, old: Obj | None) -> list[Obj]:
 _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
     "Pod": _pod,
     "StatefulSet": _stateful_set,
-    "Deployment": _selector_kept,
+    "Deployment": _deployment,
     "ReplicaSet": _selector_kept,
     "Job": _job,
+    "CronJob": _cron_job,
     "Service": _service,
     "PersistentVolumeClaim": _claim,
     "ConfigMap": _data,

@@ -19,9 +19,23 @@ def default_built_in(resource: Resource, obj: Obj, old: Obj | None = None) -> No
     for field in _CARRIED.get(resource.kind, ()) if old is not None else ():
         if old is not None and field in (old.get("spec") or {}):
             obj.setdefault("spec", {}).setdefault(field, old["spec"][field])
+    if resource.kind == "Service" and old is not None:
+        _carry_node_ports(obj["spec"], old["spec"])
     complete = _KINDS.get(resource.kind)
     if complete is not None and resource.group in ("", "apps", "batch", "storage.k8s.io"):
         complete(obj)
+
+
+def _carry_node_ports(spec: Obj, old: Obj) -> None:
+    """A port keeps the node port that it was given, and gives it back with the type that has them."""
+    has_them = spec.get("type") in ("NodePort", "LoadBalancer")
+    given = {(port["port"], port.get("protocol")): port.get("nodePort") for port in old.get("ports") or []}
+    for port in spec.get("ports") or []:
+        held = given.get((port.get("port"), port.get("protocol", "TCP")))
+        if held and has_them:
+            port.setdefault("nodePort", held)
+        elif held and port.get("nodePort") == held:
+            del port["nodePort"]
 
 
 def _probe(probe: Obj) -> None:

@@ -9,10 +9,18 @@ from typing import Any
 
 from ballast_local.errors import ApiError, Obj, bad_request, cause
 from ballast_local.resources import Resource
+from ballast_local.schema import is_date_time
 
 _TEXTS = "map[string]string"
 _SCALARS: dict[str, tuple[type, ...]] = {"string": (str,), "int32": (int,), "int64": (int,), "bool": (bool,)}
-_TEMPLATE = {"template": "v1.PodTemplateSpec", "selector": "v1.LabelSelector", "replicas": "int32"}
+_TEMPLATE = {
+    "template": "v1.PodTemplateSpec",
+    "selector": "v1.LabelSelector",
+    "replicas": "int32",
+    "minReadySeconds": "int32",
+    "revisionHistoryLimit": "int32",
+    "progressDeadlineSeconds": "int32",
+}
 _STRUCTS: dict[str, dict[str, str]] = {
     "ObjectMeta": {"name": "string", "generateName": "string", "namespace": "string", "labels": _TEXTS,
                    "annotations": _TEXTS, "finalizers": "[]string", "ownerReferences": "[]v1.OwnerReference"},
@@ -20,12 +28,15 @@ _STRUCTS: dict[str, dict[str, str]] = {
     "LabelSelector": {"matchLabels": _TEXTS, "matchExpressions": "[]v1.LabelSelectorRequirement"},
     "LabelSelectorRequirement": {"key": "string", "operator": "string", "values": "[]string"},
     "PodDisruptionBudgetSpec": {"selector": "v1.LabelSelector"},
+    "Event": dict.fromkeys(("firstTimestamp", "lastTimestamp", "eventTime", "deprecatedFirstTimestamp",
+                            "deprecatedLastTimestamp"), "time"),
     "ConfigMap": {"data": _TEXTS, "binaryData": "map[string][]uint8"},
     "Secret": {"stringData": _TEXTS, "data": "map[string][]uint8", "type": "string"},
     "PodTemplateSpec": {"metadata": "v1.ObjectMeta", "spec": "v1.PodSpec"},
     "PodSpec": {"containers": "[]v1.Container", "initContainers": "[]v1.Container", "volumes": "[]v1.Volume",
                 "restartPolicy": "string", "terminationGracePeriodSeconds": "int64", "nodeName": "string",
-                "hostname": "string", "subdomain": "string", "serviceAccountName": "string",
+                "activeDeadlineSeconds": "int64", "hostname": "string", "subdomain": "string",
+                "serviceAccountName": "string",
                 "securityContext": "v1.PodSecurityContext", "readinessGates": "[]v1.PodReadinessGate"},
     "Container": {"name": "string", "image": "string", "workingDir": "string", "command": "[]string",
                   "args": "[]string", "env": "[]v1.EnvVar", "envFrom": "[]v1.EnvFromSource",
@@ -93,10 +104,10 @@ _STRUCTS: dict[str, dict[str, str]] = {
                                      "versions": "[]v1.CustomResourceDefinitionVersion"},
     "CustomResourceDefinitionNames": {"plural": "string", "singular": "string", "kind": "string",
                                       "listKind": "string", "shortNames": "[]string", "categories": "[]string"},
-    "CustomResourceDefinitionVersion": {"name": "string", "served": "bool", "storage": "bool",
+    "CustomResourceDefinitionVersion": {"name": "string!", "served": "bool", "storage": "bool",
                                         "schema": "v1.CustomResourceValidation",
                                         "additionalPrinterColumns": "[]v1.CustomResourceColumnDefinition"},
-    "CustomResourceColumnDefinition": {"name": "string", "type": "string", "jsonPath": "string"},
+    "CustomResourceColumnDefinition": {"name": "string!", "type": "string!", "jsonPath": "string!"},
     "CustomResourceValidation": {"openAPIV3Schema": "v1.JSONSchemaProps"},
     "JSONSchemaProps": {"type": "string", "properties": "map[string]v1.JSONSchemaProps", "required": "[]string",
                         "items": "v1.JSONSchemaProps", "x-kubernetes-validations": "[]v1.ValidationRule"},
@@ -149,6 +160,9 @@ class _Reader:
         if kind in _SCALARS:
             if not isinstance(value, _SCALARS[kind]) or (isinstance(value, bool) and kind != "bool"):
                 raise self._unreadable(value, kind, struct, path)
+        elif kind == "time":
+            if not is_date_time(value):
+                raise bad_request(f'{self._what}: parsing time "{value}": it is no time of RFC 3339')
         elif kind == "[]uint8":
             self._bytes(value, struct, path)
         elif kind.startswith("[]"):

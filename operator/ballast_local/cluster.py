@@ -23,8 +23,6 @@ from ballast_local.strategy import Strategy
 from ballast_local.workloads.controllers import Workloads
 from ballast_local.workloads.node import STOP_SECONDS
 
-DEFAULT_PORT = 0
-
 
 class InUseError(RuntimeError):
     """Another process has the directory."""
@@ -55,7 +53,7 @@ class LocalCluster:
         assert self._store is not None
         await self._store.failed.wait()
 
-    async def start(self, data_dir: Path | str, port: int = DEFAULT_PORT) -> Path:
+    async def start(self, data_dir: Path | str, port: int = 0) -> Path:
         """Starts everything; returns the path of the kubeconfig. Port 0: that of the last time, or a free one."""
         data = await asyncio.to_thread(_directory, Path(data_dir))
         self._lock = _lock(data / "lock")
@@ -112,6 +110,9 @@ class LocalCluster:
 
 def _directory(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
+    for name in ("pods", "volumes"):  # mounted secrets, and the data of claims
+        (path / name).mkdir(exist_ok=True)
+        (path / name).chmod(0o700)
     return path.resolve()
 
 

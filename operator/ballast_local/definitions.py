@@ -2,11 +2,11 @@
 
 from ballast_local import meta
 from ballast_local.errors import Obj
-from ballast_local.resources import BUILT_IN, Registry, Resource, ScalePaths
-from ballast_local.store import Change, Store
+from ballast_local.resources import Registry, Resource, ScalePaths
+from ballast_local.schema import apply_defaults
+from ballast_local.store import Change, Store, encode
 
 CRD_KEY = "customresourcedefinitions.apiextensions.k8s.io"
-_BUILT_IN_GROUPS = frozenset(row.group for row in BUILT_IN)
 
 
 def rows_of(definition: Obj) -> list[Resource]:
@@ -60,6 +60,17 @@ class Definitions:
             self._registry.remove(definition["spec"]["group"], definition["spec"]["names"]["plural"])
         else:
             self._register(definition)
+            self._complete(definition)
+
+    def _complete(self, definition: Obj) -> None:
+        """What is stored already gets the defaults that the definition now has."""
+        storage = next(version for version in definition["spec"]["versions"] if version.get("storage"))
+        names, schema = definition["spec"]["names"], storage["schema"]["openAPIV3Schema"]
+        for entry in list(self._store.entries(f"{names['plural']}.{definition['spec']['group']}")):
+            obj = entry.object()
+            apply_defaults(schema, obj)
+            if encode(obj) != entry.encoded:
+                self._store.write(entry.resource, obj)
 
     def _register(self, definition: Obj) -> None:
         spec = definition["spec"]
@@ -87,7 +98,3 @@ def establish(definition: Obj) -> None:
         or {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
         for kind, reason, message in wanted
     ]
-
-
-def reserved_group(definition: Obj) -> bool:
-    return definition["spec"].get("group", "") in _BUILT_IN_GROUPS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ballast_local.errors import Obj, bad_request, expired
+from ballast_local.errors import ApiError, Obj, bad_request
 from ballast_local.requests import Form, Target, whole_number
 from ballast_local.resources import Resource, canonical
 from ballast_local.selectors import LabelPredicate, fields_match, parse_fields, parse_labels
@@ -79,6 +79,10 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
     token = query.get("continue")
     resource = canonical(target.resource)
     revision = store.revision
+    if asked > revision:
+        told = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
+        text = f"Timeout: Too large resource version: {asked}, current: {revision}"
+        raise ApiError(504, "Timeout", text, told | {"retryAfterSeconds": 1})
     after: tuple[str, str] | None = None
     source: Iterator[Entry]
     if token:
@@ -87,8 +91,6 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
         source = store.entries_at(resource, revision, target.namespace)
     elif query.get("resourceVersionMatch") == "Exact":
         revision = asked
-        if revision > store.revision:
-            raise expired("Too large resource version")
         source = store.entries_at(resource, revision, target.namespace)
     else:
         source = store.entries(resource, target.namespace)
@@ -96,8 +98,8 @@ def page(store: Store, target: Target, query: Mapping[str, str], selection: Sele
     if not limit or len(found) <= limit:
         return Page(found, revision, "", 0)
     last = found[limit - 1]
-    text = json.dumps([revision, last.namespace, last.name]).encode()
-    return Page(found[:limit], revision, base64.urlsafe_b64encode(text).decode(), len(found) - limit)
+    place = json.dumps([revision, last.namespace, last.name]).encode()
+    return Page(found[:limit], revision, base64.urlsafe_b64encode(place).decode(), len(found) - limit)
 
 
 class Writer:

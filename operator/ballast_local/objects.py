@@ -14,7 +14,6 @@ from ballast_local import apply_fields, last_applied, meta
 from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
-    ApiError,
     Obj,
     already_exists,
     bad_request,
@@ -51,7 +50,6 @@ class Objects:
         self.store = store
         self.registry = registry
         self._strategy = strategy
-        self.removed_hooks: dict[str, Callable[[Obj], None]] = {}
 
     # reading
 
@@ -66,7 +64,10 @@ class Objects:
 
     # creating
 
-    def create(self, resource: Resource, namespace: str, obj: Obj, options: Options) -> Entry:
+    def create(
+        self, resource: Resource, namespace: str, obj: Obj, options: Options, owned: list[Obj] | None = None
+    ) -> Entry:
+        """`owned`: the managedFields of an object that is applied; those that a client sends do not count."""
         self._prepare(resource, namespace, obj)
         metadata = obj["metadata"]
         if not metadata.get("name"):
@@ -83,8 +84,8 @@ class Objects:
         metadata["creationTimestamp"] = meta.now()
         if resource.key not in NO_GENERATION:
             metadata["generation"] = 1
-        owned = metadata.pop("managedFields", None)
-        if resource.status and resource.custom:
+        metadata.pop("managedFields", None)
+        if resource.status and resource.key != "nodes.":
             obj.pop("status", None)
         self._strategy.prepare(resource, obj, None, options.field_validation, options.warn)
         if owned is not None:
@@ -217,9 +218,10 @@ class Objects:
         if resource.key not in NO_GENERATION and _content(old) != _content(new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
         if meta.is_deleting(new) and not new["metadata"].get("finalizers") and not _lingers(resource, new):
+            if not options.dry_run:
+                self._remove(entry)
             stored = self._strategy.stored(resource, new)
-            filed = self._file(resource, stored, options)
-            return filed if options.dry_run else self._remove(resource, filed)
+            return entry_of(canonical(resource), stored, self.store.revision, encode(stored))
         if old == new:
             return entry
         return self._file(resource, self._strategy.stored(resource, new), options)
@@ -247,8 +249,9 @@ class Objects:
                 why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise conflict(resource.group, resource.plural, name, why)
             empty: Obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
+            config = _only(config, subresource, resource)
             made = apply_fields.apply(empty, config, kind, options.manager, "", options.force, meta.now())
-            return self.create(resource, namespace, made, options), True
+            return self.create(resource, namespace, made, options, made["metadata"].pop("managedFields", None)), True
         old = self._strategy.served(resource, entry.object())
         self._check_preconditions(resource, name, old, config["metadata"])
         config = _only(config, subresource, resource)
@@ -284,7 +287,10 @@ class Objects:
             return entry, True
         policy = request.get("propagationPolicy") or ("Orphan" if request.get("orphanDependents") else "Background")
         if policy not in ("Background", "Foreground", "Orphan"):
-            raise bad_request(f"unknown propagationPolicy {policy!r}")
+            text = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan"'
+            raise invalid(
+                "meta.k8s.io", "DeleteOptions", "", [cause("FieldValueNotSupported", text, "propagationPolicy")]
+            )
         if policy == "Orphan":
             self._orphan(obj["metadata"]["uid"])
         finalizers = list(obj["metadata"].get("finalizers") or [])
@@ -293,7 +299,7 @@ class Objects:
         grace = self._strategy.grace_seconds(resource, obj, request.get("gracePeriodSeconds"))
         lingers = grace > 0 or resource.key == "namespaces."
         if not finalizers and not lingers:
-            return self._remove(resource, entry), True
+            return self._remove(entry), True
         already = meta.is_deleting(obj)
         if (
             already
@@ -322,14 +328,11 @@ class Objects:
                 obj["metadata"]["deletionGracePeriodSeconds"] = 0
                 self.store.write(canonical(resource), obj)
             return
-        self._remove(resource, entry)
+        self._remove(entry)
 
-    def _remove(self, resource: Resource, entry: Entry) -> Entry:
-        removed = self.store.remove(canonical(resource), entry.namespace, entry.name)
+    def _remove(self, entry: Entry) -> Entry:
+        removed = self.store.remove(entry.resource, entry.namespace, entry.name)
         assert removed is not None
-        hook = self.removed_hooks.get(canonical(resource))
-        if hook is not None:
-            hook(removed.object())
         return removed
 
     def _orphan(self, uid: str) -> None:
@@ -383,6 +386,3 @@ def _only(config: Obj, subresource: str, resource: Resource) -> Obj:
         }
         return result
     return {key: value for key, value in config.items() if key != "status"} if resource.status else config
-
-
-__all__ = ["ApiError", "Objects", "Options"]

@@ -78,6 +78,12 @@ def _remove(document: Any, parts: list[str]) -> Any:
     return value
 
 
+def _found(document: Any, parts: list[str]) -> Any:
+    """What stands there; a member that an object does not have is null."""
+    parent = _walk(document, parts[:-1])
+    return parent.get(parts[-1]) if parts and isinstance(parent, dict) else _walk(document, parts)
+
+
 def _same(left: Any, right: Any) -> bool:
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
@@ -87,6 +93,8 @@ def json_patch(target: Obj, operations: Any) -> Obj:
         raise bad_request("a JSON patch is a list of operations")
     document: Any = copy.deepcopy(target)
     for operation in operations:
+        if not isinstance(operation, dict):
+            raise bad_request("an operation of a JSON patch is an object")
         name, parts = operation.get("op"), _pointer(operation.get("path"))
         if name == "add":
             document = _add(document, parts, copy.deepcopy(operation.get("value")))
@@ -98,7 +106,7 @@ def json_patch(target: Obj, operations: Any) -> Obj:
                 _remove(document, parts)
             document = _add(document, parts, copy.deepcopy(operation.get("value")))
         elif name == "test":
-            if not _same(_walk(document, parts), operation.get("value")):
+            if not _same(_found(document, parts), operation.get("value")):
                 raise _failed(f"testing path {operation['path']} failed")
         elif name == "copy":
             document = _add(document, parts, copy.deepcopy(_walk(document, _pointer(operation.get("from")))))

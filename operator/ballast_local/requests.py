@@ -1,11 +1,12 @@
-"""What a request asks for: the path, the query, the body and the wanted form of the answer. PURE."""
+"""What a request asks for: the path, the query, the body and the wanted form of the answer."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
+from aiohttp import web
 
 from ballast_local.errors import Obj, bad_request, no_such_path, unsupported_media
 from ballast_local.objects import Options
@@ -19,6 +20,11 @@ class Target:
     namespace: str
     name: str
     subresource: str
+
+
+def is_gone(request: web.Request) -> bool:
+    """Whether the client has closed its connection: nothing else tells a handler that waits."""
+    return request.transport is None or request.transport.is_closing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,19 @@ def parse_form(accept: str) -> Form:
     return Form()
 
 
+class _Yaml(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """What looks like a time stays a text, as it is in JSON."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"invalid character {text[0]!r} looking for beginning of value")
+
+
 def parse_body(raw: bytes, content_type: str) -> Any:
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/vnd.kubernetes.protobuf":
@@ -77,8 +96,8 @@ def parse_body(raw: bytes, content_type: str) -> Any:
         raise unsupported_media("application/json, application/yaml")
     try:
         if "yaml" in kind:
-            return yaml.load(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return json.loads(raw)
+            return yaml.load(raw, Loader=_Yaml)
+        return json.loads(raw, parse_constant=_no_number)
     except (ValueError, yaml.YAMLError) as fault:
         raise bad_request(f"the body of the request is not {'YAML' if 'yaml' in kind else 'JSON'}: {fault}") from None
 

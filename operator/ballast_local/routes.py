@@ -86,7 +86,7 @@ class Routes:
             options = self._options(request)
             entry = self._objects.create(target.resource, target.namespace, obj, options)
             return await self._answer(request, target, entry, options, 201)
-        if request.method == "DELETE":
+        if request.method == "DELETE" and (target.namespace or not target.resource.namespaced):
             return await self._delete_collection(request, target)
         raise method_not_allowed(request.method)
 
@@ -104,7 +104,7 @@ class Routes:
         response.enable_chunked_encoding()
         await response.prepare(request)
         try:
-            await watch.run(response, self._closing)
+            await watch.run(request, response, self._closing)
             await response.write_eof()
         except (ConnectionResetError, ConnectionError):
             pass

@@ -7,7 +7,7 @@ from typing import Any
 from ballast_local.cel import CelError, CelSyntaxError, Program, compile_expression
 from ballast_local.cel.compiler import unescape
 from ballast_local.cel.parser import Call, Ident, Node, Select
-from ballast_local.cel.values import Optional
+from ballast_local.cel.values import Optional, equals
 from ballast_local.errors import Obj, cause
 from ballast_local.field_sets import item_element
 from ballast_local.field_types import SchemaType
@@ -80,7 +80,10 @@ class RuleSet:
 
 
 def _walk(place: _Place, value: Any, old: Any, path: str, causes: list[Obj]) -> None:
+    unchanged = bool(place.rules) and old is not _ABSENT and equals(value, old)
     for rule in place.rules:
+        if unchanged and not rule.transition:
+            continue  # a rule that is newer than the object
         failure = _run(rule, value, old, path)
         if failure is not None:
             causes.append(failure)

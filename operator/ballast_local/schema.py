@@ -11,7 +11,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from ballast_local.cel.values import equals
 from ballast_local.errors import Obj, cause
+from ballast_local.field_sets import item_element
+from ballast_local.field_types import SchemaType
 
 _META = ("apiVersion", "kind", "metadata")
 
@@ -63,8 +66,14 @@ def apply_defaults(schema: Obj, value: Any) -> None:
             apply_defaults(schema["items"], item)
 
 
-def validate(schema: Obj, value: Any, path: str = "") -> list[Obj]:
-    """All that is wrong with a value, as causes of a Status."""
+ABSENT = object()
+
+
+def validate(schema: Obj, value: Any, path: str = "", old: Any = ABSENT) -> list[Obj]:
+    """All that is wrong with a value, as causes of a Status. What is as it was in `old` is not: a definition that got
+    stricter must not keep anybody from changing something else."""
+    if old is not ABSENT and equals(value, old):
+        return []
     if value is None:
         if schema.get("nullable") or not schema.get("type"):
             return []
@@ -82,9 +91,9 @@ def validate(schema: Obj, value: Any, path: str = "") -> list[Obj]:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         causes += _check_number(schema, value, path)
     elif isinstance(value, dict):
-        causes += _check_object(schema, value, path)
+        causes += _check_object(schema, value, path, old if isinstance(old, dict) else {})
     elif isinstance(value, list):
-        causes += _check_list(schema, value, path)
+        causes += _check_list(schema, value, path, old)
     return causes + _check_composites(schema, value, path)
 
 
@@ -145,19 +154,19 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$(?=$|\))", r"\\Z", text))
 
 
-def _is_date_time(text: str) -> bool:
+def is_date_time(text: Any) -> bool:
     try:
         return "T" in text.upper() and datetime.fromisoformat(text.upper().replace("Z", "+00:00")).tzinfo is not None
-    except ValueError:
+    except (ValueError, AttributeError):
         return False
 
 
 def _is_date(text: str) -> bool:
-    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None and _is_date_time(text + "T00:00:00Z")
+    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", text) is not None and is_date_time(text + "T00:00:00Z")
 
 
 _FORMATS: dict[str, Callable[[str], bool]] = {
-    "date-time": _is_date_time,
+    "date-time": is_date_time,
     "date": _is_date,
     "duration": lambda text: re.fullmatch(r"-?(\d+(\.\d+)?(ns|us|µs|ms|s|m|h))+|0", text) is not None,
     "uuid": lambda text: re.fullmatch(r"(?i)[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", text) is not None,
@@ -189,7 +198,7 @@ def _check_number(schema: Obj, value: float, path: str) -> list[Obj]:
     return causes
 
 
-def _check_object(schema: Obj, value: Obj, path: str) -> list[Obj]:
+def _check_object(schema: Obj, value: Obj, path: str, old: Obj) -> list[Obj]:
     causes: list[Obj] = []
     missing = [name for name in schema.get("required") or () if name not in value]
     causes += [cause("FieldValueRequired", "Required value", f"{path}.{name}" if path else name) for name in missing]
@@ -204,11 +213,11 @@ def _check_object(schema: Obj, value: Obj, path: str) -> list[Obj]:
         child = properties.get(name) or (more if isinstance(more, dict) else None)
         if child is not None:
             below = f"{path}.{name}" if path else name
-            causes += validate(child, member, below)
+            causes += validate(child, member, below, old.get(name, ABSENT))
     return causes
 
 
-def _check_list(schema: Obj, value: list[Any], path: str) -> list[Obj]:
+def _check_list(schema: Obj, value: list[Any], path: str, old: Any) -> list[Obj]:
     causes: list[Obj] = []
     if "maxItems" in schema and len(value) > schema["maxItems"]:
         text = f"Too many: {len(value)}: must have at most {schema['maxItems']} items"
@@ -217,8 +226,11 @@ def _check_list(schema: Obj, value: list[Any], path: str) -> list[Obj]:
         causes.append(_fault(path, value, f"should have at least {schema['minItems']} items"))
     items = schema.get("items")
     if isinstance(items, dict):
+        kind = SchemaType(schema)
+        held = {item_element(item, kind): item for item in old} if kind.list_keys and isinstance(old, list) else {}
         for position, item in enumerate(value):
-            causes += validate(items, item, f"{path}[{position}]")
+            was = held.get(item_element(item, kind), ABSENT) if held else ABSENT
+            causes += validate(items, item, f"{path}[{position}]", was)
     return causes + _check_duplicates(schema, value, path)
 
 

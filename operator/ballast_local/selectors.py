@@ -7,7 +7,6 @@ from typing import Any
 from ballast_local.errors import Obj, bad_request
 
 LabelPredicate = Callable[[Mapping[str, str]], bool]
-FieldPredicate = Callable[[Obj], bool]
 
 _SET = re.compile(r"^\s*([^\s!=(),]+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
 _COMPARE = re.compile(r"^\s*([^\s!=(),<>]+)\s*(==|=|!=|>|<)\s*([^\s,()]*)\s*$")

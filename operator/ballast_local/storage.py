@@ -41,6 +41,8 @@ class Storage:
         return revision, rows
 
     def _open(self) -> tuple[int, list[Row]]:
+        self._path.touch(0o600)  # it holds secrets; what SQLite puts beside it takes its mode
+        self._path.chmod(0o600)
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")

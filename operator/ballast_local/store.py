@@ -16,9 +16,10 @@ from ballast_local.storage import Storage
 
 HISTORY_LIMIT = 20_000
 HISTORY_TRIM = 4_000
+HISTORY_BYTES = 32 * 1024 * 1024
 
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False)
+# What is no JSON (a number that is none) is an error before it is stored, not for everybody who lists it.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False)
 
 
 def encode(obj: Obj) -> bytes:
@@ -62,6 +63,7 @@ class _Shelf:
     ordered: list[tuple[str, str]] | None = None
     changes: list[Change] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)
+    size: int = 0
     oldest: int = 0
     listeners: list[Listener] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,10 +77,10 @@ def entry_of(resource: str, obj: Obj, revision: int, encoded: bytes) -> Entry:
 
 
 class Store:
-    def __init__(self, path: Path, history_limit: int = HISTORY_LIMIT) -> None:
+    def __init__(self, path: Path, history_limit: int = HISTORY_LIMIT, history_bytes: int = HISTORY_BYTES) -> None:
         self._storage = Storage(path, self._became_durable)
         self._shelves: dict[str, _Shelf] = {}
-        self._history_limit = history_limit
+        self._history_limit, self._history_bytes = history_limit, history_bytes
         self._dependents: dict[str, dict[tuple[str, str, str], Entry]] = {}
         self._by_uid: dict[str, Entry] = {}
         self._opened_at = 0
@@ -145,11 +147,11 @@ class Store:
     def entries_at(self, resource: str, revision: int, namespace: str = "") -> Iterator[Entry]:
         """The objects as they were at a revision, rebuilt from the history."""
         shelf = self._shelf(resource)
-        if revision >= self.revision or not shelf.revisions or shelf.revisions[-1] <= revision:
-            yield from self.entries(resource, namespace)
-            return
         if revision < shelf.oldest:
             raise expired("The provided continue parameter is too old; start again without it")
+        if not shelf.revisions or shelf.revisions[-1] <= revision:
+            yield from self.entries(resource, namespace)
+            return
         then = dict(shelf.entries)
         for change in reversed(shelf.changes[bisect_right(shelf.revisions, revision) :]):
             key = (change.entry.namespace, change.entry.name)
@@ -165,9 +167,9 @@ class Store:
 
     def write(self, resource: str, obj: Obj) -> Entry:
         """Files a new version; sets metadata.resourceVersion in the object given."""
+        obj["metadata"]["resourceVersion"] = str(self.revision + 1)
+        entry = entry_of(resource, obj, self.revision + 1, encode(obj))
         self.revision += 1
-        obj["metadata"]["resourceVersion"] = str(self.revision)
-        entry = entry_of(resource, obj, self.revision, encode(obj))
         shelf = self._shelf(resource)
         key = (entry.namespace, entry.name)
         previous = shelf.entries.get(key)
@@ -212,13 +214,22 @@ class Store:
     def _record(self, shelf: _Shelf, change: Change) -> None:
         shelf.changes.append(change)
         shelf.revisions.append(change.revision)
-        if len(shelf.changes) > self._history_limit + min(HISTORY_TRIM, self._history_limit):
-            cut = len(shelf.changes) - self._history_limit
-            shelf.oldest = shelf.revisions[cut - 1]
-            del shelf.changes[:cut]
-            del shelf.revisions[:cut]
+        shelf.size += len(change.entry.encoded)
+        most = self._history_limit + min(HISTORY_TRIM, self._history_limit)
+        if len(shelf.changes) > most or shelf.size > self._history_bytes * 5 // 4:
+            self._forget(shelf)
         for listener in shelf.listeners:
             listener(change)
+
+    def _forget(self, shelf: _Shelf) -> None:
+        """Cuts the history to its limits; of resources with large objects it is shorter."""
+        cut = 0
+        while len(shelf.changes) - cut > self._history_limit or shelf.size > self._history_bytes:
+            shelf.size -= len(shelf.changes[cut].entry.encoded)
+            cut += 1
+        shelf.oldest = shelf.revisions[cut - 1]
+        del shelf.changes[:cut]
+        del shelf.revisions[:cut]
 
     # following
 

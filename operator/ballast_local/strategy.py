@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ballast_local import meta
+from ballast_local import apply_fields, meta
 from ballast_local.builtin_checks import check_built_in
 from ballast_local.builtin_defaults import default_built_in
 from ballast_local.builtin_schemas import BuiltInSchemas
@@ -17,9 +17,11 @@ from ballast_local.crd_checks import check_definition, default_definition
 from ballast_local.definitions import establish
 from ballast_local.errors import ApiError, Obj, bad_request, forbidden, invalid
 from ballast_local.events import event_to_core, event_to_events
+from ballast_local.field_sets import describe
+from ballast_local.field_types import RootType
 from ballast_local.resources import Resource
 from ballast_local.rules import RuleSet
-from ballast_local.schema import apply_defaults, prune, validate
+from ballast_local.schema import ABSENT, apply_defaults, prune, validate
 
 PROTECTED_NAMESPACES = ("default", "kube-system")
 
@@ -69,7 +71,7 @@ class Strategy:
     def _prepare_custom(self, resource: Resource, new: Obj, old: Obj | None) -> list[Obj]:
         schema = self._schema(resource)
         apply_defaults(schema, new)
-        causes = validate(schema, new)
+        causes = validate(schema, new, old=ABSENT if old is None else old)
         if causes:
             return causes
         held = self._rules.get((resource.key, resource.version))
@@ -91,13 +93,17 @@ class Strategy:
 
     def check_applied(self, resource: Resource, config: Obj) -> None:
         """Server-side apply takes nothing that its kind does not have, however fields are to be validated."""
-        name, namespace = config["metadata"].get("name", ""), config["metadata"].get("namespace", "")
         strange = meta.unknown_fields(config["metadata"])
         if resource.custom:
             strange += prune(self._schema(resource), copy.deepcopy(config))
-        if strange:
+        fault = f".{min(strange)}: field not declared in schema" if strange else ""
+        twice = apply_fields.duplicate(config, RootType(resource.schema))
+        if twice and not fault:
+            keyed = "key" if twice[-1].startswith("k:") else "set element"
+            fault = f"{describe(twice[:-1])}: duplicate entries for {keyed} {describe(twice[-1:])}"
+        if fault:
+            name, namespace = config["metadata"].get("name", ""), config["metadata"].get("namespace", "")
             what = f"({namespace}/{name}; {resource.api_version}, Kind={resource.kind})"
-            fault = f".{min(strange)}: field not declared in schema"
             raise ApiError(500, "", f"failed to create typed patch object {what}: {fault}")
 
     # versions

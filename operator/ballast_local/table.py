@@ -103,9 +103,7 @@ def _with_age(heads: list[tuple[Obj, Cell]], created: tuple[Obj, Cell]) -> list[
     return [*heads[:wide], created, *heads[wide:]]
 
 
-def table(
-    resource: Resource, objects: Iterable[Obj], metadata: Obj, now: datetime, include: str, with_columns: bool = True
-) -> Obj:
+def table(resource: Resource, objects: Iterable[Obj], metadata: Obj, now: datetime, include: str) -> Obj:
     columns = columns_of(resource)
     rows: list[Obj] = []
     for obj in objects:
@@ -120,6 +118,6 @@ def table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
-        "columnDefinitions": [head for head, _ in columns] if with_columns else [],
+        "columnDefinitions": [head for head, _ in columns],
         "rows": rows,
     }

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request
 from ballast_local.listing import Selection, Writer
-from ballast_local.requests import Target, whole_number
+from ballast_local.requests import Target, is_gone, whole_number
 from ballast_local.resources import canonical
 from ballast_local.store import Change, Store, encode
 
@@ -42,13 +42,13 @@ class Watch:
         if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
             raise bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
 
-    async def run(self, response: web.StreamResponse, closing: asyncio.Event) -> None:
-        """Streams until the time is up, the server closes or the history ran out."""
+    async def run(self, request: web.Request, response: web.StreamResponse, closing: asyncio.Event) -> None:
+        """Streams until the time is up, the client has gone, the server closes or the history ran out."""
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
             if self._initial or self._from_now:
                 await self._send_present(response)
-            await self._follow(response, closing, deadline)
+            await self._follow(request, response, closing, deadline)
         except ApiError as refusal:
             await response.write(_line("ERROR", encode(refusal.status())))
 
@@ -68,11 +68,13 @@ class Watch:
         row = self._target.resource
         return _line("BOOKMARK", encode({"kind": row.kind, "apiVersion": row.api_version, "metadata": metadata}))
 
-    async def _follow(self, response: web.StreamResponse, closing: asyncio.Event, deadline: float) -> None:
+    async def _follow(
+        self, request: web.Request, response: web.StreamResponse, closing: asyncio.Event, deadline: float
+    ) -> None:
         loop = asyncio.get_running_loop()
         stop = asyncio.create_task(closing.wait())
         try:
-            while not closing.is_set():
+            while not closing.is_set() and not is_gone(request):
                 news = self._store.news(self._resource)
                 durable = self._store.durable_revision
                 changes = self._store.changes_after(self._resource, self._revision)

@@ -302,6 +302,170 @@ def test_a_template_is_read_like_a_pod(server, place):
     assert (code, "string into Go struct field DeploymentSpec.spec.replicas of type int32" in said) == (400, True), said
 
 
+def template(*names: str, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": name, "image": "i", "command": ["true"]} for name in names]
+    return {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers, **spec}}
+
+
+def deployment(*names: str) -> dict[str, Any]:
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template(*names)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+
+
+def test_applied_lists_are_in_the_order_of_who_applied_last(server, place):
+    """As init containers have to be. What others added keeps its place."""
+    path = f"/apis/apps/v1/{place}/deployments"
+    for manager, names, order in (
+        ("one", "abc", "abc"),
+        ("one", "cab", "cab"),
+        ("two", "xa", "cxab"),
+        ("one", "bca", "xbca"),
+        ("one", "ycb", "xycab"),
+    ):
+        now = applied(server, path, deployment(*names), manager)
+        assert "".join(one["name"] for one in now["spec"]["template"]["spec"]["containers"]) == order
+    code, said = refusal(server, "PATCH", f"{path}/d?fieldManager=one", deployment("b", "b"), APPLY)
+    assert (code, said.endswith('.spec.containers: duplicate entries for key [name="b"]')) == (500, True), said
+
+
+def test_nothing_that_is_created_has_a_status_or_managers_already(server, place, maps):
+    """As in what `kubectl get -o yaml` wrote down: a job of it runs."""
+    done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
+    job = {"metadata": {"name": "j"}, "spec": {"template": template("c", restartPolicy="Never")}, "status": done}
+    assert not server.call("POST", f"/apis/batch/v1/{place}/jobs?dryRun=All", job).get("status")
+    body = config_map(a="1")
+    body["metadata"]["managedFields"] = [{"manager": "x", "operation": "Update", "fieldsType": "FieldsV1"}]
+    assert managers(server.call("POST", maps, body)) == {"tests": {"f:data": {".": {}, "f:a": {}}}}
+
+
+def test_who_applies_a_status_to_the_main_endpoint_does_not_own_it(server, path):
+    made = applied(server, path, widget() | {"status": {"a": 1}})
+    assert "status" not in made
+    assert "f:status" not in managers(made)["one"]
+
+
+def test_a_definition_that_got_stricter_does_not_tie_what_there_is(server, place):
+    """An operator still writes the status and takes its finalizers; only what is changed has to be right."""
+    made, path = definition("gizmos"), f"/apis/test.dev/v1/{place}/gizmos"
+    spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["x-kubernetes-validations"][1]["messageExpression"]
+    server.post(DEFINITIONS, made)
+    body = {"apiVersion": "test.dev/v1", "kind": "Gizmo", "metadata": {"name": "g"}}
+    parts = [{"name": "one", "weight": 5}, {"name": "two"}]
+    body["spec"] = {"size": 1, "config": {"a": "abc", "b": "x"}, "parts": parts}
+    eventually(lambda: server.raw("POST", path, body)[0] == 201, 60)
+
+    stricter = server.get(f"{DEFINITIONS}/gizmos.test.dev")
+    spec = stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["size"]["minimum"] = 10
+    spec["properties"]["config"]["additionalProperties"]["maxLength"] = 2
+    spec["properties"]["parts"]["items"]["properties"]["weight"]["maximum"] = 3
+    spec["properties"]["parts"]["x-kubernetes-validations"] = [{"rule": "self.size() < 2", "message": "too many"}]
+    spec["properties"]["extra"] = {"type": "string", "default": "new"}
+    server.put(f"{DEFINITIONS}/gizmos.test.dev", stricter)
+    eventually(lambda: server.get(f"{path}/g")["spec"].get("extra") == "new", 60)
+
+    assert server.patch(f"{path}/g", {"metadata": {"labels": {"a": "b"}}})["metadata"]["labels"] == {"a": "b"}
+    assert server.patch(f"{path}/g/status", {"status": {"a": 1}})["status"] == {"a": 1}
+    assert server.patch(f"{path}/g", {"spec": {"config": {"b": "y"}}})["spec"]["config"] == {"a": "abc", "b": "y"}
+    for change, said in (
+        ({"size": 2}, "spec.size in body should be greater than or equal to 10"),
+        ({"config": {"a": "abcd"}}, "spec.config.a: Too long: may not be more than 2 bytes"),
+        ({"parts": [parts[0], {"name": "two", "weight": 2}]}, 'spec.parts: Invalid value: "array": too many'),
+        ({"parts": [{"name": "one", "weight": 4}]}, "spec.parts[0].weight in body should be less than or equal to 3"),
+    ):
+        code, told = refusal(server, "PATCH", f"{path}/g", {"spec": change}, MERGE)
+        assert (code, said in told) == (422, True), told
+    assert server.patch(f"{path}/g", {"spec": {"parts": parts[:1]}})["spec"]["parts"] == parts[:1]
+
+
+def test_a_definition_names_its_versions(server):
+    body = definition("nameless")
+    body["spec"]["versions"].append(body["spec"]["versions"][0] | {"storage": False})
+    del body["spec"]["versions"][1]["name"]
+    code, said = refusal(server, "POST", f"{DEFINITIONS}?dryRun=All", body)
+    assert (code, "spec.versions[1].name: " in said) == (422, True), said
+
+
+def test_a_service_keeps_its_node_port_until_its_type_has_none(server, place):
+    """Also when it is replaced by what a person wrote, who did not choose the port."""
+    path = f"/api/v1/{place}/services"
+    port = {"port": 80, "nodePort": 32111}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort"}}
+    server.call("POST", path, body | {"spec": body["spec"] | {"ports": [port]}})
+    try:
+        replaced = server.call("PUT", f"{path}/s", body | {"spec": body["spec"] | {"ports": [{"port": 80}]}})
+        assert replaced["spec"]["ports"][0]["nodePort"] == 32111
+        inside = server.call("PATCH", f"{path}/s", {"spec": {"type": "ClusterIP"}}, MERGE)
+        assert "nodePort" not in inside["spec"]["ports"][0]
+    finally:
+        server.delete(f"{path}/s")
+
+
+def test_nobody_deletes_in_all_namespaces_at_once(server):
+    assert server.raw("DELETE", "/api/v1/configmaps?dryRun=All")[0] == 405
+
+
+def test_json_patches_that_are_none(server, maps):
+    server.call("POST", maps, config_map(a="1"))
+    assert refusal(server, "PATCH", f"{maps}/c", [1], JSON_PATCH)[0] == 400
+    absent = [{"op": "test", "path": "/data/z", "value": None}]
+    assert server.call("PATCH", f"{maps}/c", absent, JSON_PATCH)["data"] == {"a": "1"}
+
+
+def test_a_list_of_the_future_is_not_made_up(server, maps):
+    with pytest.raises(Refused, match="Too large resource version") as refused:
+        server.get(f"{maps}?resourceVersion=99999999")
+    assert refused.value.code == 504
+    assert refused.value.status["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+
+
+def test_numbers_that_are_none_and_times_that_are_none(server, maps, place):
+    assert server.raw("POST", maps, b'{"metadata":{"name":"c"},"data":{"a":NaN}}')[0] == 400
+    event = {"metadata": {"name": "e"}, "lastTimestamp": "x"}
+    code, said = refusal(server, "POST", f"/api/v1/{place}/events", event)
+    assert (code, 'parsing time "x"' in said) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schedule": "nope"}, 'spec.schedule: Invalid value: "nope": expected exactly 5 fields, found 1: [nope]'),
+        ({"schedule": "TZ=UTC * * * * *"}, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"),
+        ({"timeZone": "Foo/Bar"}, 'spec.timeZone: Invalid value: "Foo/Bar": unknown time zone Foo/Bar'),
+        ({"concurrencyPolicy": "X"}, 'Unsupported value: "X": supported values: "Allow", "Forbid", "Replace"'),
+        ({"startingDeadlineSeconds": -1}, "Invalid value: -1: must be greater than or equal to 0"),
+        (
+            {"jobTemplate": {"spec": {"template": template("c")}}},
+            'spec.jobTemplate.spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"',
+        ),
+    ],
+)
+def test_a_cron_job_that_could_never_run_is_refused(server, place, change, said):
+    spec = {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template("c", restartPolicy="Never")}}}
+    body = {"metadata": {"name": "c"}, "spec": spec | change}
+    code, told = refusal(server, "POST", f"/apis/batch/v1/{place}/cronjobs?dryRun=All", body)
+    assert (code, told.endswith(said)) == (422, True), told
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ({"type": "X"}, 'supported values: "Recreate", "RollingUpdate"'),
+        (
+            {"type": "Recreate", "rollingUpdate": {"maxSurge": 1}},
+            "may not be specified when strategy `type` is 'Recreate'",
+        ),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}, "may not be 0 when `maxSurge` is 0"),
+    ],
+)
+def test_a_strategy_that_is_none_is_refused(server, place, strategy, said):
+    body = deployment("c")
+    body["spec"]["strategy"] = strategy
+    code, told = refusal(server, "POST", f"/apis/apps/v1/{place}/deployments?dryRun=All", body)
+    assert (code, said in told) == (422, True), told
+
+
 def test_data_is_text(server, maps):
     code, said = refusal(server, "POST", maps, config_map(a=1))
     assert code == 400

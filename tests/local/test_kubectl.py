@@ -100,6 +100,12 @@ def test_workloads(kubectl):
     assert kubectl("get", "pods", "-o", "name").split() == ["pod/web-0", "pod/web-1"]
     kubectl("apply", "-f", "-", stdin=SERVER)
     kubectl("wait", "--for=delete", "pod/web-1", "--timeout=20s")
+    note = ("-o", "jsonpath={.spec.template.metadata.annotations}")
+    kubectl("patch", "sts", "web", "-p", '{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}')
+    assert kubectl("get", "sts", "web", *note) == '{"a":"b"}'
+    eventually(lambda: "\n2 " in kubectl("rollout", "history", "sts/web"))
+    kubectl("rollout", "undo", "sts/web")
+    assert kubectl("get", "sts", "web", *note) == ""
     kubectl("delete", "sts,pods", "--all")
     assert kubectl("get", "all") == ""
 

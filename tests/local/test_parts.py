@@ -60,6 +60,19 @@ def test_a_schedule_in_a_zone_and_what_was_missed():
     assert hourly.latest_between(start, start + timedelta(minutes=59)) is None
 
 
+def test_a_clock_that_is_set_back_shows_no_minute_twice():
+    """On 26 October 2025 Berlin has the hour after 02:00 two times, from midnight UTC."""
+    schedule = Schedule.parse("30 * * * *", "Europe/Berlin")
+    found = [at("2025-10-25T23:45:00")]
+    for _ in range(4):
+        found.append(schedule.next_after(found[-1]))
+        assert found[-1] > found[-2]
+    assert found[-1] <= at("2025-10-26T04:30:00")
+    second = at("2025-10-26T01:10:00")
+    assert schedule.next_after(second) > second
+    assert schedule.latest_between(second, second + timedelta(minutes=5)) is None
+
+
 def test_addresses_belong_to_names(tmp_path):
     path = tmp_path / "addresses.json"
     addresses = Addresses(path, "salt", many=True)
@@ -244,6 +257,12 @@ def test_logs_are_cut(tmp_path):
     assert (logs / "c.previous.log").stat().st_size == 100
 
 
+def test_a_log_that_goes_while_it_is_looked_at_is_no_fault(tmp_path):
+    (tmp_path / "uid" / "logs").mkdir(parents=True)
+    (tmp_path / "uid" / "logs" / "c.log").symlink_to(tmp_path / "gone")
+    cut_logs(tmp_path, limit_bytes=0)
+
+
 def test_what_is_too_large_is_refused(api, namespace):
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     with pytest.raises(Refused, match="may not be more than 1048576 bytes"):
@@ -271,6 +290,13 @@ def test_events_go_after_an_hour(running, api, namespace):
     ("change", "message"),
     [
         (lambda spec: spec.update(volumes=[{"name": "v", "nfs": {}}]), r"spec\.volumes\[0\]\.nfs: Forbidden"),
+        (
+            lambda spec: spec.update(
+                volumes=[{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]
+            ),
+            r"projected\.sources\[0\]\.serviceAccountToken: Forbidden",
+        ),
+        (lambda spec: spec.update(schedulingGates=[{"name": "g"}]), "schedulingGates: Forbidden"),
         (lambda spec: spec["containers"][0].update(readinessProbe={"grpc": {"port": 1}}), "grpc: Forbidden"),
         (lambda spec: spec["containers"][0].update(lifecycle={"postStart": {}}), "postStart: Forbidden"),
         (lambda spec: spec["containers"][0].update(volumeMounts=[{"name": "x", "mountPath": "/x"}]), "Not found"),

@@ -1,7 +1,13 @@
 """Reading over the wire: lists, pages, selectors, watches, tables, discovery, documents."""
 
+import contextlib
+import gc
+from pathlib import Path
+
 import pytest
-from tests.local.conftest import Refused, Running
+from tests.local.conftest import Refused, Running, eventually
+
+from ballast_local.watch import Watch
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 
@@ -104,6 +110,37 @@ def test_a_history_that_is_too_short_says_410(tmp_path):
         assert api.get(f"/api/v1/namespaces?limit=1&continue={page}")["items"], "other resources keep their history"
     finally:
         running.close()
+
+
+def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
+    """Neither by a watch in which nothing happens, nor by one who follows a log in which nothing is written."""
+    monkeypatch.setattr("ballast_local.watch.BOOKMARK_SECONDS", 0.1)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    container = {"name": "c", "image": "none", "command": ["sh", "-c", "echo up; exec sleep 600"]}
+    uid = api.post(pods, {"metadata": {"name": "p"}, "spec": {"containers": [container]}})["metadata"]["uid"]
+    eventually(lambda: api.raw("GET", f"{pods}/p/log")[1] == b"up\n")
+    log = running.data / "pods" / uid / "logs" / "c.log"
+
+    async def watches():
+        return sum(1 for each in gc.get_objects() if isinstance(each, Watch))
+
+    before = running.run(watches())
+    for path in (f"{pods}?watch=1", f"{pods}/p/log?follow=true"):
+        connection = api.connect()
+        connection.request("GET", path, headers={"Authorization": f"Bearer {api.token}"})
+        assert connection.getresponse().readline()
+        connection.close()
+    eventually(lambda: log not in opened() and running.run(watches()) <= before)
+    api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
+
+
+def opened():
+    """The files that this process has open, but for what its children write to."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(link.readlink())
+    return found
 
 
 def test_tables(api, widgets):

@@ -183,6 +183,61 @@ def test_watchers_see_only_what_is_durable(tmp_path):
     assert asyncio.run(run()) == (0, 1)
 
 
+def test_the_history_is_short_where_objects_are_large(tmp_path):
+    async def run():
+        store = Store(tmp_path / "db", history_bytes=10_000)
+        await store.open()
+        start = store.revision
+        for _ in range(100):
+            store.write("things.", obj("a") | {"data": "x" * 1000})
+            store.write("others.", obj("b"))
+        await store.flush()
+        assert len(store.changes_after("others.", start)) == 100
+        with pytest.raises(ApiError, match="too old resource version"):
+            store.changes_after("things.", start)
+        assert 9 <= len(store._shelf("things.").changes) <= 12
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
+    """The next page of a list that began before it: nobody knows any more what was there."""
+
+    async def run():
+        store = Store(tmp_path / "db")
+        await store.open()
+        then = store.write("things.", obj("a")).revision
+        store.remove("things.", "n", "a")
+        await store.close()
+        store = Store(tmp_path / "db")
+        await store.open()
+        with pytest.raises(ApiError) as refused:
+            list(store.entries_at("things.", then))
+        assert refused.value.code == 410
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_no_json_is_not_stored(tmp_path):
+    async def run():
+        store = Store(tmp_path / "db")
+        await store.open()
+        before = store.revision
+        with pytest.raises(ValueError, match="JSON compliant"):
+            store.write("things.", obj("a") | {"data": float("inf")})
+        assert (store.revision, list(store.entries("things."))) == (before, [])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_what_others_may_not_read_is_private(own):
+    for name in ("objects.db", "objects.db-wal", "pods", "volumes", "facts.json", "tls.key"):
+        assert (own.data / name).stat().st_mode & 0o077 == 0, name
+
+
 def test_the_kubeconfig_is_private(own):
     assert own.kubeconfig.stat().st_mode & 0o077 == 0
     assert json.loads(own.kubeconfig.read_text())["clusters"][0]["cluster"]["server"].startswith("https://127.0.0.1:")

@@ -117,6 +117,18 @@ def test_a_pod_sees_its_environment_volumes_and_names(api, namespace, pods):
     assert listing == "file"
 
 
+def test_a_pod_reads_of_itself_in_files(api, pods):
+    items = [
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+        {"path": "memory", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory"}},
+    ]
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    container = script("cat /d/name /d/memory", volumeMounts=[{"name": "d", "mountPath": "/d"}], **limits)
+    api.post(pods, pod("p", container, volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
+    phase(api, f"{pods}/p", "Succeeded")
+    assert log(api, pods, "p") == "p64Mi"
+
+
 def test_a_missing_source_is_waited_for(api, namespace, pods):
     reference = {"configMapKeyRef": {"name": "late", "key": "k"}}
     api.post(pods, pod("p", script('echo "got $V"', env=[{"name": "V", "valueFrom": reference}])))

@@ -6,7 +6,7 @@ Only the loop's thread may use it. `changed` is called whenever the status may d
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ballast_local import meta
@@ -50,8 +50,6 @@ class Surroundings:
 class _Probes:
     started: bool = True
     ready: bool = False
-    failures: dict[str, int] = field(default_factory=dict)
-    successes: dict[str, int] = field(default_factory=dict)
 
 
 class Container:
@@ -66,6 +64,7 @@ class Container:
         self._launch: Launch | None = None
         self._probes = _Probes()
         self._stopping = asyncio.Event()
+        self._stop_grace = 0.0
         self._unhealthy = ""
         self._ending: asyncio.Task[None] | None = None
 
@@ -76,17 +75,20 @@ class Container:
         return self.exit_code is not None
 
     @property
+    def is_running(self) -> bool:
+        return "running" in self._state
+
+    @property
     def is_ready(self) -> bool:
-        return "running" in self._state and self._probes.started and self._probes.ready
+        return self.is_running and self._probes.started and self._probes.ready
 
     def status(self) -> Obj:
-        running = "running" in self._state
         return {
             "name": self.name,
             "image": self.spec.get("image", ""),
             "imageID": "",
             "ready": self.is_ready,
-            "started": running and self._probes.started,
+            "started": self.is_running and self._probes.started,
             "restartCount": self.restarts,
             "state": self._state,
             "lastState": self._last_state,
@@ -94,7 +96,7 @@ class Container:
 
     def _set_state(self, state: Obj) -> None:
         self._state = state
-        self._around.running(self.name, "running" in state)
+        self._around.running(self.name, self.is_running)
         self._around.changed()
 
     # the life of a container
@@ -117,7 +119,9 @@ class Container:
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
             await self._back_off(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0.0)
             self.restarts += 1
-        self.exit_code = self._state.get("terminated", {}).get("exitCode", 0)
+        # Stopped between two runs: what the last one came to. One that never ran has come to nothing.
+        ended = self._state.get("terminated") or self._last_state.get("terminated")
+        self.exit_code = ended["exitCode"] if ended else None
         return self.exit_code or 0
 
     async def _back_off(self, seconds: float) -> None:
@@ -171,6 +175,8 @@ class Container:
             self._set_state({"terminated": ended})
             return 128
         self._process = process
+        if self._stopping.is_set():  # while it was being started
+            self._ending = asyncio.create_task(self._end(self._stop_grace))
         started_at = meta.now()
         self._probes = _Probes(started="startupProbe" not in self.spec, ready="readinessProbe" not in self.spec)
         self._unhealthy = ""
@@ -195,6 +201,7 @@ class Container:
 
     async def stop(self, grace_seconds: float) -> None:
         """SIGTERM, then SIGKILL when the grace is over. Does not wait for `run`."""
+        self._stop_grace = grace_seconds
         self._stopping.set()
         await self._end(grace_seconds)
 
@@ -222,6 +229,7 @@ class Container:
 
     def kill(self) -> None:
         """At once and without grace."""
+        self._stop_grace = 0.0
         self._stopping.set()
         if self._process is not None:
             self._process.kill()

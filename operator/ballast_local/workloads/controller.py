@@ -7,6 +7,7 @@ another's half-done work. A failure is logged and tried again, later each time.
 import asyncio
 import logging
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
@@ -111,6 +112,19 @@ class Controller:
 def is_active(pod: Obj) -> bool:
     phase = pod.get("status", {}).get("phase")
     return phase not in ("Succeeded", "Failed") and not meta.is_deleting(pod)
+
+
+def until_available(pod: Obj, seconds: float) -> float | None:
+    """Seconds for which a pod still has to stay ready (minReadySeconds); None for one that is not ready."""
+    if not is_ready(pod):
+        return None
+    since = next(one["lastTransitionTime"] for one in pod["status"]["conditions"] if one["type"] == "Ready")
+    return max(0.0, seconds - (datetime.now(UTC) - meta.parse_time(since)).total_seconds()) if seconds else 0.0
+
+
+def soonest(waits: Iterable[float | None]) -> float | None:
+    """When to look again, of several such times."""
+    return min((one for one in waits if one), default=None)
 
 
 def is_ready(pod: Obj) -> bool:

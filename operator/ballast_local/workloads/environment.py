@@ -42,7 +42,7 @@ def _keyed(lookup: Lookup, source: str, reference: Obj) -> str | None:
     return base64.b64decode(value).decode() if source == "Secret" else str(value)
 
 
-def _resource_text(container: Obj, reference: Obj) -> str:
+def resource_text(container: Obj, reference: Obj) -> str:
     area, _, name = reference["resource"].partition(".")
     value = ((container.get("resources") or {}).get(area) or {}).get(name)
     return "0" if value is None else str(value)
@@ -56,7 +56,7 @@ def _value_from(source: Obj, pod: Obj, container: Obj, lookup: Lookup) -> str | 
     if "secretKeyRef" in source:
         return _keyed(lookup, "Secret", source["secretKeyRef"])
     if "resourceFieldRef" in source:
-        return _resource_text(container, source["resourceFieldRef"])
+        return resource_text(container, source["resourceFieldRef"])
     raise NotYet(f"the embedded Kubernetes API cannot take a variable from {', '.join(source)}")
 
 

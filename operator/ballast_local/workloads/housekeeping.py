@@ -1,13 +1,18 @@
 """What must not grow for ever: events go after an hour, as in Kubernetes, and logs are cut when they get long."""
 
 import asyncio
+import contextlib
+import logging
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ballast_local import meta
+from ballast_local.errors import ApiError
+from ballast_local.schema import is_date_time
 from ballast_local.workloads.client import Client
 
+LOG = logging.getLogger("ballast.local")
 EVENT_HOURS = 1.0
 LOG_LIMIT_BYTES = 32 * 1024 * 1024
 PERIOD_SECONDS = 30.0
@@ -19,7 +24,7 @@ def remove_old_events(client: Client, now: datetime) -> int:
     old: list[tuple[str, str]] = []
     for event in client.find("events."):
         seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-        if meta.parse_time(seen) < oldest:
+        if not is_date_time(seen) or meta.parse_time(seen) < oldest:
             old.append((event["metadata"]["namespace"], event["metadata"]["name"]))
     for namespace, name in old:
         client.delete("events.", namespace, name)
@@ -29,14 +34,20 @@ def remove_old_events(client: Client, now: datetime) -> int:
 def cut_logs(pods: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
     """A log that is too long becomes the previous one. Processes write in append mode, so they go on at the start."""
     for log in pods.glob("*/logs/*.log"):
-        if not log.name.endswith(".previous.log") and log.stat().st_size > limit_bytes:
-            shutil.copyfile(log, log.with_name(log.name.removesuffix(".log") + ".previous.log"))
-            with log.open("r+b") as file:
-                file.truncate(0)
+        if log.name.endswith(".previous.log"):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # its pod is gone
+            if log.stat().st_size > limit_bytes:
+                shutil.copyfile(log, log.with_name(log.name.removesuffix(".log") + ".previous.log"))
+                with log.open("r+b") as file:
+                    file.truncate(0)
 
 
 async def keep_house(client: Client, pods: Path) -> None:
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
-        remove_old_events(client, datetime.now(UTC))
-        await asyncio.to_thread(cut_logs, pods)
+        try:
+            remove_old_events(client, datetime.now(UTC))
+            await asyncio.to_thread(cut_logs, pods)
+        except (OSError, ApiError):
+            LOG.exception("house is not kept; tried again in %.0f s", PERIOD_SECONDS)

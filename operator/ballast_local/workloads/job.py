@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
 from ballast_local.workloads.controller import Controller, is_active, is_ready
-from ballast_local.workloads.podset import claim_pods, create_pod, delete_pod, pod_from
+from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from
 from ballast_local.workloads.schedule import Schedule
 
 
@@ -33,7 +33,7 @@ class JobController(Controller):
             return None
         if finished(job):
             return self._expire(job)
-        pods = claim_pods(self.client, job)
+        pods = claim(self.client, job)
         phases = [pod.get("status", {}).get("phase") for pod in pods]
         succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
         active = [
@@ -42,14 +42,15 @@ class JobController(Controller):
             if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") and not meta.is_deleting(pod)
         ]
         status = dict(job.get("status") or {})
-        status.setdefault("startTime", meta.now())
+        self._note_suspension(job, status)
         again: float | None = None
         verdict = self._verdict(job, status, succeeded, failed, active)
         if verdict is not None:
             for pod in active:
                 delete_pod(self.client, job, pod)
             active = []
-            status["conditions"] = [verdict]
+            status.setdefault("startTime", meta.now())
+            status["conditions"] = [*(status.get("conditions") or []), verdict]
             if verdict["type"] == "Complete":
                 status["completionTime"] = meta.now()
             self.client.event(
@@ -63,6 +64,25 @@ class JobController(Controller):
         self.client.set_status("jobs.batch", namespace, name, status)
         return again
 
+    def _note_suspension(self, job: Obj, status: Obj) -> None:
+        """A job begins when it may run; deadlines do not count the time in which it may not."""
+        suspended = bool(job["spec"].get("suspend"))
+        held = {one["type"]: one for one in status.get("conditions") or []}
+        was = held.get("Suspended", {}).get("status") == "True"
+        if suspended:
+            status.pop("startTime", None)
+        elif was or "startTime" not in status:
+            status["startTime"] = meta.now()
+        if suspended == was:
+            return
+        what, now = "Suspended" if suspended else "Resumed", meta.now()
+        held["Suspended"] = {
+            "type": "Suspended", "status": "True" if suspended else "False", "reason": f"Job{what}",
+            "message": f"Job {what.lower()}", "lastProbeTime": now, "lastTransitionTime": now,
+        }  # fmt: skip
+        status["conditions"] = list(held.values())
+        self.client.event(job, "Normal", what, f"Job {what.lower()}")
+
     def _verdict(self, job: Obj, status: Obj, succeeded: int, failed: int, active: list[Obj]) -> Obj | None:
         spec = job["spec"]
         deadline = spec.get("activeDeadlineSeconds")
@@ -71,9 +91,9 @@ class JobController(Controller):
         kind, reason, message = "", "", ""
         if done:
             kind, reason, message = "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
-        elif failed > spec["backoffLimit"]:
+        elif failed > spec["backoffLimit"] or _restarted_too_often(job, active):
             kind, reason, message = "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-        elif deadline is not None and _since(status["startTime"]) > deadline:
+        elif deadline is not None and "startTime" in status and _since(status["startTime"]) > deadline:
             kind, reason, message = "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
         if not kind:
             return None
@@ -83,12 +103,12 @@ class JobController(Controller):
 
     def _start_pods(self, job: Obj, active: list[Obj], succeeded: int, failed: int, status: Obj) -> float | None:
         spec = job["spec"]
-        deadline = spec.get("activeDeadlineSeconds")
-        again: float | None = max(0.1, deadline - _since(status["startTime"])) if deadline is not None else None
         if spec.get("suspend"):
             for pod in active:
                 delete_pod(self.client, job, pod)
-            return again
+            return None
+        deadline = spec.get("activeDeadlineSeconds")
+        again: float | None = max(0.1, deadline - _since(status["startTime"])) if deadline is not None else None
         left = spec["parallelism"]
         if spec.get("completions") is not None:
             left = min(left, spec["completions"] - succeeded)
@@ -123,6 +143,15 @@ class JobController(Controller):
             return left
         self.client.delete("jobs.batch", job["metadata"]["namespace"], job["metadata"]["name"])
         return None
+
+
+def _restarted_too_often(job: Obj, active: list[Obj]) -> bool:
+    """Where containers are run again in their pod, their restarts are the failures that backoffLimit counts."""
+    if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
+        return False
+    fields = ("containerStatuses", "initContainerStatuses")
+    restarts = sum(one["restartCount"] for pod in active for field in fields for one in pod["status"].get(field) or [])
+    return bool(0 < restarts >= job["spec"]["backoffLimit"])
 
 
 class CronJobController(Controller):

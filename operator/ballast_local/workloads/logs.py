@@ -1,13 +1,15 @@
 """Pods' logs: one file per container and run, read back by `kubectl logs`."""
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request, not_implemented
-from ballast_local.requests import whole_number
+from ballast_local.requests import is_gone, whole_number
 
 CHUNK_BYTES = 1 << 16
 FOLLOW_SECONDS = 0.2
@@ -20,7 +22,8 @@ def log_path(pods: Path, uid: str, container: str, previous: bool = False) -> Pa
 class Logs:
     def __init__(self, pods: Path, closing: asyncio.Event) -> None:
         self._pods, self._closing = pods, closing
-        self.is_running: dict[tuple[str, str], bool] = {}
+        # (uid of the pod, name of the container)
+        self.running: set[tuple[str, str]] = set()
 
     async def read(self, request: web.Request, pod: Obj) -> web.StreamResponse:
         query = request.query
@@ -31,21 +34,23 @@ class Logs:
         uid = pod["metadata"]["uid"]
         previous = query.get("previous") == "true"
         path = log_path(self._pods, uid, container, previous)
-        if not path.is_file():
+        tail, limit = (whole_number(query.get(name)) for name in ("tailLines", "limitBytes"))
+        try:
+            file = await asyncio.to_thread(path.open, "rb", buffering=0)
+        except FileNotFoundError:
             name = pod["metadata"]["name"]
             if previous:
-                raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found')
-            raise bad_request(f'container "{container}" in pod "{name}" is waiting to start')
-        tail, limit = (whole_number(query.get(name)) for name in ("tailLines", "limitBytes"))
-        start = 0 if tail is None else await asyncio.to_thread(_tail_start, path, tail)
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        try:
-            await self._copy(response, path, start, limit, query.get("follow") == "true", (uid, container))
-            await response.write_eof()
-        except ConnectionError:
-            pass
+                raise bad_request(f'previous terminated container "{container}" in pod "{name}" not found') from None
+            raise bad_request(f'container "{container}" in pod "{name}" is waiting to start') from None
+        with file:
+            start = 0 if tail is None else await asyncio.to_thread(_tail_start, file, tail)
+            response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+            response.enable_chunked_encoding()
+            await response.prepare(request)
+            run = _Run(path, file, start)
+            with contextlib.suppress(ConnectionError):
+                await self._copy(request, response, run, limit, (uid, container))
+                await response.write_eof()
         return response
 
     def _container(self, pod: Obj, wanted: str | None) -> str:
@@ -64,60 +69,61 @@ class Logs:
         return name
 
     async def _copy(
-        self,
-        response: web.StreamResponse,
-        path: Path,
-        start: int,
-        limit: int | None,
-        follow: bool,
-        key: tuple[str, str],
+        self, request: web.Request, response: web.StreamResponse, run: "_Run", left: int | None, key: tuple[str, str]
     ) -> None:
-        position, left = start, limit
-        while True:
-            size = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)
-            running = self.is_running.get(key, False)
-            chunk = await asyncio.to_thread(_read, path, position, size)
+        follow = request.query.get("follow") == "true"
+        while left is None or left > 0:
+            ended = not follow or key not in self.running or self._closing.is_set() or is_gone(request)
+            chunk, is_last = await asyncio.to_thread(run.read, CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
             if chunk:
                 await response.write(chunk)
-                position += len(chunk)
                 left = None if left is None else left - len(chunk)
-            elif not follow or not running or self._closing.is_set():
+            elif ended or is_last:
                 return
             else:
                 await asyncio.sleep(FOLLOW_SECONDS)
-            if left == 0:
-                return
 
 
-def _read(path: Path, position: int, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read(size)
-    except FileNotFoundError:
-        return b""
+class _Run:
+    """The log of one run of a container: that of the next one is another file, which this never goes on to."""
+
+    def __init__(self, path: Path, file: BinaryIO, position: int) -> None:
+        self._path, self._file, self._position = path, file, position
+
+    def read(self, size: int) -> tuple[bytes, bool]:
+        """What comes next, and whether nothing can follow it. Blocking."""
+        held = os.fstat(self._file.fileno())
+        try:
+            is_last = self._path.stat().st_ino != held.st_ino
+        except FileNotFoundError:
+            is_last = True
+        if held.st_size < self._position:
+            self._position = 0  # it was cut
+        self._file.seek(self._position)
+        chunk = self._file.read(size)
+        self._position += len(chunk)
+        return chunk, is_last
 
 
-def _tail_start(path: Path, lines: int) -> int:
+def _tail_start(file: BinaryIO, lines: int) -> int:
     """The position of the last lines, found from the end."""
     if lines < 0:
         raise ApiError(422, "Invalid", "tailLines must be greater than or equal to 0")
-    with path.open("rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        wanted = lines + 1
-        ends_with_newline = False
-        while position > 0 and wanted > 0:
-            size = min(CHUNK_BYTES, position)
-            file.seek(position - size)
-            chunk = file.read(size)
-            if not ends_with_newline and not chunk.endswith(b"\n"):
-                wanted -= 1
-            ends_with_newline = True
-            end = size
-            while wanted > 0 and (found := chunk.rfind(b"\n", 0, end)) >= 0:
-                wanted -= 1
-                end = found
-                if wanted == 0:
-                    return position - size + found + 1
-            position -= size
+    position = file.seek(0, os.SEEK_END)
+    wanted = lines + 1
+    ends_with_newline = False
+    while position > 0 and wanted > 0:
+        size = min(CHUNK_BYTES, position)
+        file.seek(position - size)
+        chunk = file.read(size)
+        if not ends_with_newline and not chunk.endswith(b"\n"):
+            wanted -= 1
+        ends_with_newline = True
+        end = size
+        while wanted > 0 and (found := chunk.rfind(b"\n", 0, end)) >= 0:
+            wanted -= 1
+            end = found
+            if wanted == 0:
+                return position - size + found + 1
+        position -= size
     return 0

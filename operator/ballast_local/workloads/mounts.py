@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ballast_local import meta
 from ballast_local.errors import Obj
-from ballast_local.workloads.environment import Lookup, field_text
+from ballast_local.workloads.environment import Lookup, field_text, resource_text
 from ballast_local.workloads.substitution import Substitution, expand
 from ballast_local.workloads.volume import (
     NotYet,
@@ -113,10 +113,17 @@ class Mounts:
             return found, spec["projected"].get("defaultMode", 0o644)
         raise NotYet(f"volume {name!r} is of a kind that the embedded Kubernetes API does not have")
 
+    def _downward(self, item: Obj) -> str:
+        if "fieldRef" in item:
+            return field_text(self._pod, item["fieldRef"]["fieldPath"])
+        reference = item["resourceFieldRef"]
+        containers = {one["name"]: one for one in self._pod["spec"]["containers"]}
+        return resource_text(containers.get(reference.get("containerName"), {}), reference)
+
     def _source(self, field: str, source: Obj) -> Texts:
         if field == "downwardAPI":
             items = source.get("items") or []
-            return {one["path"]: field_text(self._pod, one["fieldRef"]["fieldPath"]).encode() for one in items}
+            return {one["path"]: self._downward(one).encode() for one in items}
         if field not in ("configMap", "secret"):
             raise NotYet(f"the projected source {field!r} is not supported by the embedded Kubernetes API")
         secret = field == "secret"

@@ -31,7 +31,6 @@ class Node:
 
     async def start(self) -> None:
         pods = self._data / "pods"
-        pods.mkdir(exist_ok=True)
         await asyncio.to_thread(kill_strays, pods)
         known = {pod["metadata"]["uid"] for pod in self._client.find("pods.")}
         for directory in list(pods.iterdir()):
@@ -50,6 +49,8 @@ class Node:
         self._closing = True
         runners = list(self._runners.values())
         if runners:
+            for runner in runners:
+                runner.shut_down()
             graces = [min(self._grace(runner.pod), grace_seconds) for runner in runners]
             stops = [asyncio.create_task(one.stop(grace)) for one, grace in zip(runners, graces, strict=True)]
             _, late = await asyncio.wait(stops, timeout=STOP_SECONDS)

@@ -7,6 +7,7 @@ whenever it differs from what is stored.
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -44,7 +45,8 @@ class PodRunner:
         self._mounts = Mounts(pod, self.directory, data / "volumes", self._lookup)
         self._containers: dict[str, Container] = {}
         self._initialized = not pod["spec"].get("initContainers")
-        self._failure = ""
+        self._failure = self._reason = ""
+        self._mounting = asyncio.Lock()
         self._stopping = False
         self._grace: float | None = None
         self.task: asyncio.Task[None] | None = None
@@ -58,6 +60,23 @@ class PodRunner:
     # running
 
     async def run(self) -> None:
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        deadline = None if seconds is None else asyncio.create_task(self._out_of_time(float(seconds)))
+        try:
+            await self._run()
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+
+    async def _out_of_time(self, seconds: float) -> None:
+        began = self.pod.get("status", {}).get("startTime")
+        await asyncio.sleep(seconds - (time.time() - meta.parse_time(began).timestamp() if began else 0.0))
+        self._failure = "Pod was active on the node longer than the specified deadline"
+        self._reason = "DeadlineExceeded"
+        self._event("Normal", self._reason, self._failure)
+        await self._stop_containers(float(self.pod["spec"].get("terminationGracePeriodSeconds", 30)))
+
+    async def _run(self) -> None:
         if await self._mounted():
             if not await self._init():
                 self.write_status()
@@ -74,7 +93,7 @@ class PodRunner:
         told = ""
         while not self._stopping:
             try:
-                await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+                await self._mount()
                 return True
             except (NotYet, OSError) as missing:
                 if str(missing) != told:
@@ -84,10 +103,15 @@ class PodRunner:
                 await asyncio.sleep(WAIT_SECONDS)
         return False
 
+    async def _mount(self) -> None:
+        """One after another: what is read last is written last."""
+        async with self._mounting:
+            await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+
     async def refresh(self) -> None:
         """A config map or secret changed: mounted files follow."""
         try:
-            await asyncio.to_thread(self._mounts.prepare, Substitution(self._mounts.all_paths(), self._resolve))
+            await self._mount()
         except (NotYet, OSError) as missing:
             self._event("Warning", "FailedMount", str(missing))
 
@@ -118,12 +142,15 @@ class PodRunner:
             address=self.address,
             changed=self.write_status,
             event=self._event,
-            running=lambda name, running: self._logs.is_running.__setitem__((self.uid, name), running),
+            running=self._note_running,
             restart_policy=policy,
             grace_seconds=float(self.pod["spec"].get("terminationGracePeriodSeconds", 30)),
         )
         container = self._containers[spec["name"]] = Container(spec, around, restarts)
         return container
+
+    def _note_running(self, name: str, running: bool) -> None:
+        (self._logs.running.add if running else self._logs.running.discard)((self.uid, name))
 
     def _rotated_log(self, name: str) -> Path:
         path = log_path(self._pods, self.uid, name)
@@ -189,10 +216,23 @@ class PodRunner:
 
     async def stop(self, grace_seconds: float) -> None:
         """Stops all containers; returns when no process is left."""
-        self._stopping = True
-        await asyncio.gather(*(container.stop(grace_seconds) for container in self._containers.values()))
+        await self._stop_containers(grace_seconds)
         if self.task is not None:
             await asyncio.wait({self.task})
+
+    async def _stop_containers(self, grace_seconds: float) -> None:
+        self._stopping = True
+        await asyncio.gather(*(container.stop(grace_seconds) for container in self._containers.values()))
+
+    def shut_down(self) -> None:
+        """The node goes: a pod that is not run again has failed, however its processes take it."""
+        if self.pod["spec"].get("restartPolicy") != "Always" and self._is_running():
+            self._failure = "Pod was terminated in response to imminent node shutdown."
+            self._reason = "Terminated"
+
+    def _is_running(self) -> bool:
+        mains = (self._containers.get(spec["name"]) for spec in self.pod["spec"]["containers"])
+        return any(container is not None and container.is_running for container in mains)
 
     def kill(self) -> None:
         self._stopping = True
@@ -238,6 +278,8 @@ class PodRunner:
                 status[field] = shown
         if self._failure:
             status["message"] = self._failure
+        if self._reason:
+            status["reason"] = self._reason
         status["conditions"] = self._conditions(status)
         try:
             self.client.set_status("pods.", self.namespace, self.name, status)

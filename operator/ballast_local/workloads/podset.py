@@ -29,42 +29,42 @@ def pod_from(template: Obj, owner: Obj, name: str = "", labels: dict[str, str] |
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
 
 
-def claim_pods(client: Client, owner: Obj) -> list[Obj]:
-    """The owner's pods. Orphans that its selector matches are adopted, those that no longer match are let go."""
+def claim(client: Client, owner: Obj, key: str = "pods.") -> list[Obj]:
+    """The owner's objects. Orphans that its selector matches are adopted, those that no longer match are let go."""
     namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
     selector = owner["spec"]["selector"]
     found: list[Obj] = []
-    for pod in client.find("pods.", namespace):
-        controller = meta.controller_of(pod)
-        matches = selector_matches(selector, pod["metadata"].get("labels") or {})
+    for one in client.find(key, namespace):
+        controller = meta.controller_of(one)
+        matches = selector_matches(selector, one["metadata"].get("labels") or {})
         if controller is None:
-            if matches and not meta.is_deleting(pod) and not meta.is_deleting(owner):
-                adopted = _adopt(client, owner, pod)
+            if matches and not meta.is_deleting(one) and not meta.is_deleting(owner):
+                adopted = _adopt(client, owner, key, one)
                 if adopted is not None:
                     found.append(adopted)
         elif controller["uid"] == uid:
             if matches:
-                found.append(pod)
+                found.append(one)
             else:
-                _release(client, uid, pod)
+                _release(client, uid, key, one)
     return found
 
 
-def _adopt(client: Client, owner: Obj, pod: Obj) -> Obj | None:
+def _adopt(client: Client, owner: Obj, key: str, obj: Obj) -> Obj | None:
     reference = meta.owner_reference(owner)
 
     def adopt(held: Obj) -> None:
         held["metadata"].setdefault("ownerReferences", []).append(reference)
 
-    return client.change("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], adopt)
+    return client.change(key, obj["metadata"]["namespace"], obj["metadata"]["name"], adopt)
 
 
-def _release(client: Client, uid: str, pod: Obj) -> None:
+def _release(client: Client, uid: str, key: str, obj: Obj) -> None:
     def release(held: Obj) -> None:
         references = held["metadata"].get("ownerReferences") or []
         held["metadata"]["ownerReferences"] = [one for one in references if one["uid"] != uid]
 
-    client.change("pods.", pod["metadata"]["namespace"], pod["metadata"]["name"], release)
+    client.change(key, obj["metadata"]["namespace"], obj["metadata"]["name"], release)
 
 
 def delete_pod(client: Client, owner: Obj, pod: Obj) -> None:

@@ -2,11 +2,12 @@
 
 import copy
 import math
+from datetime import UTC, datetime
 
 from ballast_local import meta
 from ballast_local.errors import Obj
-from ballast_local.workloads.controller import Controller, is_active, is_ready
-from ballast_local.workloads.podset import claim_pods, create_pod, delete_pod, pod_from, template_hash
+from ballast_local.workloads.controller import Controller, is_active, is_ready, soonest, until_available
+from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -22,20 +23,27 @@ class ReplicaSetController(Controller):
         if owner is None or meta.is_deleting(owner):
             return None
         wanted = owner["spec"]["replicas"]
-        pods = [pod for pod in claim_pods(self.client, owner) if is_active(pod)]
+        pods = [pod for pod in claim(self.client, owner) if is_active(pod)]
         template = owner["spec"]["template"]
         pods += [create_pod(self.client, owner, pod_from(template, owner)) for _ in range(wanted - len(pods))]
         # Those that are not ready go first, then the youngest.
-        pods.sort(key=lambda pod: (is_ready(pod), pod["metadata"]["creationTimestamp"]))
+        pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
+        pods.sort(key=is_ready)
         surplus = pods[: max(0, len(pods) - wanted)]
         for pod in surplus:
             delete_pod(self.client, owner, pod)
         kept = pods[len(surplus) :]
         ready = sum(is_ready(pod) for pod in kept)
-        status = {"replicas": len(kept), "fullyLabeledReplicas": len(kept), "readyReplicas": ready,
-                  "availableReplicas": ready, "observedGeneration": owner["metadata"]["generation"]}  # fmt: skip
+        waits = [until_available(pod, owner["spec"].get("minReadySeconds", 0)) for pod in kept]
+        status = {
+            "replicas": len(kept),
+            "fullyLabeledReplicas": len(kept),
+            "readyReplicas": ready,
+            "availableReplicas": waits.count(0.0),
+            "observedGeneration": owner["metadata"]["generation"],
+        }
         self.client.set_status("replicasets.apps", namespace, name, status)
-        return None
+        return soonest(waits)
 
 
 def _share(value: int | str, total: int, up: bool) -> int:
@@ -55,18 +63,26 @@ class DeploymentController(Controller):
         if owner is None or meta.is_deleting(owner):
             return None
         digest = template_hash(owner["spec"]["template"])
-        sets = self.client.owned(owner["metadata"]["uid"], "replicasets.apps")
+        sets = claim(self.client, owner, "replicasets.apps")
         current = next((one for one in sets if one["metadata"].get("labels", {}).get(HASH) == digest), None)
         if not owner["spec"].get("paused") or current is not None:
             if current is None:
                 current = self._create(owner, digest, sets)
             self._mark(owner, current, sets)
-            if not owner["spec"].get("paused"):
-                self._roll(
-                    owner, current, [one for one in sets if one["metadata"]["uid"] != current["metadata"]["uid"]]
-                )
-        self._write_status(owner, current)
-        return None
+            seconds = owner["spec"].get("minReadySeconds", 0)
+            if current["spec"].get("minReadySeconds", 0) != seconds:
+                self.client.change(
+                    "replicasets.apps", namespace, current["metadata"]["name"],
+                    lambda held: held["spec"].update(minReadySeconds=seconds),
+                )  # fmt: skip
+        if not owner["spec"].get("paused"):
+            assert current is not None
+            older = [one for one in sets if one["metadata"]["uid"] != current["metadata"]["uid"]]
+            self._roll(owner, current, older)
+            self._forget(owner, older)
+        elif len(active := [one for one in sets if one["spec"]["replicas"]]) == 1:
+            self._scale(active[0], owner["spec"]["replicas"])
+        return self._write_status(owner, current)
 
     def _create(self, owner: Obj, digest: str, sets: list[Obj]) -> Obj:
         spec = owner["spec"]
@@ -82,7 +98,12 @@ class DeploymentController(Controller):
                 "annotations": {REVISION: str(1 + max((_revision(one) for one in sets), default=0))},
                 "ownerReferences": [meta.owner_reference(owner)],
             },
-            "spec": {"replicas": 0, "selector": selector, "template": template},
+            "spec": {
+                "replicas": 0,
+                "minReadySeconds": spec.get("minReadySeconds", 0),
+                "selector": selector,
+                "template": template,
+            },
         }
         created = self.client.create("replicasets.apps", owner["metadata"]["namespace"], made)
         self.client.event(owner, "Normal", "ScalingReplicaSet", f"Scaled up replica set {name}")
@@ -127,7 +148,6 @@ class DeploymentController(Controller):
             step = min(count, spare + max(0, broken))
             spare -= max(0, step - max(0, broken))
             self._scale(one, count - step)
-        self._forget(owner, older)
 
     def _scale(self, replica_set: Obj, count: int) -> None:
         if replica_set["spec"]["replicas"] != count:
@@ -146,46 +166,76 @@ class DeploymentController(Controller):
         for one in empty[: max(0, len(empty) - owner["spec"]["revisionHistoryLimit"])]:
             self.client.delete("replicasets.apps", one["metadata"]["namespace"], one["metadata"]["name"])
 
-    def _write_status(self, owner: Obj, current: Obj | None) -> None:
+    def _write_status(self, owner: Obj, current: Obj | None) -> float | None:
         namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
         sets = self.client.owned(owner["metadata"]["uid"], "replicasets.apps")
-        total, ready = (
-            sum(one.get("status", {}).get(field, 0) for one in sets) for field in ("replicas", "readyReplicas")
+        total, ready, available = (
+            sum(one.get("status", {}).get(field, 0) for one in sets)
+            for field in ("replicas", "readyReplicas", "availableReplicas")
         )
         fresh = self.client.get("replicasets.apps", namespace, current["metadata"]["name"]) if current else None
         updated = (fresh or {}).get("status", {}).get("replicas", 0)
         wanted = owner["spec"]["replicas"]
         rolling = owner["spec"]["strategy"].get("rollingUpdate") or {"maxUnavailable": 0}
-        available = ready >= wanted - _share(rolling["maxUnavailable"], wanted, False)
-        complete = updated == total == wanted and ready >= wanted
+        enough = available >= wanted - _share(rolling["maxUnavailable"], wanted, False)
         status = {
             "observedGeneration": owner["metadata"]["generation"],
             "replicas": total,
             "updatedReplicas": updated,
             "readyReplicas": ready,
-            "availableReplicas": ready,
-            "unavailableReplicas": max(0, wanted - ready),
-            "conditions": [
-                _condition(owner, "Available", available, f"MinimumReplicas{'A' if available else 'Una'}vailable"),
-                _condition(owner, "Progressing", True, "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated"),
-            ],
-        }  # fmt: skip
+            "availableReplicas": available,
+            "unavailableReplicas": max(0, wanted - available),
+        }
+        progressing, again = _progress(owner, status, fresh["metadata"]["name"] if fresh else "")
+        minimum = "has" if enough else "does not have"
+        reason = f"MinimumReplicas{'A' if enough else 'Una'}vailable"
+        said = f"Deployment {minimum} minimum availability."
+        status["conditions"] = [_condition(owner, "Available", enough, reason, said), progressing]
         self.client.set_status("deployments.apps", namespace, name, status)
+        return again
 
 
 def _revision(replica_set: Obj) -> int:
     return int((replica_set["metadata"].get("annotations") or {}).get(REVISION, 0))
 
 
-def _condition(owner: Obj, kind: str, holds: bool, reason: str) -> Obj:
-    held: Obj = next((one for one in owner.get("status", {}).get("conditions") or [] if one["type"] == kind), {})
+def _held(owner: Obj, kind: str) -> Obj:
+    return next((one for one in owner.get("status", {}).get("conditions") or [] if one["type"] == kind), {})
+
+
+def _progress(owner: Obj, status: Obj, current: str) -> tuple[Obj, float | None]:
+    """The condition Progressing, and when to look again whether progressDeadlineSeconds is over."""
+    wanted, seconds = owner["spec"]["replicas"], owner["spec"]["progressDeadlineSeconds"]
+    held, before = _held(owner, "Progressing"), owner.get("status") or {}
+    mine = f'ReplicaSet "{current}" '
+    same = bool(held) and held["message"].startswith(mine)
+    if status["updatedReplicas"] == status["replicas"] == status["availableReplicas"] == wanted:
+        said = mine + "has successfully progressed."
+        return _condition(owner, "Progressing", True, "NewReplicaSetAvailable", said), None
+    if same and held["reason"] == "NewReplicaSetAvailable" and status["updatedReplicas"] == status["replicas"]:
+        return held, None  # rolled out; what goes since then is no part of it
+    old_left, left = (one.get("replicas", 0) - one.get("updatedReplicas", 0) for one in (before, status))
+    counts = ("updatedReplicas", "readyReplicas", "availableReplicas")
+    moved = not same or left < old_left or any(status[field] > before.get(field, 0) for field in counts)
+    said = mine + "is progressing."
+    if moved or owner["spec"].get("paused") or held["reason"] == "NewReplicaSetAvailable":
+        return _condition(owner, "Progressing", True, "ReplicaSetUpdated", said, touch=moved), float(seconds)
+    rest = seconds - (datetime.now(UTC) - meta.parse_time(held["lastUpdateTime"])).total_seconds()
+    if held["reason"] == "ProgressDeadlineExceeded" or rest <= 0:
+        said = mine + "has timed out progressing."
+        return _condition(owner, "Progressing", False, "ProgressDeadlineExceeded", said), None
+    return _condition(owner, "Progressing", True, "ReplicaSetUpdated", said), rest
+
+
+def _condition(owner: Obj, kind: str, holds: bool, reason: str, message: str, touch: bool = False) -> Obj:
+    held = _held(owner, kind)
     status, now = "True" if holds else "False", meta.now()
     same = held.get("status") == status
     return {
         "type": kind,
         "status": status,
         "reason": reason,
-        "message": reason,
+        "message": message,
         "lastTransitionTime": held["lastTransitionTime"] if same else now,
-        "lastUpdateTime": held["lastUpdateTime"] if same and held.get("reason") == reason else now,
+        "lastUpdateTime": held["lastUpdateTime"] if same and held.get("message") == message and not touch else now,
     }

@@ -60,7 +60,7 @@ class Schedule:
         """ValueError for what is no schedule."""
         fields = _MACROS.get(text.strip(), text).split()
         if len(fields) != 5:
-            raise ValueError(f"expected exactly 5 fields, found {len(fields)}: {text!r}")
+            raise ValueError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
         names: tuple[dict[str, int], ...] = ({}, {}, {}, _MONTHS, _DAYS)
         parsed = [_field(one, *bounds, known) for one, bounds, known in zip(fields, _BOUNDS, names, strict=True)]
         weekdays = frozenset(day % 7 for day in parsed[4])
@@ -84,8 +84,10 @@ class Schedule:
                 at = at.replace(minute=0) + timedelta(hours=1)
             elif at.minute not in self.minutes:
                 at += timedelta(minutes=1)
-            else:
-                return at.astimezone(UTC)
+            elif (found := at.astimezone(UTC)) > moment:
+                return found
+            else:  # the hour that a clock set back shows twice
+                at += timedelta(minutes=1)
         raise ValueError("the schedule never comes due")
 
     def latest_between(self, after: datetime, until: datetime) -> datetime | None:

@@ -4,10 +4,12 @@ import copy
 
 from ballast_local import meta
 from ballast_local.errors import Obj
-from ballast_local.workloads.controller import Controller, is_ready
-from ballast_local.workloads.podset import claim_pods, create_pod, delete_pod, pod_from, template_hash
+from ballast_local.workloads.controller import Controller, is_ready, soonest, until_available
+from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
 
 REVISION = "controller-revision-hash"
+REVISIONS = "controllerrevisions.apps"
+LOOK_AGAIN_SECONDS = 0.2
 
 
 class StatefulSetController(Controller):
@@ -22,19 +24,62 @@ class StatefulSetController(Controller):
         spec = owner["spec"]
         revision = f"{name}-{template_hash(spec['template'])}"
         start = (spec.get("ordinals") or {}).get("start", 0)
-        pods = {pod["metadata"]["name"]: pod for pod in claim_pods(self.client, owner)}
+        pods = {pod["metadata"]["name"]: pod for pod in claim(self.client, owner)}
         wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
-        self._converge(owner, revision, wanted, pods)
-        self._write_status(owner, revision, wanted)
-        return None
+        self._keep_revision(owner, revision)
+        again = self._converge(owner, revision, wanted, pods)
+        return soonest((again, self._write_status(owner, revision, wanted)))
+
+    # revisions
+
+    def _keep_revision(self, owner: Obj, revision: str) -> None:
+        """Keeps the template, for pods below the partition and for `kubectl rollout undo`; forgets the oldest."""
+        namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
+        kept = sorted(self.client.owned(uid, REVISIONS), key=lambda one: int(one["revision"]))
+        if not kept or kept[-1]["metadata"]["name"] != revision:
+            number = kept[-1]["revision"] + 1 if kept else 1
+            self._write_revision(owner, revision, number)
+        pods = self.client.owned(uid, "pods.")
+        used = {pod["metadata"].get("labels", {}).get(REVISION) for pod in pods}
+        used |= {revision, (owner.get("status") or {}).get("currentRevision")}
+        old = [one["metadata"]["name"] for one in kept if one["metadata"]["name"] not in used]
+        for name in old[: max(0, len(old) - owner["spec"]["revisionHistoryLimit"])]:
+            self.client.delete(REVISIONS, namespace, name)
+
+    def _write_revision(self, owner: Obj, revision: str, number: int) -> None:
+        """A name stands for a template: one that is there already, also of a set of this name before, is the newest."""
+        namespace, template = owner["metadata"]["namespace"], owner["spec"]["template"]
+        owners = [meta.owner_reference(owner)]
+
+        def renew(held: Obj) -> None:
+            held["metadata"]["ownerReferences"], held["revision"] = owners, number
+
+        if self.client.change(REVISIONS, namespace, revision, renew) is None:
+            metadata = {"name": revision, "labels": template["metadata"].get("labels") or {}, "ownerReferences": owners}
+            data = {"spec": {"template": template | {"$patch": "replace"}}}
+            self.client.create(REVISIONS, namespace, {"metadata": metadata, "data": data, "revision": number})
+
+    def _template(self, owner: Obj, pod_name: str, revision: str) -> tuple[Obj, str]:
+        """What a pod is made from: below the partition still the template that was there before."""
+        spec, before = owner["spec"], (owner.get("status") or {}).get("currentRevision", revision)
+        if _ordinal(pod_name) >= _partition(spec) or before == revision:
+            return spec["template"], revision
+        held = self.client.get(REVISIONS, owner["metadata"]["namespace"], before)
+        if held is None:
+            return spec["template"], revision
+        template = held["data"]["spec"]["template"]
+        return {key: value for key, value in template.items() if key != "$patch"}, before
 
     # making it so
 
-    def _converge(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> None:
+    def _converge(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> float | None:
+        """What can be done now; seconds after which to try again what cannot."""
         parallel = owner["spec"]["podManagementPolicy"] == "Parallel"
         for pod_name in wanted:
-            self._claims(owner, pod_name)
             pod = pods.get(pod_name)
+            if not self._claims(owner, pod_name) and pod is None:
+                # A pod would hold the claim that is to go, and wait for the next one for ever.
+                return LOOK_AGAIN_SECONDS
             if (
                 pod is not None
                 and pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
@@ -44,33 +89,36 @@ class StatefulSetController(Controller):
                 pod = self.client.get("pods.", owner["metadata"]["namespace"], pod_name)
             if pod is None:
                 self._create(owner, pod_name, revision)
-            if not parallel and (pod is None or not is_ready(pod)):
-                return
+            if not parallel and (pod is None or not _is_available(owner, pod)):
+                return None
             if pod is not None and not _has_claims(owner, pod):
                 # It wants to give the pod the claim, which nobody can, and gets no further: so does the real one.
-                return
+                return None
         surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
         for pod_name in surplus:
             if not meta.is_deleting(pods[pod_name]):
+                self._leave_claims(owner, pods[pod_name])
                 delete_pod(self.client, owner, pods[pod_name])
             if not parallel:
-                return
+                return None
         if not surplus:
             self._roll(owner, revision, wanted, pods)
+        return None
 
     def _create(self, owner: Obj, pod_name: str, revision: str) -> None:
         spec = owner["spec"]
         if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
             return
+        template, revision = self._template(owner, pod_name, revision)
         labels = {
             REVISION: revision,
             "statefulset.kubernetes.io/pod-name": pod_name,
             "apps.kubernetes.io/pod-index": str(_ordinal(pod_name)),
         }
-        pod = pod_from(spec["template"], owner, pod_name, labels)
+        pod = pod_from(template, owner, pod_name, labels)
         volumes = pod["spec"].setdefault("volumes", [])
-        for claim in spec.get("volumeClaimTemplates") or []:
-            volume = claim["metadata"]["name"]
+        for wanted in spec.get("volumeClaimTemplates") or []:
+            volume = wanted["metadata"]["name"]
             pod["spec"]["volumes"] = volumes = [one for one in volumes if one["name"] != volume]
             volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": f"{volume}-{pod_name}"}})
         pod["spec"]["hostname"] = pod_name
@@ -78,11 +126,32 @@ class StatefulSetController(Controller):
             pod["spec"]["subdomain"] = spec["serviceName"]
         create_pod(self.client, owner, pod)
 
-    def _claims(self, owner: Obj, pod_name: str) -> None:
+    def _leave_claims(self, owner: Obj, pod: Obj) -> None:
+        """Scaled down with whenScaled Delete: the claims go when the pod has gone."""
+        if owner["spec"]["persistentVolumeClaimRetentionPolicy"].get("whenScaled") != "Delete":
+            return
+        reference = meta.owner_reference(pod) | {"controller": False, "blockOwnerDeletion": False}
+        namespace, pod_name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        for template in owner["spec"].get("volumeClaimTemplates") or []:
+            self.client.change(
+                "persistentvolumeclaims.", namespace, f"{template['metadata']['name']}-{pod_name}",
+                lambda held: held["metadata"].update(ownerReferences=[reference]),
+            )  # fmt: skip
+
+    def _was_left(self, held: Obj) -> bool:
+        """Whether it goes next, because the pod has gone that it was left to."""
+        owners = held["metadata"].get("ownerReferences") or []
+        return any(self.client.store.by_uid(one["uid"]) is None for one in owners)
+
+    def _claims(self, owner: Obj, pod_name: str) -> bool:
+        """Makes those that are missing; False while one that is being deleted has the name."""
         namespace = owner["metadata"]["namespace"]
+        free = True
         for template in owner["spec"].get("volumeClaimTemplates") or []:
             claim_name = f"{template['metadata']['name']}-{pod_name}"
-            if self.client.get("persistentvolumeclaims.", namespace, claim_name) is not None:
+            held = self.client.get("persistentvolumeclaims.", namespace, claim_name)
+            if held is not None:
+                free = free and not meta.is_deleting(held) and not self._was_left(held)
                 continue
             metadata = copy.deepcopy(template["metadata"]) | {"name": claim_name}
             labels = owner["spec"]["selector"].get("matchLabels") or {}
@@ -94,12 +163,13 @@ class StatefulSetController(Controller):
             self.client.create("persistentvolumeclaims.", namespace, claim)
             message = f"create Claim {claim_name} Pod {pod_name} in StatefulSet {owner['metadata']['name']} success"
             self.client.event(owner, "Normal", "SuccessfulCreate", message)
+        return free
 
     def _roll(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> None:
         strategy = owner["spec"]["updateStrategy"]
         if strategy["type"] != "RollingUpdate":
             return
-        partition = (strategy.get("rollingUpdate") or {}).get("partition", 0)
+        partition = _partition(owner["spec"])
         for pod_name in reversed(wanted):
             pod = pods.get(pod_name)
             if _ordinal(pod_name) < partition or pod is None:
@@ -107,16 +177,18 @@ class StatefulSetController(Controller):
             if pod["metadata"].get("labels", {}).get(REVISION) != revision and not meta.is_deleting(pod):
                 delete_pod(self.client, owner, pod)
                 return
-            if not is_ready(pod):
+            if not _is_available(owner, pod):
                 return
 
     # status
 
-    def _write_status(self, owner: Obj, revision: str, wanted: list[str]) -> None:
+    def _write_status(self, owner: Obj, revision: str, wanted: list[str]) -> float | None:
+        """Seconds until the next pod is available."""
         namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
         uid = owner["metadata"]["uid"]
         pods = [pod for pod in self.client.owned(uid, "pods.") if not meta.is_deleting(pod)]
         ready = sum(is_ready(pod) for pod in pods)
+        waits = [until_available(pod, owner["spec"].get("minReadySeconds", 0)) for pod in pods]
         updated = [pod for pod in pods if pod["metadata"].get("labels", {}).get(REVISION) == revision]
         old = owner.get("status") or {}
         done = len(updated) == len(pods) == len(wanted) and ready == len(wanted)
@@ -126,7 +198,7 @@ class StatefulSetController(Controller):
             "observedGeneration": owner["metadata"]["generation"],
             "replicas": len(pods),
             "readyReplicas": ready,
-            "availableReplicas": ready,
+            "availableReplicas": waits.count(0.0),
             "currentReplicas": count,
             "updatedReplicas": len(updated),
             "currentRevision": current,
@@ -134,6 +206,16 @@ class StatefulSetController(Controller):
             "collisionCount": 0,
         }
         self.client.set_status("statefulsets.apps", namespace, name, status)
+        return soonest(waits)
+
+
+def _is_available(owner: Obj, pod: Obj) -> bool:
+    return until_available(pod, owner["spec"].get("minReadySeconds", 0)) == 0.0
+
+
+def _partition(spec: Obj) -> int:
+    strategy = spec["updateStrategy"]
+    return int((strategy.get("rollingUpdate") or {}).get("partition", 0)) if strategy["type"] == "RollingUpdate" else 0
 
 
 def _has_claims(owner: Obj, pod: Obj) -> bool:

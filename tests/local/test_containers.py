@@ -1,0 +1,129 @@
+"""Containers at bad moments: stopped while they start, between two runs, or before they ever ran."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.local.conftest import eventually
+
+from ballast_local.workloads.container import Container, Launch, Surroundings
+from ballast_local.workloads.process import start_time
+
+
+def container(tmp_path, command, interrupt):
+    """`interrupt` is called when everything is prepared and the process is about to be started."""
+
+    async def prepare(spec):
+        return Launch(command, {"PATH": "/usr/bin:/bin"}, tmp_path, lambda words: words)
+
+    def log(name):
+        interrupt()
+        return tmp_path / "logs" / "c.log"
+
+    around = Surroundings(
+        prepare=prepare,
+        log=log,
+        record=tmp_path / "pids" / "c",
+        address="127.0.0.1",
+        changed=lambda: None,
+        event=lambda *told: None,
+        running=lambda name, running: None,
+        restart_policy="Never",
+    )
+    return Container({"name": "c"}, around, 0)
+
+
+@pytest.mark.parametrize("grace", [0.0, 5.0])
+async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grace):
+    stops = []
+
+    def interrupt():
+        if grace:
+            stops.append(asyncio.create_task(one.stop(grace)))
+        else:
+            one.kill()
+
+    one = container(tmp_path, ["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 600"], interrupt)
+    async with asyncio.timeout(10):
+        assert await one.run() > 128
+        await asyncio.gather(*stops)
+    if (tmp_path / "pid").exists():
+        assert not start_time(int((tmp_path / "pid").read_text()))
+
+
+def pod(name, text, policy, **more):
+    first = {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
+    return {"metadata": {"name": name, "finalizers": ["test.dev/look"]},
+            "spec": {"restartPolicy": policy, "containers": [first], "terminationGracePeriodSeconds": 1}}  # fmt: skip
+
+
+def waits(api, path, reason):
+    (status,) = api.get(path)["status"].get("containerStatuses") or [{}]
+    return (status.get("state") or {}).get("waiting", {}).get("reason") == reason
+
+
+def test_deleted_in_its_back_off_a_pod_has_not_succeeded(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    api.post(path, pod("p", "exit 3", "OnFailure"))
+    eventually(lambda: waits(api, f"{path}/p", "CrashLoopBackOff"))
+    api.delete(f"{path}/p")
+    eventually(lambda: api.get(f"{path}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
+    assert api.get(f"{path}/p")["status"]["phase"] == "Failed"
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+
+
+def test_deleted_before_it_ran_a_pod_has_not_succeeded(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    missing = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}
+    api.post(path, pod("p", "true", "Never", env=[missing]))
+    eventually(lambda: waits(api, f"{path}/p", "CreateContainerConfigError"))
+    api.delete(f"{path}/p")
+    eventually(lambda: api.get(f"{path}/p")["metadata"]["deletionGracePeriodSeconds"] == 0)
+    assert api.get(f"{path}/p")["status"]["phase"] == "Pending"
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+
+
+def test_a_job_that_the_node_interrupted_is_not_complete(own):
+    """However its process takes the end: this one says that all went well."""
+    api = own.api()
+    path = "/apis/batch/v1/namespaces/default/jobs/j"
+    text = 'trap "exit 0" TERM; echo up; while :; do sleep 0.05; done'
+    first = {"name": "main", "image": "none", "command": ["sh", "-c", f"test -e $HOME/../done || {{ {text}; }}"]}
+    spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [first]}}}
+    api.post("/apis/batch/v1/namespaces/default/jobs", {"metadata": {"name": "j"}, "spec": spec})
+    pods = "/api/v1/namespaces/default/pods"
+    (name,) = eventually(lambda: [one["metadata"]["name"] for one in api.get(pods)["items"]])
+    eventually(lambda: b"up" in api.raw("GET", f"{pods}/{name}/log")[1])
+    own.stop()
+    own.start()
+    api = own.api()
+    assert api.get(f"{pods}/{name}")["status"]["phase"] == "Failed"
+    (own.data / "pods" / "done").touch()
+    done = eventually(lambda: (found := api.get(path)["status"]).get("succeeded") and found)
+    assert done["failed"] == 1
+
+
+def test_a_pod_that_is_out_of_time_fails(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("p", "sleep 600", "Never")
+    body["spec"]["activeDeadlineSeconds"] = 1
+    del body["metadata"]["finalizers"]
+    api.post(path, body)
+    status = eventually(lambda: (found := api.get(f"{path}/p")["status"])["phase"] == "Failed" and found)
+    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
+    """The next run, which begins at once, writes a log of its own."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("p", "echo first; until test -e $HOME/go; do sleep 0.02; done; rm $HOME/go; echo last; exit 1", "Always")
+    uid = api.post(path, body)["metadata"]["uid"]
+    eventually(lambda: api.raw("GET", f"{path}/p/log")[1] == b"first\n")
+    connection = api.connect()
+    connection.request("GET", f"{path}/p/log?follow=true", headers={"Authorization": f"Bearer {api.token}"})
+    answer = connection.getresponse()
+    assert answer.readline() == b"first\n"
+    (running.data / "pods" / uid / "go").touch()
+    assert answer.read() == b"last\n"
+    connection.close()
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})

@@ -1,0 +1,194 @@
+"""What people rely on of controllers beyond that their pods run: deadlines, pauses, orphans, the order of going."""
+
+import pytest
+from tests.local.conftest import MERGE, STRATEGIC, eventually
+from tests.local.test_workloads import condition, stateful_set
+
+
+def container(text="exec sleep 600", **more):
+    return {"name": "main", "image": "none", "command": ["sh", "-c", text], **more}
+
+
+def workload(text="exec sleep 600", probe=None, **spec):
+    more = {"readinessProbe": probe} if probe else {}
+    pod = {"terminationGracePeriodSeconds": 1, "containers": [container(text, **more)]}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": pod}
+    common = {"replicas": 1, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    return {"metadata": {"name": "d"}, "spec": common | spec}
+
+
+@pytest.fixture
+def base(namespace):
+    return f"/apis/apps/v1/namespaces/{namespace}"
+
+
+@pytest.fixture
+def jobs(namespace):
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+
+@pytest.fixture
+def pods(namespace):
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def names(api, path):
+    return sorted(one["metadata"]["name"] for one in api.get(path)["items"])
+
+
+def available(api, path, count):
+    return eventually(lambda: (found := api.get(path)).get("status", {}).get("availableReplicas", 0) == count and found)
+
+
+def reason(obj, kind):
+    held = obj.get("status", {}).get("conditions") or []
+    return next((one["reason"] for one in held if one["type"] == kind), "")
+
+
+def test_a_deployment_that_lost_its_replica_set_takes_it_back(api, base, pods):
+    """As after `kubectl delete --cascade=orphan`."""
+    api.post(f"{base}/deployments", workload())
+    available(api, f"{base}/deployments/d", 1)
+    before = names(api, pods)
+    api.delete(f"{base}/deployments/d", {"propagationPolicy": "Orphan"})
+    made = api.post(f"{base}/deployments", workload())
+    available(api, f"{base}/deployments/d", 1)
+    (replica_set,) = api.get(f"{base}/replicasets")["items"]
+    assert replica_set["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    assert names(api, pods) == before
+
+
+def test_a_paused_deployment_scales(api, base):
+    api.post(f"{base}/deployments", workload())
+    available(api, f"{base}/deployments/d", 1)
+    api.patch(f"{base}/deployments/d", {"spec": {"paused": True}})
+    api.patch(f"{base}/deployments/d/scale", {"spec": {"replicas": 2}})
+    available(api, f"{base}/deployments/d", 2)
+
+
+def test_a_rollout_that_does_not_get_on_says_so(api, base):
+    api.post(f"{base}/deployments", workload(probe={"exec": {"command": ["false"]}}, progressDeadlineSeconds=1))
+    path = f"{base}/deployments/d"
+    found = eventually(lambda: condition(one := api.get(path), "Progressing") == "False" and one)
+    assert reason(found, "Progressing") == "ProgressDeadlineExceeded"
+    better = {"spec": {"template": {"spec": {"containers": [{"name": "main", "readinessProbe": None}]}}}}
+    api.patch(path, better, STRATEGIC)
+    found = eventually(lambda: reason(one := api.get(path), "Progressing") == "NewReplicaSetAvailable" and one)
+    assert condition(found, "Progressing") == "True"
+
+
+def test_a_deployment_that_recreates_forgets_old_templates_too(api, base):
+    spec = workload(strategy={"type": "Recreate"}, revisionHistoryLimit=0)
+    api.post(f"{base}/deployments", spec)
+    available(api, f"{base}/deployments/d", 1)
+    api.patch(f"{base}/deployments/d", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
+    eventually(lambda: reason(api.get(f"{base}/deployments/d"), "Progressing") == "NewReplicaSetAvailable"
+               and len(api.get(f"{base}/replicasets")["items"]) == 1)  # fmt: skip
+
+
+def test_available_is_who_has_been_ready_for_long_enough(api, base):
+    api.post(f"{base}/deployments", workload(minReadySeconds=3600))
+    path = f"{base}/deployments/d"
+    status = eventually(lambda: (found := api.get(path)["status"]).get("readyReplicas") == 1 and found)
+    assert (status["availableReplicas"], status["unavailableReplicas"]) == (0, 1)
+    api.patch(path, {"spec": {"minReadySeconds": 0}})
+    available(api, path, 1)
+    stateful = workload(minReadySeconds=1, serviceName="s", replicas=2)
+    stateful["spec"]["selector"]["matchLabels"] = stateful["spec"]["template"]["metadata"]["labels"] = {"app": "s"}
+    api.post(f"{base}/statefulsets", stateful)
+    available(api, f"{base}/statefulsets/d", 2)
+    first, second = (
+        one["status"] for one in api.get(f"/api/v1/{base.partition('v1/')[2]}/pods?labelSelector=app=s")["items"]
+    )
+    ready = next(one["lastTransitionTime"] for one in first["conditions"] if one["type"] == "Ready")
+    assert second["startTime"] > ready, "the second waited until the first was available"
+
+
+def test_the_youngest_goes_first(api, base, pods):
+    api.post(f"{base}/replicasets", workload())
+    available(api, f"{base}/replicasets/d", 1)
+    (first,) = api.get(pods)["items"]
+    eventually(lambda: later(first["metadata"]["creationTimestamp"]))
+    api.patch(f"{base}/replicasets/d/scale", {"spec": {"replicas": 2}})
+    available(api, f"{base}/replicasets/d", 2)
+    api.patch(f"{base}/replicasets/d/scale", {"spec": {"replicas": 1}})
+    eventually(lambda: len(api.get(pods)["items"]) == 1)
+    assert names(api, pods) == [first["metadata"]["name"]]
+
+
+def later(timestamp):
+    from ballast_local import meta
+
+    return meta.now() > timestamp
+
+
+def test_below_the_partition_the_template_before_is_kept(api, base, pods):
+    """Also for a pod that is lost and made anew; and the set can go back to it."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    api.post(f"{base}/statefulsets", stateful_set(2, updateStrategy=rolling))
+    before = available(api, f"{base}/statefulsets/s", 2)["status"]["currentRevision"]
+    api.patch(f"{base}/statefulsets/s", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
+    eventually(lambda: api.exists(f"{pods}/s-1") and "annotations" in api.get(f"{pods}/s-1")["metadata"])
+    lost = api.get(f"{pods}/s-0")["metadata"]["uid"]
+    api.delete(f"{pods}/s-0")
+    anew = eventually(lambda: api.exists(f"{pods}/s-0") and (one := api.get(f"{pods}/s-0"))["metadata"]["uid"] != lost
+                      and one)  # fmt: skip
+    assert "annotations" not in anew["metadata"]
+    assert anew["metadata"]["labels"]["controller-revision-hash"] == before
+    old, new = sorted(api.get(f"{base}/controllerrevisions")["items"], key=lambda one: one["revision"])
+    assert (old["metadata"]["name"], old["revision"], new["revision"]) == (before, 1, 2)
+    undone = api.patch(f"{base}/statefulsets/s", old["data"], STRATEGIC)
+    assert "annotations" not in undone["spec"]["template"]["metadata"]
+    eventually(lambda: api.get(f"{base}/controllerrevisions/{before}")["revision"] == 3)
+    available(api, f"{base}/statefulsets/s", 2)
+    assert api.get(f"{base}/statefulsets/s")["status"]["updateRevision"] == before
+
+
+def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, namespace, base, pods):
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    api.post(f"{base}/statefulsets", stateful_set(2, persistentVolumeClaimRetentionPolicy=policy))
+    available(api, f"{base}/statefulsets/s", 2)
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 1}})
+    eventually(lambda: names(api, claims) == ["data-s-0"] and names(api, pods) == ["s-0"])
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 2}})
+    available(api, f"{base}/statefulsets/s", 2)
+    assert names(api, claims) == ["data-s-0", "data-s-1"]
+
+
+def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
+    """It would hold the claim and wait for it."""
+    claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-0"
+    api.post(f"{base}/statefulsets", stateful_set(1))
+    available(api, f"{base}/statefulsets/s", 1)
+    api.patch(claim, {"metadata": {"finalizers": ["test.dev/hold", "kubernetes.io/pvc-protection"]}})
+    api.delete(claim)
+    before = api.get(f"{pods}/s-0")["metadata"]["uid"]
+    api.delete(f"{pods}/s-0", {"gracePeriodSeconds": 0})
+    eventually(lambda: api.get(claim)["metadata"]["finalizers"] == ["test.dev/hold"])
+    assert not api.exists(f"{pods}/s-0")
+    api.patch(claim, {"metadata": {"finalizers": None}})
+    eventually(lambda: api.exists(f"{pods}/s-0") and api.get(f"{pods}/s-0")["metadata"]["uid"] != before)
+    available(api, f"{base}/statefulsets/s", 1)
+
+
+def job(name, text, policy="Never", **spec):
+    template = {"spec": {"restartPolicy": policy, "containers": [container(text)], "terminationGracePeriodSeconds": 1}}
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+def test_restarts_in_a_pod_count_against_the_limit_of_its_job(api, jobs):
+    api.post(jobs, job("j", "exit 1", "OnFailure", backoffLimit=1))
+    found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Failed") == "True" and one)
+    assert reason(found, "Failed") == "BackoffLimitExceeded"
+
+
+def test_a_job_that_is_suspended_has_not_begun(api, jobs, pods):
+    api.post(jobs, job("j", "echo done", suspend=True, activeDeadlineSeconds=30))
+    found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Suspended") == "True" and one)
+    assert "startTime" not in found["status"]
+    assert api.get(pods)["items"] == []
+    api.patch(f"{jobs}/j", {"spec": {"suspend": False}}, MERGE)
+    found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Complete") == "True" and one)
+    assert found["status"]["startTime"]
+    assert (condition(found, "Suspended"), reason(found, "Suspended")) == ("False", "JobResumed")
