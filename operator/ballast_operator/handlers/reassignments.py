@@ -58,6 +58,8 @@ FIRST_LOOK_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
+# Every topic may own a Reassignment: a status does not name thousands.
+MOST_NAMED = 100
 GITOPS_MARKS = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/instance",
@@ -306,7 +308,7 @@ class ReassignmentHandler:
             throttle=case.records,
             throttled_lists=case.lists,
             rollback=self._rollback_status(before, started),
-            waiting_for=step.waits_for,
+            waiting_for=step.waits_for[:MOST_NAMED],
             started_at=started,
             finished_at=(before.finished_at or now) if ended else None,
             conditions=self._conditions(reassignment, step.verdict),
