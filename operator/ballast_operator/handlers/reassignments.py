@@ -7,6 +7,7 @@ move starts; and what runs is always told from the cluster, never remembered.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -196,7 +197,8 @@ class ReassignmentHandler:
         view = await self._observe_new(cases, view, kafka)
         self._decide(cases, view)
         self._choose(cases, view)
-        throttles = plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+        # Of a plan of many thousand partitions this is computed for seconds: the loop goes on.
+        throttles = await asyncio.to_thread(self._plan_throttles, cases, view)
         ready = []
         for case in cases:
             case.records = throttles.records.get(str(case.reassignment.key), ())
@@ -249,6 +251,9 @@ class ReassignmentHandler:
             if why is not None:
                 case.notes |= {TopicPartition(move.topic, move.partition): why for move in case.starts}
 
+    def _plan_throttles(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
+        return plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+
     def _share(self, case: Case) -> Share:
         """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
         name, throttle = str(case.reassignment.key), case.reassignment.spec.throttle
@@ -287,6 +292,10 @@ class ReassignmentHandler:
             return False
         self._announce(reassignment, before, wanted)
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        if case.reassignment.status.throttled_lists != wanted.throttled_lists:
+            log.error("Reassignment %s waits: the API server has definitions of before this operator", reassignment.key)
+            again.reassignments_within(IDLE_LOOK_SECONDS)
+            return False
         return True
 
     def _wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
