@@ -22,6 +22,8 @@ from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.topics import Intent
 
 KEY = "intents.json"
+# Of the 1 MiB that a ConfigMap may have.
+MOST_BYTES = 900_000
 
 
 class Ledger:
@@ -59,14 +61,28 @@ class Ledger:
         self._intents = intents
         self._heard = {uid: self._heard.get(uid, now) for uid in intents}
 
-    async def record(self, intents: Mapping[str, Intent], cache: Cache) -> None:
-        """Keep these intentions before they are carried out, and drop those that statuses tell by now."""
+    async def record(self, intents: Mapping[str, Intent], cache: Cache) -> frozenset[str]:
+        """Keep these intentions before they are carried out, and drop those that statuses tell by now.
+
+        The result names those that there is no room for: they may not be carried out until others are told.
+        """
         known = await self.load()
         merged = self._unresolved(known, cache)
+        room = MOST_BYTES - len(_text(merged))
+        crowded = set()
         for uid, intent in intents.items():
-            merged[uid] = joined(merged.get(uid), intent)
+            entry = joined(merged.get(uid), intent)
+            if merged.get(uid) == entry:
+                continue
+            size = len(_text({uid: entry}))
+            if size > room:
+                crowded.add(uid)
+                continue
+            room -= size
+            merged[uid] = entry
         if merged != known:
             await self._save(merged)
+        return frozenset(crowded)
 
     async def withdraw(self, uids: Collection[str]) -> None:
         """Drop what Kafka has refused for certain: a topic of that name that comes later is somebody else's."""
@@ -110,7 +126,6 @@ class Ledger:
         self._keep(intents)
 
     def _body(self, intents: Mapping[str, Intent]) -> dict[str, Any]:
-        entries = {uid: _write(intent) for uid, intent in intents.items()}
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -120,8 +135,12 @@ class Ledger:
                 "labels": {MANAGED_BY: MANAGER},
                 "ownerReferences": [owner_reference(self._cluster)],
             },
-            "data": {KEY: json.dumps(entries, sort_keys=True, separators=(",", ":"))},
+            "data": {KEY: _text(intents)},
         }
+
+
+def _text(intents: Mapping[str, Intent]) -> str:
+    return json.dumps({uid: _write(intent) for uid, intent in intents.items()}, sort_keys=True, separators=(",", ":"))
 
 
 def joined(before: Intent | None, now: Intent) -> Intent:

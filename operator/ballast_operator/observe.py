@@ -142,20 +142,22 @@ async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, Ongoin
     }
 
 
-async def observe_topic_configs(kafka: KafkaConnection, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The configurations that are set on the topics themselves; a topic that could not be read is absent."""
-    return (await observe_configs_or_errors(kafka, names))[0]
+async def observe_topic_configs(
+    kafka: KafkaConnection, names: Iterable[str], keys: Collection[str] | None = None
+) -> dict[str, dict[str, str]]:
+    """What is set on the topics themselves, all of it or these keys; a topic that could not be read is absent."""
+    return (await observe_configs_or_errors(kafka, names, keys))[0]
 
 
 async def observe_configs_or_errors(
-    kafka: KafkaConnection, names: Iterable[str]
+    kafka: KafkaConnection, names: Iterable[str], keys: Collection[str] | None = None
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """(configurations that are set on the topics themselves, errors of those that could not be read)."""
     found: dict[str, dict[str, str]] = {}
     errors: dict[str, str] = {}
     for chunk in _chunks(list(names), CONFIGS_PER_REQUEST) or ():
         assert chunk is not None
-        resources = [(TOPIC_RESOURCE, name, None) for name in chunk]
+        resources = [(TOPIC_RESOURCE, name, None if keys is None else sorted(keys)) for name in chunk]
         response = await kafka.send(DescribeConfigsRequest(resources=resources))
         for row in response.results:
             if not row.error_code:

@@ -169,7 +169,8 @@ REASSIGNMENT = _table(
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
     Reason(
         "PlanLost", FALSE, "The ConfigMaps with the plan were deleted or changed while it ran ({error}).",
-        "See what still moves with `./ballast status`, and create a new Reassignment.", stalled=True,
+        "See what still moves with `./ballast status`, and create a new Reassignment. Topics may still name its "
+        "partitions in their lists of throttled replicas, which limits nothing without a rate.", stalled=True,
     ),
     Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} partitions had arrived and stay.", stalled=True),
     Reason("RolledBack", TRUE, "Everything is back where it was."),

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from world import LEASE, World
 
+from ballast_operator.apply.kafka import alter_configs
 from ballast_operator.apply.kubernetes import path_of
-from ballast_operator.model.kafka import TopicPartition
+from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.kafka import TOPIC, TopicPartition
 from ballast_operator.observe import observe_broker_configs, observe_topic_configs
 
 pytestmark = [
@@ -83,6 +85,10 @@ def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(wo
         producer.send("moving", bytes(100_000), partition=2 + index % 2)
     producer.flush(60)
     producer.close()
+    lists = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+    # Somebody else's, one of them the very entry that the move needs.
+    prior = AlterConfig(TOPIC, "moving", {lists[0]: "9:9,3:1"})
+    assert all(outcome.ok for outcome in world.run(alter_configs(world.kafka, [prior])).values())
     rows = [{"topic": "moving", "partition": 3, "replicas": [2, 1]}]
     world.reassign("middle", partitions=rows, throttle={"interBroker": "1Mi"})
     lost = [{"topic": "moving", "partition": 2, "replicas": [0, 1]}]
@@ -91,6 +97,12 @@ def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(wo
     world.until("it moves", lambda: TopicPartition("moving", 3) in world.view().ongoing)
     world.kill_operator()
     assert world.run(observe_broker_configs(world.kafka, [2]))[2] != {}
+
+    def entries(key: str, partition: int) -> set[str]:
+        found = world.run(observe_topic_configs(world.kafka, ["moving"]))["moving"].get(key, "")
+        return {entry for entry in found.split(",") if entry.startswith(f"{partition}:")}
+
+    assert (entries(lists[0], 3), entries(lists[1], 3)) == ({"3:0", "3:1"}, {"3:2"})
     for name in (world.get("Reassignment", "robbed") or {})["status"]["plan"]["configMaps"]:
         world.api("delete", path_of("v1", "configmaps", "default", name))
     world.restart_operator()
@@ -101,6 +113,9 @@ def test_killed_in_the_middle_of_a_move_it_goes_on_and_puts_the_throttle_back(wo
         return world.run(observe_broker_configs(world.kafka, [0, 1, 2])) == {0: {}, 1: {}, 2: {}}
 
     world.until("no throttle is left", unthrottled)
+    assert (entries(lists[0], 3), entries(lists[1], 3), entries(lists[0], 9)) == ({"3:1"}, set(), {"9:9"})
+    clear = AlterConfig(TOPIC, "moving", dict.fromkeys(lists))
+    assert all(outcome.ok for outcome in world.run(alter_configs(world.kafka, [clear])).values())
 
 
 @pytest.mark.spec("OPR-04")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.cache import Cache
-from ballast_operator.ledger import Ledger, _read, _write, joined
+from ballast_operator.ledger import KEY, Ledger, _read, _write, joined
 from ballast_operator.model.cluster import read_cluster
 from ballast_operator.plan.topics import Intent
 
@@ -76,3 +79,53 @@ def test_that_a_topic_was_made_anew_is_told_by_the_new_id_only() -> None:
     renewed["metadata"]["resourceVersion"] = "8"
     cache.put_topic(renewed)
     assert ledger()._unresolved({"anew": anew}, cache) == {}
+
+
+class OneConfigMap:
+    """The API server, as far as a ledger needs it: it takes no ConfigMap of more than 1 MiB."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    async def find(self, _: str) -> dict[str, Any] | None:
+        return None
+
+    async def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await self.replace(_, body)
+
+    async def replace(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.text = body["data"][KEY]
+        if len(self.text) > 1 << 20:
+            raise ApiError(422, "Invalid", "ConfigMap: Too long: must have at most 1048576 bytes")
+        return {"metadata": {"resourceVersion": "1"}}
+
+
+@pytest.mark.spec("OPR-04", "OPR-05")
+def test_what_the_ledger_has_no_room_for_waits_until_there_is_some() -> None:
+    """12,000 topics that a cluster refuses for now, one batch after the other: no ConfigMap takes all of them."""
+    api, cache = OneConfigMap(), Cache()
+    cache.whole = True
+    held = ledger()
+    held._api = api  # type: ignore[assignment]
+    wanted = {f"{index:036d}": Intent(f"team.service-{index}.events", create=True) for index in range(12_000)}
+    for uid, intent in wanted.items():
+        cache.put_topic(topic_body(uid, intent.topic))
+
+    async def scenario() -> None:
+        left = []
+        for start in range(0, len(wanted), 1_000):
+            batch = dict(list(wanted.items())[start : start + 1_000])
+            left += await held.record(batch, cache)
+            assert (await held.load()).keys() >= batch.keys() - set(left)
+        written = set(json.loads(api.text))
+        assert (len(written) > 5_000, written | set(left)) == (True, set(wanted))
+        assert set(await held.record({uid: wanted[uid] for uid in written}, cache)) == set(), "these are there"
+        first = sorted(written)[:100]
+        for uid in first:
+            body = topic_body(uid, wanted[uid].topic)
+            body["metadata"]["resourceVersion"] = "8"
+            cache.put_topic({**body, "status": {"topicId": "new"}})
+        crowded = await held.record({uid: wanted[uid] for uid in left[:90]}, cache)
+        assert crowded == set(), "a hundred are told by now"
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -21,13 +22,16 @@ from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.ledger import Ledger
 from ballast_operator.metrics import Metrics
 from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicPartition
 from ballast_operator.model.meta import FINALIZER, Key
-from ballast_operator.model.reassignment import Phase
+from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
+from ballast_operator.plan.lifecycle import Step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.runtime import Runtime
+from ballast_operator.status import REASSIGNMENT
 from ballast_operator.worker import Again, Work
 from ballast_planner import Plan
 
@@ -320,3 +324,27 @@ def test_a_broken_object_that_was_deleted_unheard_is_found_missing(monkeypatch: 
         await runtime.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-35", "OPR-01")
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_the_api_server_did_not_keep_is_not_written_down(keeps: bool) -> None:
+    """Definitions of before this operator know nothing of throttledLists: the API server drops it and says nothing."""
+    cache = Cache()
+    spec = {"clusterRef": {"name": "demo"}, "drainBrokers": [1]}
+    _, subject = cache.put_reassignment(body("moving", spec, resourceVersion="1", finalizers=[FINALIZER]))
+    assert subject is not None
+
+    class Dropping:
+        async def write_status(self, resource: Reassignment, status: ReassignmentStatus) -> bool:
+            kept = write(status if keeps else replace(status, throttled_lists=None))
+            cache.put_reassignment(body("moving", spec, kept, resourceVersion="2", finalizers=[FINALIZER]))
+            return True
+
+    async def scenario() -> bool:
+        handler = ReassignmentHandler(CLUSTER, shared_by(cache, Dropping()))
+        step = Step(Phase.RUNNING, REASSIGNMENT["Planning"].says(), holds_throttles=True)
+        case = Case(subject, step=step, status=subject.status, lists=ThrottledLists(1))
+        return await handler._write(case, view(), Again())
+
+    assert asyncio.run(scenario()) is keeps

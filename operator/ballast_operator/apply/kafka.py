@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
@@ -24,13 +24,16 @@ from kafka.protocol.api_message import ApiMessage
 import ballast_operator.schemas as schemas
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, describe_error
 from ballast_operator.model.actions import AlterConfig, AlterReplicas, CreateTopic, ExpandTopic
-from ballast_operator.model.kafka import BROKER, Outcome, ReplicaId, TopicPartition
+from ballast_operator.model.kafka import BROKER, TOPIC, Outcome, ReplicaId, TopicPartition
 from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
 
 TIMEOUT_MS = 15_000
-PARTITIONS_PER_REQUEST = 1_000
+# A controller of Apache Kafka refuses whatever makes more than 10,000 records.
+RECORDS_PER_REQUEST = 1_000
 SET = 0
 DELETE = 1
+
+Action = TypeVar("Action")
 
 
 class UnregisterBrokerRequest(ApiMessage, load_json=schemas):  # type: ignore[misc, call-arg]
@@ -46,7 +49,8 @@ def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
 
 
 async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
-    requests = [_create_request(chunk) for chunk in _by_partitions(actions)]
+    chunks = _chunks(actions, lambda action: max(action.partitions, len(action.assignment)), RECORDS_PER_REQUEST)
+    requests = [_create_request(chunk) for chunk in chunks]
     responses = await kafka.send_all_to_controller(requests, lambda r: [t.error_code for t in r.topics])
     return {
         topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))
@@ -55,15 +59,15 @@ async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) 
     }
 
 
-def _by_partitions(actions: Sequence[CreateTopic]) -> list[list[CreateTopic]]:
-    """Requests that a controller answers well within the time limit, however many topics there are."""
-    chunks: list[list[CreateTopic]] = []
+def _chunks(actions: Iterable[Action], records: Callable[[Action], int], most: int) -> list[list[Action]]:
+    """Requests that a controller answers well within the time limit, however many actions there are."""
+    chunks: list[list[Action]] = []
     left = 0
     for action in actions:
-        size = max(1, action.partitions, len(action.assignment))
+        size = max(1, records(action))
         if not chunks or size > left:
             chunks.append([])
-            left = PARTITIONS_PER_REQUEST
+            left = most
         chunks[-1].append(action)
         left -= size
     return chunks
@@ -88,8 +92,15 @@ def _create_request(actions: Sequence[CreateTopic]) -> Any:
 
 
 async def create_partitions(kafka: KafkaConnection, actions: Sequence[ExpandTopic]) -> dict[str, Outcome]:
-    if not actions:
-        return {}
+    outcomes: dict[str, Outcome] = {}
+    for chunk in _chunks(actions, lambda action: action.partitions, RECORDS_PER_REQUEST):
+        request = _expand_request(chunk)
+        response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.results])
+        outcomes |= {topic.name: _outcome(topic.error_code, topic.error_message) for topic in response.results}
+    return outcomes
+
+
+def _expand_request(actions: Iterable[ExpandTopic]) -> Any:
     row = CreatePartitionsRequest.CreatePartitionsTopic
     topics = [
         row(
@@ -100,9 +111,7 @@ async def create_partitions(kafka: KafkaConnection, actions: Sequence[ExpandTopi
         )
         for action in actions
     ]
-    request = CreatePartitionsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
-    response = await kafka.send_to_controller(request, lambda r: [t.error_code for t in r.results])
-    return {topic.name: _outcome(topic.error_code, topic.error_message) for topic in response.results}
+    return CreatePartitionsRequest(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
 
 
 async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.UUID]) -> dict[str, Outcome]:
@@ -128,17 +137,16 @@ async def delete_topics_by_id(kafka: KafkaConnection, topics: Mapping[str, uuid.
 
 
 async def alter_configs(kafka: KafkaConnection, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:
-    """Outcomes by (resource, name). Topics go in one request; each broker is asked about itself."""
+    """Outcomes by (resource, name). Many topics go in one request; each broker is asked about itself."""
     topics = [action for action in actions if action.resource != BROKER]
     brokers = [action for action in actions if action.resource == BROKER]
     outcomes: dict[tuple[str, str], Outcome] = {}
-    if topics:
+    for chunk in _chunks(topics, lambda action: len(action.values), RECORDS_PER_REQUEST):
         response = await kafka.send_to_controller(
-            _configs_request(topics), lambda r: [t.error_code for t in r.responses]
+            _configs_request(chunk), lambda r: [t.error_code for t in r.responses]
         )
         outcomes |= {
-            (topics[0].resource, row.resource_name): _outcome(row.error_code, row.error_message)
-            for row in response.responses
+            (TOPIC, row.resource_name): _outcome(row.error_code, row.error_message) for row in response.responses
         }
     requests = {int(action.name): _configs_request([action]) for action in brokers}
     for broker, response in (await kafka.send_each(requests)).items():
@@ -169,8 +177,20 @@ def _configs_request(actions: Iterable[AlterConfig]) -> Any:
 async def alter_reassignments(
     kafka: KafkaConnection, actions: Sequence[AlterReplicas]
 ) -> dict[TopicPartition, Outcome]:
-    if not actions:
-        return {}
+    outcomes: dict[TopicPartition, Outcome] = {}
+    for chunk in _chunks(actions, lambda _: 1, RECORDS_PER_REQUEST):
+        response = await kafka.send_to_controller(_reassign_request(chunk), lambda r: [r.error_code])
+        if response.error_code:
+            raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+        outcomes |= {
+            TopicPartition(topic.name, part.partition_index): _outcome(part.error_code, part.error_message)
+            for topic in response.responses
+            for part in topic.partitions
+        }
+    return outcomes
+
+
+def _reassign_request(actions: Iterable[AlterReplicas]) -> Any:
     row = AlterPartitionReassignmentsRequest.ReassignableTopic
     by_topic: dict[str, list[Any]] = defaultdict(list)
     for action in actions:
@@ -179,15 +199,7 @@ async def alter_reassignments(
             row.ReassignablePartition(partition_index=action.partition.partition, replicas=replicas)
         )
     topics = [row(name=topic, partitions=partitions) for topic, partitions in by_topic.items()]
-    request = AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
-    response = await kafka.send_to_controller(request, lambda r: [r.error_code])
-    if response.error_code:
-        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
-    return {
-        TopicPartition(topic.name, part.partition_index): _outcome(part.error_code, part.error_message)
-        for topic in response.responses
-        for part in topic.partitions
-    }
+    return AlterPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
 
 
 async def alter_log_dirs(kafka: KafkaConnection, actions: Mapping[ReplicaId, str]) -> dict[ReplicaId, Outcome]:

@@ -17,7 +17,14 @@ from ballast_operator.apply.writer import owner_reference
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key
-from ballast_operator.model.reassignment import Phase, PlanStatus, Reassignment, ReassignmentStatus, ThrottleRecord
+from ballast_operator.model.reassignment import (
+    Phase,
+    PlanStatus,
+    Reassignment,
+    ReassignmentStatus,
+    ThrottledLists,
+    ThrottleRecord,
+)
 from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.lifecycle import Goal, Step, goal_of
@@ -43,6 +50,7 @@ class Case:
     step: Step | None = None
     status: ReassignmentStatus = field(default_factory=ReassignmentStatus)
     records: tuple[ThrottleRecord, ...] = ()
+    lists: ThrottledLists | None = None
     notes: dict[TopicPartition, str] = field(default_factory=dict)
     starts: tuple[Move, ...] = ()
 

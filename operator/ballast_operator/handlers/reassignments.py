@@ -7,6 +7,7 @@ move starts; and what runs is always told from the cluster, never remembered.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,8 @@ from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, holds_no
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
-from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_throttles
+from ballast_operator.plan.throttled_lists import LISTS, Part
+from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_entries, wanted_rates
 from ballast_operator.status import EVENTS, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 from ballast_planner import Move
@@ -57,6 +59,8 @@ FIRST_LOOK_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
+# Every topic may own a Reassignment: a status does not name thousands.
+MOST_NAMED = 100
 GITOPS_MARKS = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/instance",
@@ -91,7 +95,7 @@ class ReassignmentHandler:
             if reassignment.meta.deleting and (cluster_gone or _nothing_to_undo(reassignment)):
                 await self._release(reassignment)
                 continue
-            if (status.phase in (*ENDS, Phase.STALE) and not status.throttle) or verdict is None:
+            if (status.phase in (*ENDS, Phase.STALE) and not status.holds_throttles) or verdict is None:
                 continue
             wanted = replace(
                 status,
@@ -111,7 +115,8 @@ class ReassignmentHandler:
         for reassignment in self._shared.cache.reassignments_of(self._cluster):
             if await self._at_rest(reassignment, again):
                 continue
-            cases.append(Case(reassignment, status=reassignment.status, records=reassignment.status.throttle))
+            status = reassignment.status
+            cases.append(Case(reassignment, status=status, records=status.throttle, lists=status.throttled_lists))
         if not cases:
             self._publish((), again)
             return
@@ -124,7 +129,7 @@ class ReassignmentHandler:
     async def _at_rest(self, reassignment: Reassignment, again: Again) -> bool:
         """Whether there is nothing to do with Kafka for this one; its last duties are done here."""
         status = reassignment.status
-        if status.throttle or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
+        if status.holds_throttles or (goal_of(reassignment) is not Goal.REST and not _stale_unplanned(reassignment)):
             return False
         if reassignment.meta.deleting:
             await self._release(reassignment)
@@ -179,11 +184,9 @@ class ReassignmentHandler:
         managed = cluster is not None and cluster.spec.external is None
         # Where claims count, a directory is as full as all its logs, not only those of the plans.
         directories, logs, described = await observe_directories(kafka, online, None if managed else wanted)
-        throttled = [case for case in cases if case.records or case.reassignment.spec.throttle]
+        throttled = [case for case in cases if case.status.holds_throttles or case.reassignment.spec.throttle]
         broker_configs = await observe_broker_configs(kafka, online) if throttled else {}
-        topic_configs: Mapping[str, Mapping[str, str]] = {}
-        if throttled:
-            topic_configs = await observe_topic_configs(kafka, views)
+        topic_configs = await observe_topic_configs(kafka, views, LISTS) if throttled else {}
         view = replace(
             base, topics=views, missing=missing, topic_errors=errors, ongoing=ongoing, directories=directories,
             logs=logs, described=described, broker_configs=broker_configs, topic_configs=topic_configs,
@@ -194,10 +197,12 @@ class ReassignmentHandler:
         view = await self._observe_new(cases, view, kafka)
         self._decide(cases, view)
         self._choose(cases, view)
-        throttles = plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+        # Of a plan of many thousand partitions this is computed for seconds: the loop goes on.
+        throttles = await asyncio.to_thread(self._plan_throttles, cases, view)
         ready = []
         for case in cases:
             case.records = throttles.records.get(str(case.reassignment.key), ())
+            case.lists = throttles.lists.get(str(case.reassignment.key))
             if await self._write(case, view, again):
                 ready.append(case)
         settled = await self._apply_throttles(ready, cases, throttles, kafka)
@@ -223,8 +228,9 @@ class ReassignmentHandler:
                     claimed[tp] for m in case.plan.moves if (tp := TopicPartition(m.topic, m.partition)) in claimed
                 }
                 scene = Scene(
-                    case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(), bool(case.records)
-                )
+                    case.reassignment, case.plan, view, tuple(sorted(conflicts)), self._shared.now(),
+                    case.status.holds_throttles,
+                )  # fmt: skip
                 case.step = next_step(scene)
             if case.step is not None and case.step.claims and case.plan is not None:
                 for move in case.plan.moves:
@@ -245,11 +251,20 @@ class ReassignmentHandler:
             if why is not None:
                 case.notes |= {TopicPartition(move.topic, move.partition): why for move in case.starts}
 
+    def _plan_throttles(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
+        return plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+
     def _share(self, case: Case) -> Share:
-        wants = {}
-        if case.step is not None and case.step.holds_throttles:
-            wants = wanted_throttles([state.move for state in case.step.states], case.reassignment.spec.throttle)
-        return Share(str(case.reassignment.key), wants, case.records)
+        """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
+        name, throttle = str(case.reassignment.key), case.reassignment.spec.throttle
+        held = case.step is not None and case.step.holds_throttles
+        moves = [state.move for state in case.step.states] if case.step is not None and held else []
+        if case.plan is None:
+            return Share(name, wanted_rates(moves, throttle), case.records)
+        former = [record for record in case.records if record.resource != BROKER]
+        part = Part(name, wanted_entries(moves, throttle), case.plan.throttled_entries, case.lists, former)
+        rates = [record for record in case.records if record.resource == BROKER]
+        return Share(name, wanted_rates(moves, throttle), rates, part)
 
     # The status comes before the deeds.
 
@@ -267,6 +282,7 @@ class ReassignmentHandler:
         wanted = self._wanted_status(case, step)
         urgent = (
             before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
+            or before.throttled_lists != wanted.throttled_lists
             or _reason(before) != _reason(wanted) or before.observed_generation != wanted.observed_generation
         )  # fmt: skip
         if not urgent and not (_advanced(before, wanted) and self._progress_due(before)):
@@ -276,6 +292,10 @@ class ReassignmentHandler:
             return False
         self._announce(reassignment, before, wanted)
         case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
+        if case.reassignment.status.throttled_lists != wanted.throttled_lists:
+            log.error("Reassignment %s waits: the API server has definitions of before this operator", reassignment.key)
+            again.reassignments_within(IDLE_LOOK_SECONDS)
+            return False
         return True
 
     def _wanted_status(self, case: Case, step: Step) -> ReassignmentStatus:
@@ -295,8 +315,9 @@ class ReassignmentHandler:
             phase=step.phase,
             progress=progress,
             throttle=case.records,
+            throttled_lists=case.lists,
             rollback=self._rollback_status(before, started),
-            waiting_for=step.waits_for,
+            waiting_for=step.waits_for[:MOST_NAMED],
             started_at=started,
             finished_at=(before.finished_at or now) if ended else None,
             conditions=self._conditions(reassignment, step.verdict),
@@ -345,18 +366,8 @@ class ReassignmentHandler:
                 self._unthrottled = dict.fromkeys(throttles.unsettled, why)
             changed = {(change.resource, change.name) for change in throttles.changes}
             if not failed and changed <= outcomes.keys():
-                unreadable = self._unreadable(ready, throttles)
-                return frozenset(names - unreadable)
+                return frozenset(names - throttles.unreadable)
         return frozenset(names - throttles.unsettled)
-
-    def _unreadable(self, ready: Sequence[Case], throttles: ThrottlePlan) -> set[str]:
-        """Reassignments that need a throttle on something that could not be read."""
-        waiting = set()
-        for case in ready:
-            held = {(record.resource, record.name, record.key) for record in case.records}
-            if not {tuple(config) for config in self._share(case).wants} <= held:
-                waiting.add(str(case.reassignment.key))
-        return waiting & throttles.unsettled
 
     async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         stops = [move for case in cases if case.step is not None for move in case.step.stop]
@@ -422,7 +433,7 @@ class ReassignmentHandler:
 
     def _come_back(self, cases: Sequence[Case], again: Again) -> None:
         seen = [
-            (case.reassignment.key, case.reassignment.status.phase, len(case.starts), case.records,
+            (case.reassignment.key, case.reassignment.status.phase, len(case.starts), case.records, case.lists,
              sum(state.ended for state in case.step.states) if case.step else 0)
             for case in cases
         ]  # fmt: skip
@@ -430,7 +441,8 @@ class ReassignmentHandler:
         self._seen = seen
         for case in cases:
             step = case.step
-            active = step is None or step.claims or step.replan or bool(case.records) or case.reassignment.meta.deleting
+            held = bool(case.records) or case.lists is not None
+            active = step is None or step.claims or step.replan or held or case.reassignment.meta.deleting
             again.reassignments_within(self._pace if active else IDLE_LOOK_SECONDS)
 
 
@@ -447,7 +459,7 @@ def _stale_unplanned(reassignment: Reassignment) -> bool:
 
 def _nothing_to_undo(reassignment: Reassignment) -> bool:
     status = reassignment.status
-    return not status.throttle and (status.started_at is None or status.phase in ENDS)
+    return not status.holds_throttles and (status.started_at is None or status.phase in ENDS)
 
 
 def _advanced(before: ReassignmentStatus, wanted: ReassignmentStatus) -> bool:

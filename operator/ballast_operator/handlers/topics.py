@@ -229,7 +229,10 @@ class TopicHandler:
         await self._finalizers(batch, plans)
         intents = {batch.topics[key].meta.uid: plan.intent for key, plan in plans.items() if plan.intent is not None}
         if intents:
-            await ledger.record(intents, self._cache)
+            crowded = await ledger.record(intents, self._cache)
+            waiting = {key for key in plans if batch.topics[key].meta.uid in crowded}
+            batch.retry |= waiting
+            plans = {key: plan for key, plan in plans.items() if key not in waiting}
         outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
         never_made = [key for key, plan in plans.items() if plan.create and refused(outcomes.get(key, Outcome()).error)]
         await ledger.withdraw({batch.topics[key].meta.uid for key in never_made})

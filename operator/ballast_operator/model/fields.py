@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 
 
 # What was found out about a class once; classes do not change.
@@ -50,50 +52,119 @@ def unwrap_optional(hint: Any) -> Any:
 
 def read(cls: type[T], data: Any, path: str = "") -> T:
     """An instance of the dataclass from JSON; absent fields take the class's defaults."""
-    if not isinstance(data, Mapping):
-        raise FieldError(f"{path or cls.__name__}: expected an object")
-    values: dict[str, Any] = {}
-    for attribute, name, hint in fields_of(cls):
-        if data.get(name) is not None:
-            values[attribute] = _value(unwrap_optional(hint), data[name], f"{path}.{name}" if path else name)
+    hint: Any = cls
     try:
-        return cls(**values)
-    except TypeError as error:
-        raise FieldError(f"{path or cls.__name__}: {error}") from None
+        found: T = _reader_of(hint)(data)
+        return found
+    except _WrongError as error:
+        where = (path + "".join(reversed(error.where))).lstrip(".")
+        raise FieldError(f"{where or cls.__name__}: {error}") from None
 
 
-def _value(hint: Any, data: Any, path: str) -> Any:
+class _WrongError(Exception):
+    """What a value should have been; `where` is told by the readers around it, from the inside out."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.where: list[str] = []
+
+
+@cache
+def _reader_of(hint: Any) -> Reader:
+    """How values of a type are read. Ten thousand objects are read; what their types are is asked once."""
     origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return read(hint, data, path)
+        return _object_reader(hint)
     if origin is tuple:
-        if not isinstance(data, (list, tuple)):
-            raise FieldError(f"{path}: expected a list")
-        inner = typing.get_args(hint)[0]
-        return tuple(_value(inner, item, f"{path}[{index}]") for index, item in enumerate(data))
+        return _list_reader(_reader_of(typing.get_args(hint)[0]))
     if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(data, Mapping):
-            raise FieldError(f"{path}: expected an object")
-        inner = typing.get_args(hint)[1]
-        return {str(key): _value(inner, item, f"{path}.{key}") for key, item in data.items()}
-    return _scalar(hint, data, path)
-
-
-def _scalar(hint: Any, data: Any, path: str) -> Any:
-    if hint is Any:
-        return data
+        return _mapping_reader(_reader_of(typing.get_args(hint)[1]))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _enum_reader(hint)
+    return _SCALARS.get(hint, lambda value: _refuse(value, getattr(hint, "__name__", hint)))
+
+
+def _object_reader(cls: type[Any]) -> Reader:
+    rows = [(attribute, name, _reader_of(unwrap_optional(hint))) for attribute, name, hint in fields_of(cls)]
+
+    def read_object(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise _WrongError("expected an object")
+        values = {}
+        for attribute, name, reader in rows:
+            value = data.get(name)
+            if value is not None:
+                try:
+                    values[attribute] = reader(value)
+                except _WrongError as error:
+                    error.where.append(f".{name}")
+                    raise
         try:
-            return hint(data)
+            return cls(**values)
+        except TypeError as error:
+            raise _WrongError(str(error)) from None
+
+    return read_object
+
+
+def _list_reader(inner: Reader) -> Reader:
+    def read_list(data: Any) -> Any:
+        if not isinstance(data, (list, tuple)):
+            raise _WrongError("expected a list")
+        return tuple(_each(inner, enumerate(data), "[{}]"))
+
+    return read_list
+
+
+def _mapping_reader(inner: Reader) -> Reader:
+    def read_mapping(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise _WrongError("expected an object")
+        return dict(zip(map(str, data), _each(inner, data.items(), ".{}"), strict=True))
+
+    return read_mapping
+
+
+def _each(inner: Reader, items: Iterable[tuple[Any, Any]], where: str) -> list[Any]:
+    values = []
+    for key, item in items:
+        try:
+            values.append(inner(item))
+        except _WrongError as error:
+            error.where.append(where.format(key))
+            raise
+    return values
+
+
+def _enum_reader(hint: type[StrEnum]) -> Reader:
+    def read_enum(value: Any) -> Any:
+        try:
+            return hint(value)
         except ValueError:
-            raise FieldError(f"{path}: {data!r} is none of {', '.join(hint)}") from None
-    if hint is str and isinstance(data, (str, int)) and not isinstance(data, bool):
-        return str(data)
-    if hint is bool and isinstance(data, bool):
-        return data
-    if hint is int and isinstance(data, int) and not isinstance(data, bool):
-        return data
-    raise FieldError(f"{path}: {data!r} is no {getattr(hint, '__name__', hint)}")
+            raise _WrongError(f"{value!r} is none of {', '.join(hint)}") from None
+
+    return read_enum
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _refuse(value, "str")
+
+
+def _flag(value: Any) -> bool:
+    return value if isinstance(value, bool) else _refuse(value, "bool")
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _refuse(value, "int")
+
+
+def _refuse(value: Any, kind: str) -> typing.NoReturn:
+    raise _WrongError(f"{value!r} is no {kind}")
+
+
+_SCALARS: dict[Any, Reader] = {Any: lambda value: value, str: _text, bool: _flag, int: _number}
 
 
 def write(instance: Any) -> dict[str, Any]:

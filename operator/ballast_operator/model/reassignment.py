@@ -177,6 +177,15 @@ class ThrottleRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ThrottledLists:
+    """That topics' lists of throttled replicas may hold entries of a Reassignment; `before`: which of its plan's are
+    not its own."""
+
+    topics: int
+    before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RollbackStatus:
     available: bool | None = None
     config_maps: tuple[str, ...] = ()
@@ -189,11 +198,17 @@ class ReassignmentStatus:
     plan: PlanStatus | None = None
     progress: Progress | None = None
     throttle: tuple[ThrottleRecord, ...] = ()
+    throttled_lists: ThrottledLists | None = None
     rollback: RollbackStatus | None = None
     waiting_for: tuple[str, ...] = ()
     started_at: str | None = None
     finished_at: str | None = None
     conditions: tuple[Condition, ...] = ()
+
+    @property
+    def holds_throttles(self) -> bool:
+        """Whether there may be something of it to put back."""
+        return bool(self.throttle) or self.throttled_lists is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ballast_operator.model.kafka import ConfigId
+from ballast_operator.plan.throttled_lists import all_entries
 from ballast_planner import Move, Placement, Plan, Unplaced, plan_hash
 
 CHUNK_BYTES = 512 * 1024
@@ -22,7 +25,7 @@ class StoredPlanError(ValueError):
     """What is kept is not the plan whose hash the status has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredPlan:
     """The moves that run, in the order of their waves."""
 
@@ -41,6 +44,11 @@ class StoredPlan:
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(move.topic for move in self.moves)
+
+    @cached_property
+    def throttled_entries(self) -> Mapping[ConfigId, Sequence[str]]:
+        """What of topics' lists of throttled replicas may be its own."""
+        return all_entries(self.moves)
 
 
 def keep(plan: Plan) -> StoredPlan:

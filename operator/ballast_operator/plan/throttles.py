@@ -1,9 +1,9 @@
 """Throttles: which configurations have to be set for the moves that run, and put back after them. PURE.
 
-Before a value is changed, what it was stands in the status of every Reassignment that needs it, together with what it
-is changed to. A value is changed only while it is what it was or what we made it; anything else was set by somebody
-else and is left alone. Reassignments that overlap share: the lowest rate and the union of the replicas rule, and the
-last one out puts back.
+Before a broker's rate is changed, what it was stands in the status of every Reassignment that needs it, together with
+what it is changed to. It is changed only while it is what it was or what we made it; anything else was set by somebody
+else and is left alone. Reassignments that overlap share: the lowest rate rules, and the last one out puts back. Topics'
+lists of throttled replicas have no such records, which would grow with the topics: see `throttled_lists`.
 """
 
 from __future__ import annotations
@@ -14,75 +14,76 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ballast_operator.model.actions import AlterConfig
-from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
+from ballast_operator.model.kafka import BROKER, ConfigId, KafkaView
 from ballast_operator.model.quantity import parse_quantity
-from ballast_operator.model.reassignment import Throttle, ThrottleRecord
-from ballast_operator.plan.moves import adding, between_brokers, directory_changes
+from ballast_operator.model.reassignment import Throttle, ThrottledLists, ThrottleRecord
+from ballast_operator.plan.moves import between_brokers, directory_changes
+from ballast_operator.plan.throttled_lists import Part, entries_of, plan_lists
 from ballast_planner import Move
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 INTRA_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
-FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
-LISTS = frozenset({LEADER_REPLICAS, FOLLOWER_REPLICAS})
-ALL_REPLICAS = "*"
 LONGEST_KEPT = 100
+# The last of them is what is to be set; the others may still be on their way to a broker.
+MOST_APPLIED = 8
 
 Wants = Mapping[ConfigId, str]
 
 
-def wanted_throttles(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, str]:
-    """What these moves need to be set."""
-    if throttle is None:
-        return {}
+def wanted_rates(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, str]:
+    """What these moves need to be set on brokers."""
     wants: dict[ConfigId, str] = {}
-    lists: dict[ConfigId, set[str]] = defaultdict(set)
+    if throttle is None:
+        return wants
     for move in moves:
         if throttle.inter_broker is not None and between_brokers(move):
             rate = str(parse_quantity(throttle.inter_broker))
             for broker in {*move.from_.replicas, *move.to.replicas}:
                 wants[ConfigId(BROKER, str(broker), LEADER_RATE)] = rate
                 wants[ConfigId(BROKER, str(broker), FOLLOWER_RATE)] = rate
-            lists[ConfigId(TOPIC, move.topic, LEADER_REPLICAS)] |= {
-                f"{move.partition}:{b}" for b in move.from_.replicas
-            }
-            lists[ConfigId(TOPIC, move.topic, FOLLOWER_REPLICAS)] |= {f"{move.partition}:{b}" for b in adding(move)}
         if throttle.intra_broker is not None:
             for broker in directory_changes(move).keys() & set(move.from_.replicas):
                 wants[ConfigId(BROKER, str(broker), INTRA_RATE)] = str(parse_quantity(throttle.intra_broker))
-    wants |= {config: _list_text(entries) for config, entries in lists.items() if entries}
     return wants
 
 
-def _list_text(entries: Iterable[str]) -> str:
-    return ",".join(sorted(entries, key=lambda entry: tuple(int(part) for part in entry.split(":"))))
+def wanted_entries(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, list[str]]:
+    """What they need in topics' lists."""
+    return entries_of(moves) if throttle is not None and throttle.inter_broker is not None else {}
 
 
 def fingerprint(value: str) -> str:
-    """How a value stands in the record: long ones as their hash, since lists of replicas have no bound."""
+    """How a value stood in records of lists of replicas, which have no bound: long ones as their hash."""
     return value if len(value) <= LONGEST_KEPT else "sha256:" + hashlib.sha256(value.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One Reassignment's part: what it wants now (nothing once its moves have ended) and what its status records."""
+    """One Reassignment's part: what it wants now (nothing once its moves have ended) and what its status records.
+
+    Without a plan it has no `lists`.
+    """
 
     name: str
     wants: Wants
     records: Sequence[ThrottleRecord]
+    lists: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottlePlan:
-    """`records` by Reassignment have to be in their statuses before `changes` are made.
+    """`records` and `lists` by Reassignment have to be in their statuses before `changes` are made.
 
-    `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start.
+    `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start. After the
+    changes those in `unreadable` still may not.
     """
 
     records: Mapping[str, tuple[ThrottleRecord, ...]]
+    lists: Mapping[str, ThrottledLists | None]
     changes: tuple[AlterConfig, ...]
     unsettled: frozenset[str]
+    unreadable: frozenset[str]
 
 
 @dataclass
@@ -90,6 +91,7 @@ class _Draft:
     records: dict[str, dict[ConfigId, ThrottleRecord]] = field(default_factory=lambda: defaultdict(dict))
     changes: dict[tuple[str, str], dict[str, str | None]] = field(default_factory=lambda: defaultdict(dict))
     unsettled: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
 
 
 def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
@@ -108,10 +110,16 @@ def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
     for config, records in recorded.items():
         if config not in wanted:
             _restore(draft, config, records, view)
+    lists = plan_lists([share.lists for share in shares if share.lists is not None], view)
+    for config, entries in lists.changes.items():
+        draft.changes[config.resource, config.name][config.key] = entries
+    unreadable = draft.unreadable | lists.unreadable
     return ThrottlePlan(
         {share.name: tuple(draft.records[share.name].values()) for share in shares},
+        lists.held,
         tuple(AlterConfig(resource, name, values) for (resource, name), values in draft.changes.items()),
-        frozenset(draft.unsettled),
+        frozenset(draft.unsettled | lists.unsettled | unreadable),
+        frozenset(unreadable),
     )
 
 
@@ -129,25 +137,21 @@ def _hold(
         for name, record in records:
             draft.records[name][config] = record
         if not _away(config, view):
-            draft.unsettled.update(names)
+            draft.unreadable.update(names)
         return
     prior = records[0][1].prior if records else observed
-    target = _combined(config, [value for _, value in wants], prior)
-    applied = tuple(dict.fromkeys([*(v for _, record in records for v in record.applied), fingerprint(target)]))
+    target = str(min(int(value) for _, value in wants))
+    known_as_ours = [*dict.fromkeys(value for _, record in records for value in record.applied)]
+    # What stands there stays known as ours, however often the rate was changed while it could not be set.
+    applied = [v for v in known_as_ours[: 1 - MOST_APPLIED] if v == observed] + known_as_ours[1 - MOST_APPLIED :]
+    applied = [*(value for value in applied if value != target), target]
     for name in names:
-        draft.records[name][config] = ThrottleRecord(*config, prior, applied)
+        draft.records[name][config] = ThrottleRecord(*config, prior, tuple(applied))
     if observed == target:
         return
-    if observed == prior or (observed is not None and fingerprint(observed) in applied):
+    if observed == prior or observed in applied:
         draft.changes[config.resource, config.name][config.key] = target
         draft.unsettled.update(names)
-
-
-def _combined(config: ConfigId, values: Sequence[str], prior: str | None) -> str:
-    if config.key not in LISTS:
-        return str(min(int(value) for value in values))
-    entries = {entry.strip() for value in (*values, prior or "") for entry in value.split(",") if entry.strip()}
-    return ALL_REPLICAS if ALL_REPLICAS in entries else _list_text(entries)
 
 
 def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, ThrottleRecord]], view: KafkaView) -> None:

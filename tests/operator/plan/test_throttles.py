@@ -5,16 +5,16 @@ from making import move, topic_view, view
 
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
 from ballast_operator.model.reassignment import Throttle, ThrottleRecord
+from ballast_operator.plan.throttled_lists import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from ballast_operator.plan.throttles import (
     FOLLOWER_RATE,
-    FOLLOWER_REPLICAS,
     INTRA_RATE,
     LEADER_RATE,
-    LEADER_REPLICAS,
     Share,
     fingerprint,
     plan_throttles,
-    wanted_throttles,
+    wanted_entries,
+    wanted_rates,
 )
 
 RATE = ConfigId(BROKER, "0", LEADER_RATE)
@@ -35,17 +35,19 @@ def record(config: ConfigId, prior: str | None, *applied: str) -> ThrottleRecord
 
 
 def test_what_a_move_between_brokers_needs() -> None:
-    wants = wanted_throttles([move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/a")))], Throttle(inter_broker="1Ki"))
-    assert wants == {
-        **{ConfigId(BROKER, str(b), key): "1024" for b in (0, 1, 2) for key in (LEADER_RATE, FOLLOWER_RATE)},
-        ConfigId(TOPIC, "orders", LEADER_REPLICAS): "0:0,0:1",
-        ConfigId(TOPIC, "orders", FOLLOWER_REPLICAS): "0:2",
+    moves, throttle = [move(((0, "/a"), (1, "/a")), ((0, "/a"), (2, "/a")))], Throttle(inter_broker="1Ki")
+    rates = {ConfigId(BROKER, str(b), key): "1024" for b in (0, 1, 2) for key in (LEADER_RATE, FOLLOWER_RATE)}
+    assert wanted_rates(moves, throttle) == rates
+    assert wanted_entries(moves, throttle) == {
+        ConfigId(TOPIC, "orders", LEADER_REPLICAS): ["0:0", "0:1"],
+        ConfigId(TOPIC, "orders", FOLLOWER_REPLICAS): ["0:2"],
     }
 
 
 def test_what_a_move_between_directories_needs() -> None:
-    wants = wanted_throttles([move(((0, "/a"),), ((0, "/b"),))], Throttle(intra_broker="2M", inter_broker="1M"))
-    assert wants == {ConfigId(BROKER, "0", INTRA_RATE): "2000000"}
+    moves, throttle = [move(((0, "/a"),), ((0, "/b"),))], Throttle(intra_broker="2M", inter_broker="1M")
+    assert wanted_rates(moves, throttle) == {ConfigId(BROKER, "0", INTRA_RATE): "2000000"}
+    assert wanted_entries(moves, throttle) == {}
 
 
 @pytest.mark.spec("OPR-35")
@@ -93,8 +95,9 @@ def test_another_rate_while_it_runs_is_applied_and_both_are_known_as_ours() -> N
 
 @pytest.mark.spec("OPR-31")
 def test_no_throttle_any_more_while_it_runs_puts_back_what_was() -> None:
-    assert wanted_throttles([move(((0, "/a"),), ((1, "/a"),))], Throttle()) == {}
-    assert wanted_throttles([move(((0, "/a"),), ((1, "/a"),))], None) == {}
+    for throttle in (Throttle(), None):
+        assert wanted_rates([move(((0, "/a"),), ((1, "/a"),))], throttle) == {}
+        assert wanted_entries([move(((0, "/a"),), ((1, "/a"),))], throttle) == {}
 
 
 @pytest.mark.spec("OPR-35")
@@ -115,20 +118,23 @@ def test_the_last_one_out_puts_back() -> None:
     assert both_ended.changes[0].values == {LEADER_RATE: "7"}
 
 
+@pytest.mark.spec("OPR-31", "OPR-35")
+def test_a_rate_that_is_changed_for_ever_does_not_make_the_record_grow() -> None:
+    """And what stands there is known as ours, however many changes Kafka refused since."""
+    records: tuple[ThrottleRecord, ...] = (record(RATE, "7", "100"),)
+    for rate in range(200, 300):
+        records = plan_throttles([Share("r", {RATE: str(rate)}, records)], seen(rate="100")).records["r"]
+    assert len(records[0].applied) < 10
+    assert plan_throttles([Share("r", {}, records)], seen(rate="100")).changes[0].values == {LEADER_RATE: "7"}
+    assert plan_throttles([Share("r", {}, records)], seen(rate="299")).changes[0].values == {LEADER_RATE: "7"}
+
+
 @pytest.mark.spec("OPR-35")
-def test_lists_of_replicas_are_united_with_what_was_there() -> None:
-    shares = [Share("a", {LIST: "0:1,0:2"}, ()), Share("b", {LIST: "1:0"}, ())]
-    assert plan_throttles(shares, seen(replicas="0:9")).changes[0].values == {LEADER_REPLICAS: "0:1,0:2,0:9,1:0"}
-    wildcard = plan_throttles([Share("a", {LIST: "0:1"}, ())], seen(replicas="*"))
-    assert wildcard.changes == ()
-
-
-def test_long_lists_are_recorded_by_their_hash() -> None:
+def test_without_its_plan_the_lists_that_an_older_operator_recorded_are_put_back() -> None:
     value = ",".join(f"{index}:1" for index in range(99))
-    plan = plan_throttles([Share("a", {LIST: value}, ())], seen())
-    assert plan.records["a"][0].applied == (fingerprint(value),)
+    records = (record(LIST, None, fingerprint(value)),)
     assert fingerprint(value).startswith("sha256:")
-    back = plan_throttles([Share("a", {}, plan.records["a"])], seen(replicas=value))
+    back = plan_throttles([Share("a", {}, records)], seen(replicas=value))
     assert back.changes[0].values == {LEADER_REPLICAS: None}
 
 

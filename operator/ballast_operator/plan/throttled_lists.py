@@ -1,0 +1,201 @@
+"""Topics' lists of throttled replicas: which entries of them are a Reassignment's own, put in and taken out. PURE.
+
+An entry is `partition:broker`. What a Reassignment may ever put into a list follows from its plan, so its status tells
+only that it holds entries, and which of its plan's stood there before: as bits, since there may be many. Whatever else
+stands in a list is somebody else's and stays as it is, in the order in which it stands. One Reassignment moves a
+partition at a time, so those that share a topic share no entries, unless one puts back what the next one needs: that
+stays until nobody needs it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ballast_operator.model.kafka import TOPIC, ConfigId, KafkaView
+from ballast_operator.model.reassignment import ThrottledLists, ThrottleRecord
+from ballast_operator.plan.moves import adding, between_brokers
+from ballast_planner import Move
+
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+LISTS = frozenset({LEADER_REPLICAS, FOLLOWER_REPLICAS})
+ALL_REPLICAS = "*"
+
+Entries = Mapping[ConfigId, Sequence[str]]
+NONE: frozenset[str] = frozenset()
+
+
+def entries_of(moves: Iterable[Move]) -> dict[ConfigId, list[str]]:
+    """What has to stand in the lists while these moves run."""
+    return _sorted((move, move.from_.replicas, adding(move)) for move in moves if between_brokers(move))
+
+
+def all_entries(moves: Iterable[Move]) -> dict[ConfigId, list[str]]:
+    """What may ever have to, there and back. The order is the same in every version: recorded bits follow it."""
+    return _sorted(
+        (move, {*move.from_.replicas, *move.to.replicas}, set(move.from_.replicas) ^ set(move.to.replicas))
+        for move in moves
+        if between_brokers(move)
+    )
+
+
+def _sorted(rows: Iterable[tuple[Move, Collection[int], Collection[int]]]) -> dict[ConfigId, list[str]]:
+    found: dict[ConfigId, set[tuple[int, int]]] = defaultdict(set)
+    for move, leaders, followers in rows:
+        for key, brokers in ((LEADER_REPLICAS, leaders), (FOLLOWER_REPLICAS, followers)):
+            found[ConfigId(TOPIC, move.topic, key)].update((move.partition, broker) for broker in brokers)
+    return {config: [f"{p}:{b}" for p, b in sorted(entries)] for config, entries in sorted(found.items()) if entries}
+
+
+def _numbers(entry: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in entry.split(":"))
+
+
+def split(value: str | None) -> list[str]:
+    return [entry for part in (value or "").split(",") if (entry := part.strip())]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Reassignment's part: what it needs now, what may be its own, and what its status records.
+
+    `former` are the records of operators before this one, each of a whole value; they become one of ours.
+    """
+
+    name: str
+    wanted: Entries
+    own: Entries
+    held: ThrottledLists | None = None
+    former: Sequence[ThrottleRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlan:
+    """`held` by Reassignment has to be in their statuses before `changes` are made."""
+
+    held: Mapping[str, ThrottledLists | None]
+    changes: Mapping[ConfigId, str | None]
+    unsettled: frozenset[str]
+    unreadable: frozenset[str]
+
+
+@dataclass
+class _Holder:
+    """A part that has entries in lists, or is to have some. `left`: something of it is there, or may be."""
+
+    part: Part
+    kept: Mapping[ConfigId, frozenset[str]]
+    left: bool = False
+    own: Mapping[ConfigId, frozenset[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.own = {config: frozenset(row) - self.kept.get(config, NONE) for config, row in self.part.own.items()}
+
+    def wants(self, config: ConfigId) -> Sequence[str]:
+        return self.part.wanted.get(config, ())
+
+
+def plan_lists(parts: Sequence[Part], view: KafkaView) -> ListPlan:
+    """What to record and to change for all Reassignments of a cluster together."""
+    holders, unreadable = _holders(parts, view)
+    sharing: dict[ConfigId, list[_Holder]] = defaultdict(list)
+    for holder in holders:
+        for config in holder.own:
+            sharing[config].append(holder)
+    changes: dict[ConfigId, str | None] = {}
+    unsettled: set[str] = set()
+    for config, those in sharing.items():
+        present = _present(config, view)
+        if present is None:
+            unreadable.update(holder.part.name for holder in those if holder.wants(config))
+            for holder in those:
+                holder.left = True
+        elif config.name not in view.missing and ALL_REPLICAS not in present:
+            _settle(config, those, present, changes, unsettled)
+    held = {one.part.name: _record(one) for one in holders if one.part.wanted or one.left}
+    return ListPlan(
+        {part.name: held.get(part.name) for part in parts}, changes, frozenset(unsettled), frozenset(unreadable)
+    )
+
+
+def _present(config: ConfigId, view: KafkaView) -> list[str] | None:
+    """The entries of a list, None if it could not be read."""
+    known, value = view.config(config)
+    return split(value) if known else [] if config.name in view.missing else None
+
+
+def _holders(parts: Sequence[Part], view: KafkaView) -> tuple[list[_Holder], set[str]]:
+    """(who has entries or is to have some, who needs some and cannot tell yet what stood there before)."""
+    holders = [_Holder(part, _kept(part.held, part.own)) for part in parts if part.held is not None]
+    ours: dict[ConfigId, set[str]] = defaultdict(set)
+    for holder in holders:
+        for config, held in holder.own.items():
+            ours[config] |= held
+    unreadable = set()
+    for part in parts:
+        if part.held is not None or not (part.wanted or part.former):
+            continue
+        priors = {ConfigId(record.resource, record.name, record.key): record.prior for record in part.former}
+        kept = {}
+        for config, entries in part.own.items():
+            present = split(priors[config]) if config in priors else _present(config, view)
+            if present is None and not part.former:
+                unreadable.add(part.name)
+            elif present:
+                kept[config] = frozenset(entries).intersection(present) - ours.get(config, NONE)
+        if part.name not in unreadable:
+            holders.append(_Holder(part, kept))
+    return holders, unreadable
+
+
+def _settle(
+    config: ConfigId,
+    sharing: Sequence[_Holder],
+    present: Sequence[str],
+    changes: dict[ConfigId, str | None],
+    unsettled: set[str],
+) -> None:
+    """Make one list hold what is needed and nothing else of ours."""
+    needed = {entry for holder in sharing for entry in holder.wants(config)}
+    surplus = NONE.union(*(holder.own[config] for holder in sharing)).intersection(present) - needed
+    added = needed.difference(present)
+    if not added and not surplus:
+        return
+    stays = [entry for entry in present if entry not in surplus]
+    changes[config] = ",".join([*stays, *sorted(added, key=_numbers)]) or None
+    for holder in sharing:
+        holder.left |= not surplus.isdisjoint(holder.own[config])
+        if not added.isdisjoint(holder.wants(config)):
+            unsettled.add(holder.part.name)
+
+
+def _record(holder: _Holder) -> ThrottledLists:
+    """Bits, one for each entry that may ever be its own: whether it stood there before."""
+    if holder.part.held is not None:
+        return holder.part.held
+    topics = len({config.name for config in holder.part.own})
+    flags = [entry in holder.kept.get(config, NONE) for config, entry in _each(holder.part.own)]
+    if not any(flags):
+        return ThrottledLists(topics)
+    packed = int("".join("1" if flag else "0" for flag in reversed(flags)), 2).to_bytes((len(flags) + 7) // 8, "little")
+    return ThrottledLists(topics, base64.b64encode(zlib.compress(packed, 9)).decode())
+
+
+def _kept(held: ThrottledLists | None, own: Entries) -> dict[ConfigId, frozenset[str]]:
+    if held is None or held.before is None:
+        return {}
+    bits = int.from_bytes(zlib.decompress(base64.b64decode(held.before)), "little")
+    kept: dict[ConfigId, set[str]] = defaultdict(set)
+    # From the lowest bit on, without shifting a number of a million bits a million times.
+    for (config, entry), flag in zip(_each(own), reversed(f"{bits:b}"), strict=False):
+        if flag == "1":
+            kept[config].add(entry)
+    return {config: frozenset(entries) for config, entries in kept.items()}
+
+
+def _each(own: Entries) -> Iterator[tuple[ConfigId, str]]:
+    return ((config, entry) for config, entries in own.items() for entry in entries)

@@ -1,0 +1,46 @@
+"""Objects as JSON are read whole, or it is told which field is wrong."""
+
+from typing import Any
+
+import pytest
+from making import cluster, reassignment
+
+from ballast_operator.model.cluster import Volume
+from ballast_operator.model.fields import FieldError
+from ballast_operator.model.reassignment import Approval
+
+RIGHT = {"name": "a", "size": 1024}
+
+
+def test_what_is_absent_takes_its_default_and_numbers_may_be_quantities() -> None:
+    found = cluster(volumes=[RIGHT], config={"a": 1}, rack=None)
+    assert found.spec.volumes == (Volume("a", "1024"),)
+    assert (found.spec.config, found.spec.rack, found.spec.brokers) == ({"a": "1"}, None, 3)
+    assert reassignment(approval="Required").spec.approval is Approval.REQUIRED
+
+
+@pytest.mark.spec("OPR-01")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"brokers": "many"}, "spec.brokers: 'many' is no int"),
+        ({"brokers": True}, "spec.brokers: True is no int"),
+        ({"volumes": {}}, "spec.volumes: expected a list"),
+        ({"volumes": [RIGHT, {**RIGHT, "weight": "x"}]}, "spec.volumes[1].weight: 'x' is no int"),
+        ({"volumes": [RIGHT, "b"]}, "spec.volumes[1]: expected an object"),
+        ({"config": {"a": ["b"]}}, "spec.config.a: ['b'] is no str"),
+        ({"config": []}, "spec.config: expected an object"),
+        ({"storage": {"deleteClaim": "yes"}}, "spec.storage.deleteClaim: 'yes' is no bool"),
+        ({"imagePullPolicy": "Now"}, "spec.imagePullPolicy: 'Now' is none of Always, IfNotPresent, Never"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(FieldError) as error:
+        cluster(**spec)
+    assert str(error.value) == said
+
+
+@pytest.mark.spec("OPR-01")
+def test_a_field_that_has_to_be_there_is_named() -> None:
+    with pytest.raises(FieldError, match=r"^spec.volumes\[0\]: .*missing 1 required positional argument: 'size'$"):
+        cluster(volumes=[{"name": "a"}])
