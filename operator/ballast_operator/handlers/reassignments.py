@@ -19,7 +19,7 @@ from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterReplicas
-from ballast_operator.model.kafka import BROKER, KafkaView, Outcome, ReplicaId, TopicPartition
+from ballast_operator.model.kafka import BROKER, ConfigId, KafkaView, Outcome, ReplicaId, TopicPartition
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import (
     ENDS,
@@ -82,6 +82,8 @@ class ReassignmentHandler:
         self._refusals: dict[TopicPartition, str] = {}
         # Why moves wait for their throttles, by Reassignment.
         self._unthrottled: dict[str, str] = {}
+        # Throttles that are back where they were, as the controller acknowledged. Forgotten, they are put back again.
+        self._put_back: frozenset[ConfigId] = frozenset()
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -252,7 +254,8 @@ class ReassignmentHandler:
                 case.notes |= {TopicPartition(move.topic, move.partition): why for move in case.starts}
 
     def _plan_throttles(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
-        return plan_throttles([self._share(case) for case in cases if case.plan or case.records], view)
+        shares = [self._share(case) for case in cases if case.plan or case.records]
+        return plan_throttles(shares, view, self._put_back)
 
     def _share(self, case: Case) -> Share:
         """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
@@ -353,8 +356,10 @@ class ReassignmentHandler:
         """Change what is recorded by now; the result names the Reassignments whose moves may start."""
         names = {str(case.reassignment.key) for case in ready}
         self._unthrottled = {}
+        self._put_back &= throttles.restoring
         if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
+            self._note_put_back(throttles, outcomes)
             failed = {key: outcome for key, outcome in outcomes.items() if not outcome.ok}
             for (resource, name), outcome in failed.items():
                 log.warning(
@@ -368,6 +373,13 @@ class ReassignmentHandler:
             if not failed and changed <= outcomes.keys():
                 return frozenset(names - throttles.unreadable)
         return frozenset(names - throttles.unsettled)
+
+    def _note_put_back(self, throttles: ThrottlePlan, outcomes: Mapping[tuple[str, str], Outcome]) -> None:
+        for change in throttles.changes:
+            outcome = outcomes.get((change.resource, change.name))
+            if outcome is not None and outcome.ok:
+                changed = {ConfigId(change.resource, change.name, key) for key in change.values}
+                self._put_back |= changed & throttles.restoring
 
     async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         stops = [move for case in cases if case.step is not None for move in case.step.stop]

@@ -2,15 +2,17 @@
 
 Before a broker's rate is changed, what it was stands in the status of every Reassignment that needs it, together with
 what it is changed to. It is changed only while it is what it was or what we made it; anything else was set by somebody
-else and is left alone. Reassignments that overlap share: the lowest rate rules, and the last one out puts back. Topics'
-lists of throttled replicas have no such records, which would grow with the topics: see `throttled_lists`.
+else and is left alone. That it is again what it was is believed only after the controller has acknowledged that it was
+put back: what a broker says of itself may be from before it was changed. Reassignments that overlap share: the lowest
+rate rules, and the last one out puts back. Topics' lists of throttled replicas have no such records, which would grow
+with the topics: see `throttled_lists`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ballast_operator.model.actions import AlterConfig
@@ -76,7 +78,7 @@ class ThrottlePlan:
     """`records` and `lists` by Reassignment have to be in their statuses before `changes` are made.
 
     `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start. After the
-    changes those in `unreadable` still may not.
+    changes those in `unreadable` still may not. `restoring` is what nobody needs any more: a change of it puts back.
     """
 
     records: Mapping[str, tuple[ThrottleRecord, ...]]
@@ -84,6 +86,7 @@ class ThrottlePlan:
     changes: tuple[AlterConfig, ...]
     unsettled: frozenset[str]
     unreadable: frozenset[str]
+    restoring: frozenset[ConfigId]
 
 
 @dataclass
@@ -94,8 +97,13 @@ class _Draft:
     unreadable: set[str] = field(default_factory=set)
 
 
-def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
-    """What to record and to change for all Reassignments of a cluster together."""
+def plan_throttles(
+    shares: Sequence[Share], view: KafkaView, put_back: Collection[ConfigId] = frozenset()
+) -> ThrottlePlan:
+    """What to record and to change for all Reassignments of a cluster together.
+
+    `put_back` is what the controller acknowledged to have put back since it was needed last, as far as is remembered.
+    """
     draft = _Draft()
     recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
     for share in shares:
@@ -107,9 +115,9 @@ def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
             wanted[config].append((share.name, value))
     for config, wants in wanted.items():
         _hold(draft, config, wants, recorded.get(config, ()), view)
-    for config, records in recorded.items():
-        if config not in wanted:
-            _restore(draft, config, records, view)
+    restoring = recorded.keys() - wanted.keys()
+    for config in sorted(restoring):
+        _restore(draft, config, recorded[config], view, config in put_back)
     lists = plan_lists([share.lists for share in shares if share.lists is not None], view)
     for config, entries in lists.changes.items():
         draft.changes[config.resource, config.name][config.key] = entries
@@ -120,6 +128,7 @@ def plan_throttles(shares: Sequence[Share], view: KafkaView) -> ThrottlePlan:
         tuple(AlterConfig(resource, name, values) for (resource, name), values in draft.changes.items()),
         frozenset(draft.unsettled | lists.unsettled | unreadable),
         frozenset(unreadable),
+        frozenset(restoring),
     )
 
 
@@ -154,7 +163,13 @@ def _hold(
         draft.unsettled.update(names)
 
 
-def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, ThrottleRecord]], view: KafkaView) -> None:
+def _restore(
+    draft: _Draft,
+    config: ConfigId,
+    records: Sequence[tuple[str, ThrottleRecord]],
+    view: KafkaView,
+    acknowledged: bool,
+) -> None:
     """Nobody needs this any more: put back what was, unless somebody else has set it meanwhile."""
     known, observed = view.config(config)
     if not known:
@@ -164,7 +179,10 @@ def _restore(draft: _Draft, config: ConfigId, records: Sequence[tuple[str, Throt
         return
     prior = records[0][1].prior
     applied = {value for _, record in records for value in record.applied}
-    if observed == prior or observed is None or fingerprint(observed) not in applied:
+    if observed == prior:
+        if acknowledged:
+            return
+    elif observed is None or fingerprint(observed) not in applied:
         return
     for name, record in records:
         draft.records[name][config] = record

@@ -71,9 +71,22 @@ def test_when_nobody_needs_it_any_more_it_is_put_back(prior: str | None) -> None
     plan = plan_throttles([Share("r", {}, (record(RATE, prior, "100"),))], seen(rate="100"))
     assert plan.changes[0].values == {LEADER_RATE: prior}
     assert plan.records["r"] == (record(RATE, prior, "100"),)
-    after = plan_throttles([Share("r", {}, plan.records["r"])], seen(rate=prior))
+    assert plan.restoring == {RATE}
+    after = plan_throttles([Share("r", {}, plan.records["r"])], seen(rate=prior), plan.restoring)
     assert after.changes == ()
     assert after.records["r"] == ()
+
+
+@pytest.mark.spec("OPR-35")
+@pytest.mark.parametrize("prior", [None, "7"])
+def test_a_broker_that_has_not_heard_yet_of_its_throttle_does_not_hide_it(prior: str | None) -> None:
+    """It says what was before, while the throttle is in the cluster's metadata already and would stay for ever."""
+    plan = plan_throttles([Share("r", {}, (record(RATE, prior, "100"),))], seen(rate=prior))
+    assert plan.changes[0].values == {LEADER_RATE: prior}
+    assert plan.records["r"] == (record(RATE, prior, "100"),)
+    needed_again = plan_throttles([Share("r", {RATE: "100"}, plan.records["r"])], seen(rate=prior), plan.restoring)
+    assert needed_again.restoring == frozenset()
+    assert needed_again.changes[0].values == {LEADER_RATE: "100"}
 
 
 @pytest.mark.spec("OPR-35")
