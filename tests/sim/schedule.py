@@ -150,12 +150,12 @@ class Run:
         for machine in self.machines:
             if not machine.is_up:
                 machine.start()
+        self._idempotent.finish()  # who catches up batch by batch over a slow network would never have done
         deadline = self.loop.time() + QUIET_LIMIT_S
         while not self.settled():
             if self.loop.time() > deadline:
                 raise AssertionError(f"not whole again after {QUIET_LIMIT_S} s: {self._state()}")
             await asyncio.sleep(0.2)
-        self._idempotent.finish()
         await asyncio.wait([self._idempotent_task], timeout=QUIET_LIMIT_S)
         if not self._idempotent_task.done():
             raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")

@@ -25,7 +25,7 @@ from ballast_broker.storage.conversion import inspects_records
 from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure
-from ballast_broker.storage.producer_snapshots import ProducerSnapshots, observe, replay
+from ballast_broker.storage.producer_snapshots import ProducerSnapshots, look_back, observe, replay
 from ballast_broker.storage.producers import ProducerStates, SentBatch
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
@@ -247,7 +247,15 @@ class Log:
             )
             if duplicate is not None:
                 return duplicate
-        producers.check(producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition)
+        try:
+            producers.check(producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition)
+        except ApiError:
+            state = producers.get(producer_id)
+            if state is None or state.whole or state.epoch != header.producer_epoch:
+                raise
+            with self.disk_faults():
+                look_back(state, producer_id, self.segments)
+            return self.check_producer(header, offset)
         return None
 
     def record_producer(self, header: Header, last_offset: int) -> None:

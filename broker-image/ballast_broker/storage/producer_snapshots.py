@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import write_unsynced
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.producers import ProducerStates
+from ballast_broker.storage.producers import WINDOW, ProducerState, ProducerStates, SentBatch, sequence_after
 from ballast_broker.storage.segment import Folder, Segment
 from ballast_wire.records import CONTROL_MASK, TRANSACTIONAL_MASK, Header
 
 SNAPSHOT_SUFFIX = ".snapshot"
+# How far back batches are looked for that a producer may send again: more than it has under way.
+LOOK_BACK_BYTES = 8 << 20
 
 
 def snapshot_path(folder: Folder, offset: int) -> str:
@@ -93,6 +95,36 @@ def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) 
             if header.base_offset + header.last_offset_delta >= start:
                 observe(producers, header, header.base_offset + header.last_offset_delta)
     producers.map_end_offset = end_offset
+
+
+def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
+    """A snapshot has the last batch of each producer only: those before it are looked up at the log's end."""
+    state.whole = True
+    found: list[SentBatch] = []
+    left = LOOK_BACK_BYTES
+    for segment in reversed(segments):
+        found = [*_batches_of(segment, producer_id, state.epoch, max(0, segment.size - left)), *found]
+        left -= segment.size
+        if left <= 0 or len(found) >= WINDOW:
+            break
+    if found and found[-1].last_offset == state.last_offset:
+        state.batches = found[-WINDOW:]
+
+
+def _batches_of(segment: Segment, producer_id: int, epoch: int, after: int) -> list[SentBatch]:
+    """In the order of the log, from about the position `after` on."""
+    number = segment.offset_index.floor(after, column=1)
+    start = segment.offset_index.at(number)[1] if number >= 0 else 0
+    return [
+        SentBatch(
+            sequence_after(header.base_sequence, header.last_offset_delta),
+            header.base_offset + header.last_offset_delta,
+            header.last_offset_delta,
+            header.max_timestamp,
+        )
+        for _, header in segment.batches(start)
+        if header.producer_id == producer_id and header.producer_epoch == epoch and header.base_sequence >= 0
+    ]
 
 
 def observe(producers: ProducerStates, header: Header, last_offset: int) -> None:

@@ -61,18 +61,19 @@ def sequence_is_ahead(sequence: int, of: int) -> bool:
 
 
 class ProducerState:
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp")
+    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp", "whole")
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
         self.batches: list[SentBatch] = []
+        self.whole = True  # whether `batches` lacks none of the last five: a snapshot has one
         self.coordinator_epoch = -1
         self.current_txn_first_offset = NO_OFFSET
         self.last_timestamp = -1
 
     def copy(self) -> ProducerState:
         result = ProducerState()
-        result.epoch, result.batches = self.epoch, self.batches.copy()
+        result.epoch, result.batches, result.whole = self.epoch, self.batches.copy(), self.whole
         result.coordinator_epoch, result.last_timestamp = self.coordinator_epoch, self.last_timestamp
         result.current_txn_first_offset = self.current_txn_first_offset
         return result
@@ -168,10 +169,12 @@ class ProducerStates:
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
+            state.whole = True
         batches = state.batches
         batches.append(SentBatch(sequence_after(base_sequence, offset_delta), last_offset, offset_delta, timestamp))
         if len(batches) > WINDOW:
             del batches[0]
+            state.whole = True
         state.last_timestamp = timestamp
         if transactional and state.current_txn_first_offset == NO_OFFSET:
             state.current_txn_first_offset = last_offset - offset_delta
@@ -250,5 +253,6 @@ class ProducerStates:
             state.last_timestamp, state.current_txn_first_offset = timestamp, first
             if last_offset >= 0:
                 state.batches.append(SentBatch(last_sequence, last_offset, delta, timestamp))
+                state.whole = False
         self._states = states
         self.map_end_offset = end_offset

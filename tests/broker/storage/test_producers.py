@@ -79,6 +79,30 @@ def test_the_last_batch_of_each_survives_restarts(bench):
 
 
 @pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("segment_bytes", [200, 1 << 20])
+def test_batches_before_the_last_are_known_after_a_restart_as_well(bench, segment_bytes):
+    """A snapshot has the last one only; a producer that heard no answer sends all that were under way again."""
+    log = bench.create(segment_bytes=segment_bytes)
+    send(bench, log, 0, epoch=3)
+    for number in range(8):
+        send(bench, log, number * 2, 2, epoch=4)
+        send(bench, log, number, producer=8, epoch=4)
+    log.close()
+    bench.release()
+    again = bench.load(clean=True, segment_bytes=segment_bytes)
+    assert len(again.producers.get(7).batches) == 1
+    for number in range(3, 8):
+        repeated = send(bench, again, number * 2, 2, epoch=4)
+        assert repeated.duplicate
+        assert (repeated.first_offset, repeated.last_offset) == (1 + number * 3, 2 + number * 3)
+    assert refused(bench, again, 4, 2, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(bench, again, 5, 2, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refused(bench, again, 99, producer=8, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(bench, again, 16, epoch=4).first_offset == 25
+    assert send(bench, again, 7, producer=8, epoch=4).duplicate
+
+
+@pytest.mark.spec("CLI-05")
 def test_only_time_makes_a_producer_forgotten(bench):
     log = bench.create(segment_bytes=200, retention_bytes=0)
     for number in range(10):
