@@ -188,8 +188,9 @@ class Container:
         try:
             code = await process.wait()
         finally:
-            probing.cancel()
             self._process = None
+            probing.cancel()
+            await asyncio.wait((probing,))  # the loop may close as soon as the container has ended
         ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": started_at,
                  "finishedAt": meta.now()}  # fmt: skip
         if code > 128:
