@@ -112,22 +112,13 @@ class Fetch:
         ]
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
-            if throttled_s and request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
-                self._sessions.drop(request.session_id)
-                session, incremental = None, False
-            else:
-                session, incremental = self._session(request, asked, version, principal)
+            session, incremental = self._session(request, asked, version, principal, may_open=not throttled_s)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
         if quota is not None and throttled_s:
             quota.hold(throttled_s)
-            session_id = NO_SESSION if session is None else session.session_id
-            return list(
-                encode_fetch_response(
-                    version, correlation_id, [], session_id=session_id, throttle_ms=ceil(throttled_s * 1000)
-                )
-            )
+            return _nothing_for(throttled_s, version, correlation_id, session)
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
         answer = _Answer(
             self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted, quota
@@ -211,15 +202,15 @@ class Fetch:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(
-        self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal
+        self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal, *, may_open: bool
     ) -> tuple[Session | None, bool]:
-        """The session (or none), and whether only news is to be told."""
+        """The session (or none), and whether only news is to be told. Who is told nothing now may open none."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
         asker = Asker(request.replica_id, request.replica_epoch, request.isolation, request.rack)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._sessions.drop(request.session_id)
-            if request.session_epoch == FINAL_EPOCH:
+            if request.session_epoch == FINAL_EPOCH or not may_open:
                 return None, False
             return self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids), False
         session = self._sessions.take(request, uses_topic_ids)
@@ -405,6 +396,13 @@ class _Answer:
         if not ids or self._version < FIRST_WITH_ENDPOINTS:
             return []
         return node_endpoints(self._fetch.broker, ids, self._listener)
+
+
+def _nothing_for(seconds: float, version: int, correlation_id: int, session: Session | None) -> Reply:
+    """The answer to who is over its quota for so long."""
+    session_id = NO_SESSION if session is None else session.session_id
+    throttle_ms = ceil(seconds * 1000)
+    return list(encode_fetch_response(version, correlation_id, [], session_id=session_id, throttle_ms=throttle_ms))
 
 
 def _refused(followed: Followed, refusal: ErrorCode) -> FetchResult:

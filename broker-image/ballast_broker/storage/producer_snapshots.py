@@ -5,12 +5,12 @@ Loop thread, or the thread that loads the log before anybody else has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import write_unsynced
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.producers import WINDOW, ProducerState, ProducerStates, SentBatch, sequence_after
+from ballast_broker.storage.producers import ProducerState, ProducerStates
 from ballast_broker.storage.segment import Folder, Segment
 from ballast_wire.records import CONTROL_MASK, TRANSACTIONAL_MASK, Header
 
@@ -100,31 +100,26 @@ def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) 
 def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
     """A snapshot has the last batch of each producer only: those before it are looked up at the log's end."""
     state.whole = True
-    found: list[SentBatch] = []
-    left = LOOK_BACK_BYTES
-    for segment in reversed(segments):
-        found = [*_batches_of(segment, producer_id, state.epoch, max(0, segment.size - left)), *found]
-        left -= segment.size
-        if left <= 0 or len(found) >= WINDOW:
-            break
-    if found and found[-1].last_offset == state.last_offset:
-        state.batches = found[-WINDOW:]
+    found = ProducerStates()
+    for segment, start in _the_end_of(segments):
+        for _, header in segment.batches(start):
+            if header.producer_id == producer_id:
+                observe(found, header, header.base_offset + header.last_offset_delta)
+    again = found.get(producer_id)
+    if again is not None and again.epoch == state.epoch and again.last_offset == state.last_offset:
+        state.batches = again.batches
 
 
-def _batches_of(segment: Segment, producer_id: int, epoch: int, after: int) -> list[SentBatch]:
-    """In the order of the log, from about the position `after` on."""
-    number = segment.offset_index.floor(after, column=1)
-    start = segment.offset_index.at(number)[1] if number >= 0 else 0
-    return [
-        SentBatch(
-            sequence_after(header.base_sequence, header.last_offset_delta),
-            header.base_offset + header.last_offset_delta,
-            header.last_offset_delta,
-            header.max_timestamp,
-        )
-        for _, header in segment.batches(start)
-        if header.producer_id == producer_id and header.producer_epoch == epoch and header.base_sequence >= 0
-    ]
+def _the_end_of(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:
+    """The segments that hold the last `LOOK_BACK_BYTES`, in order, and from which batch on each does."""
+    first, left = len(segments), LOOK_BACK_BYTES
+    while first and left > 0:
+        first -= 1
+        left -= segments[first].size
+    for segment in segments[first:]:
+        number = segment.offset_index.floor(max(0, -left), column=1)
+        yield segment, segment.offset_index.at(number)[1] if number >= 0 else 0
+        left = 0
 
 
 def observe(producers: ProducerStates, header: Header, last_offset: int) -> None:
