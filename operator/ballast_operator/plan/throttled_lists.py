@@ -161,6 +161,10 @@ def _settle(
 ) -> None:
     """Make one list hold what is needed and nothing else of ours."""
     needed = {entry for holder in sharing for entry in holder.wants(config)}
+    # Statuses are written one by one: whose an entry is, is known by another until it is known by the one who needs it.
+    known = {entry for holder in sharing if holder.part.held is not None for entry in holder.wants(config)}
+    for holder in sharing:
+        holder.left |= not (needed - known).isdisjoint(holder.own[config].intersection(present))
     surplus = NONE.union(*(holder.own[config] for holder in sharing)).intersection(present) - needed
     added = needed.difference(present)
     if not added and not surplus:

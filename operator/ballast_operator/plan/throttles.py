@@ -156,6 +156,10 @@ def _hold(
     applied = [*(value for value in applied if value != target), target]
     for name in names:
         draft.records[name][config] = ThrottleRecord(*config, prior, tuple(applied))
+    if not any(name in names for name, _ in records):
+        # Statuses are written one by one: who has ended knows what was before until one of these is known to know it.
+        for name, record in records:
+            draft.records[name][config] = record
     if observed == target:
         return
     if observed == prior or observed in applied:

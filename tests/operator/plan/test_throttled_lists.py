@@ -288,17 +288,22 @@ def test_what_somebody_else_puts_into_a_list_meanwhile_stays_and_ours_goes() -> 
     assert (bench.configs[topic_list("plain")], bench.configs[topic_list("shared")]) == ("5:5", "6:6")
 
 
-@pytest.mark.spec("OPR-35")
+@pytest.mark.spec("OPR-35", "OPR-04")
 def test_entries_that_the_next_one_needs_stay_until_it_ends() -> None:
     """The first puts back its throttles, its partitions are free, and the second takes them on."""
-    bench = new_bench()
-    bench.plans["second"] = keep(Plan((moving("plain", 0, (1, 2), (2, 3)),)))
-    bench.settle(first="there")
-    bench.settle(first="", second="there")
-    assert bench.configs[topic_list("plain")] == "0:1,0:2"
-    assert bench.configs[topic_list("plain", FOLLOWER_REPLICAS)] == "0:3"
-    bench.settle(second="")
-    assert tidy(bench.configs) == tidy(BEFORE)
+
+    def live(bench: Bench) -> Bench:
+        bench.plans["second"] = keep(Plan((moving("plain", 0, (1, 2), (2, 3)),)))
+        bench.settle(first="there")
+        bench.settle(first="", second="there")
+        assert bench.configs[topic_list("plain")] == "0:1,0:2"
+        assert bench.configs[topic_list("plain", FOLLOWER_REPLICAS)] == "0:3"
+        bench.settle(second="")
+        assert tidy(bench.configs) == tidy(BEFORE)
+        return bench
+
+    for point in range(1, live(new_bench()).effects + 1):
+        live(new_bench(kill_before=point))
 
 
 @pytest.mark.spec("OPR-35", "OPR-08")
