@@ -34,7 +34,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """`replicas` has REPLICA_COLUMNS; `lacks` says in sentences what could not be known."""
+    """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (of the size) those of the whole partition; `lacks` says in
+    sentences what could not be known."""
 
     at_s: float
     brokers: Sequence[Broker]
@@ -47,8 +48,7 @@ class Measured:
         """The load model, with sizes as they will be after the horizon."""
         frame = self.replicas
         now = frame["size"].to_numpy(np.float64)
-        sizes = predict_sizes(now, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
-        whole: NDArray[np.int64] = np.rint(sizes if horizon_s > 0 else now).astype(np.int64)
+        whole: NDArray[np.int64] = np.rint(now + self._changes(horizon_s) if horizon_s > 0 else now).astype(np.int64)
         names = {(row.broker, row.path): index for index, row in enumerate(self.directories)}
         keys = zip(frame["broker"].tolist(), frame["log_dir"].tolist(), strict=True)
         directory = np.array([-1 if path is None else names[broker, path] for broker, path in keys], dtype=np.int64)
@@ -74,6 +74,15 @@ class Measured:
             return ClusterLoad.from_columns(self.brokers, grown, [str(name) for name in topics], columns)
         except LoadError as error:
             raise Refusal("MetricsInconsistent", str(error)) from error
+
+
+    def _changes(self, horizon_s: float) -> NDArray[np.float64]:
+        """By how much each replica grows: all of a partition alike, since they take the same bytes."""
+        frame = self.replicas
+        largest = frame.groupby(["topic", "partition"])["size"].transform("max").to_numpy(np.float64)
+        ahead = predict_sizes(largest, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
+        changes: NDArray[np.float64] = np.maximum(ahead - largest, -_floats(frame, "size"))
+        return changes
 
 
 def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:

@@ -11,7 +11,7 @@ from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 
 from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measured_of
-from ballast_rebalance.forecast import predict_sizes
+from ballast_rebalance.forecast import predict_sizes, sustained_growth
 from ballast_rebalance.measured import (
     REPLICA_COLUMNS,
     Measured,
@@ -43,6 +43,33 @@ def test_growth_is_capped_by_what_retention_left_before() -> None:
     peak = np.array([100.0, 130.0, 190.0, NAN])
     assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0]
     assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0]
+
+
+@pytest.mark.spec("REB-04")
+def test_bytes_that_were_taken_at_once_are_not_taken_again() -> None:
+    """At the beginning of the window, in its middle, now; a rate per second over a window of 100 s."""
+    cases = {
+        (900.0, 900.0, 500.0): 0.0,  # retention came by lately
+        (900.0, 500.0, 500.0): 0.0,  # or a while ago
+        (900.0, 500.0, 600.0): 2.0,  # since then it grows
+        (900.0, 950.0, 500.0): 1.0,
+        (900.0, 700.0, 600.0): -2.0,  # it is being emptied
+        (900.0, NAN, 600.0): 0.0,  # who knows
+        (500.0, 500.0, 900.0): 4.0,
+    }
+    before, halfway, size = (np.array(column) for column in zip(*cases, strict=True))
+    assert sustained_growth(size, halfway, before, 100.0).tolist() == list(cases.values())
+    assert np.isnan(sustained_growth(size, halfway, before * NAN, 100.0)).all()
+
+
+@pytest.mark.spec("REB-04")
+def test_all_replicas_of_a_partition_grow_alike() -> None:
+    """A follower that holds a little less is no sign that retention has been at work."""
+    now = measured()
+    size = now.replicas["size"] - (now.replicas["position"] == 1) * 5_000
+    grown = replace(now, replicas=now.replicas.assign(size=size, growth=1.0, peak=now.replicas["size"]))
+    more = grown.load(3_600.0).replicas.size - grown.load().replicas.size
+    assert more.tolist() == [3_600] * more.size
 
 
 @pytest.mark.spec("REB-04")
