@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +69,7 @@ class MetricsOptions:
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
     """Everything of one moment. Raises Refusal for stale, partial or missing metrics."""
     try:
-        source = _Source(spark, options, time.time() if at_s is None else at_s)
+        source = _Source(spark, options, at_s)
         source.check_fresh()
         return source.measure()
     except PartialAnswerError as error:
@@ -86,10 +85,13 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
 
 
 class _Source:
-    def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float) -> None:
-        self.spark, self.options, self.at_s = spark, options, at_s
+    """What is asked is of one moment: the present, by the clock that also stamped the samples."""
+
+    def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float | None) -> None:
+        self.spark, self.options = spark, options
         self.token = options.read_token()
         self.endpoint = Endpoint(options.url, bearer_token=self.token or None)
+        self.at_s = self.endpoint.now() if at_s is None else at_s
 
     def check_fresh(self) -> None:
         """Refuses before anything large is read."""
