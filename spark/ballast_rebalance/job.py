@@ -126,7 +126,7 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
         )
     frame = joined.drop(columns=["_merge"])[list(measured.replicas.columns)]
     lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
-    return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks)
+    return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks, all_known=True)
 
 
 def _propose(

@@ -35,7 +35,7 @@ class Refusal(Exception):
 @dataclass(frozen=True)
 class Measured:
     """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (of the size) those of the whole partition; `lacks` says in
-    sentences what could not be known."""
+    sentences what could not be known; `all_known` where the brokers themselves said which replicas there are."""
 
     at_s: float
     brokers: Sequence[Broker]
@@ -43,6 +43,7 @@ class Measured:
     replicas: pd.DataFrame
     order_known: bool
     lacks: Sequence[str] = field(default_factory=tuple)
+    all_known: bool = False
 
     def load(self, horizon_s: float = 0.0) -> ClusterLoad:
         """The load model, with sizes as they will be after the horizon."""
@@ -140,7 +141,7 @@ def check(measured: Measured) -> None:
     for broker, path in placed[["broker", "log_dir"]].drop_duplicates().itertuples(index=False):
         if (broker, path) not in known:
             raise Refusal("MetricsPartial", f"capacity of {path} on broker {broker} is missing")
-    _check_partitions(frame)
+    _check_partitions(frame, measured.all_known)
     if measured.order_known:
         _check_positions(frame)
 
@@ -158,7 +159,7 @@ def _check_positions(frame: pd.DataFrame) -> None:
         )
 
 
-def _check_partitions(frame: pd.DataFrame) -> None:
+def _check_partitions(frame: pd.DataFrame, all_known: bool) -> None:
     counts = frame.groupby(["topic", "partition"], sort=True).agg(
         replicas=("broker", "size"), leaders=("leader", "sum"), different=("broker", "nunique")
     )
@@ -170,7 +171,7 @@ def _check_partitions(frame: pd.DataFrame) -> None:
         raise Refusal("MetricsPartial", f"{_name(several.index[0])} has two leaders in the metrics: they lag")
     usual = counts.groupby(level="topic")["replicas"].transform("max")
     fewer = counts[counts["replicas"] < usual]
-    if not fewer.empty:
+    if not fewer.empty and not all_known:
         raise Refusal(
             "MetricsPartial",
             f"{len(fewer)} partitions have fewer replicas in the metrics than others of their topic, first "

@@ -234,6 +234,13 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
         rows = small[(small["name"] == metric) & (small["value"] > 0)]
         return set(zip(rows["broker"], rows["log_dir"], strict=True))
 
+    named = small.loc[small["name"].isin((TOTAL, USED))]
+    odd = named[~np.isfinite(named["value"]) | pd.to_numeric(named["broker"], errors="coerce").isna()]
+    if not odd.empty:
+        row = odd.iloc[0]
+        raise Refusal(
+            "MetricsInconsistent", f"{row['name']} of {row['log_dir']} on broker {row['broker']} is {row['value']}"
+        )
     used_rows = small[small["name"] == USED]
     used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
     offline, cordoned = flagged(OFFLINE), flagged(CORDONED)

@@ -107,8 +107,9 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
     ):
         assert command.run(parsed(*source, *arguments)) == 2
         assert says in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        parsed(*source, "--throttle-disk", "50MB")
+    for wrong in (["--throttle-disk", "50MB"], ["--prometheus", "prometheus:9090"]):
+        with pytest.raises(SystemExit):
+            parsed(*source, *wrong)
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))

@@ -12,6 +12,7 @@ from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
+from ballast_rebalance.job import _with_order
 from ballast_rebalance.measured import (
     REPLICA_COLUMNS,
     Measured,
@@ -191,6 +192,32 @@ def test_brokers_answers_become_a_load() -> None:
     assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
     assert load.directories.used.tolist() == [50, 50]
     assert load.replicas.leader.tolist() == [True, False]
+
+
+@pytest.mark.spec("REB-03")
+def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
+    """As when a change of the replication factor was cancelled half-way: the brokers know that none is missing."""
+    topics, brokers, log_dirs = admin_answers()
+    alone = {"error_code": 0, "partition_index": 1, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
+    topics[0]["partitions"].append(alone)  # type: ignore[attr-defined]
+    held = {"partition_index": 1, "partition_size": 9, "offset_lag": 0, "is_future_key": False}
+    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"].append(held)  # type: ignore[index]
+    found = measured_of(topics, brokers, log_dirs, 0.0)
+    check(found)
+    exported = replace(found, all_known=False)
+    with pytest.raises(Refusal, match="1 partitions have fewer replicas in the metrics"):
+        check(exported)
+    check(_with_order(exported, found))
+
+
+@pytest.mark.spec("REB-08")
+def test_metrics_that_are_no_numbers_are_refused() -> None:
+    odd = float("inf")
+    for broker, value in (("1", NAN), ("1", odd), (None, 10.0), ("one", 10.0)):
+        rows = [(name, broker, "/a", None, value) for name in (USED, TOTAL)]
+        with pytest.raises(Refusal) as caught:
+            _directories(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"]))
+        assert caught.value.reason == "MetricsInconsistent"
 
 
 @pytest.mark.spec("REB-08")
