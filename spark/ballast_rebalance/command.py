@@ -277,7 +277,7 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
     from ballast_rebalance.outcomes import OutcomeMetrics
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    metrics = OutcomeMetrics()
+    metrics = OutcomeMetrics(args.interval)
     if args.metrics_port:
         metrics.serve(args.metrics_port)
 
