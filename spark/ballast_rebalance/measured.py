@@ -13,15 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns
+from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns, brokers_with_one_volume
 from ballast_rebalance.forecast import predict_sizes
 
 REPLICA_COLUMNS = (
     "topic", "partition", "broker", "log_dir", "size", "leader", "position",
     "bytes_in", "bytes_out", "growth", "peak",
 )  # fmt: skip
-# Two disks whose free space is equal to a thousandth are one disk, or level enough.
-SHARED_TOLERANCE = 0.001
 
 
 class Refusal(Exception):
@@ -76,7 +74,6 @@ class Measured:
         except LoadError as error:
             raise Refusal("MetricsInconsistent", str(error)) from error
 
-
     def _changes(self, horizon_s: float) -> NDArray[np.float64]:
         """By how much each replica grows: all of a partition alike, since they take the same bytes."""
         frame = self.replicas
@@ -118,15 +115,11 @@ def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -
 
 
 def shared_volumes(measured: Measured) -> list[str]:
-    """A note for each broker whose directories look like one volume: same size and nearly the same use."""
-    notes = []
-    for broker in sorted({row.broker for row in measured.directories}):
-        own = [row for row in measured.directories if row.broker == broker and row.online]
-        free = [row.total_bytes - row.used_bytes for row in own]
-        alike = len(own) > 1 and len({row.total_bytes for row in own}) == 1 and min(free) > 0
-        if alike and max(free) - min(free) < SHARED_TOLERANCE * own[0].total_bytes:
-            notes.append(f"directories of broker {broker} seem to share a volume: --capacity levels by their bytes")
-    return notes
+    """A note for each broker whose directories look like one volume."""
+    return [
+        f"directories of broker {broker} seem to share a volume: --capacity levels by their bytes"
+        for broker in brokers_with_one_volume(measured.directories)
+    ]
 
 
 def check(measured: Measured) -> None:
