@@ -85,14 +85,17 @@ def proposal_name(cluster: str, plan: Plan) -> str:
 
 
 def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
-    """One file in the working tree; older files of this job for the cluster that nobody approved are removed."""
+    """One file in the working tree; older files of this job for the cluster that nobody approved are removed.
+
+    The same plan found again leaves its file alone, unless that has expired before anybody approved it.
+    """
     resource = resources[-1]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{resource['metadata']['name']}.yaml"
     for old in sorted(directory.glob("*-rebalance-*.yaml")):
         if old != path and _superseded(old, resource):
             old.unlink()
-    if path.exists():
+    if path.exists() and not (_superseded(path, resource) and _expired(path, resource["spec"]["inputTime"])):
         return path
     text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
     temporary = path.with_suffix(".yaml.tmp")
@@ -152,12 +155,20 @@ def _approved(resource: Mapping[str, Any]) -> bool:
     return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
 
 
-def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
+def _reassignments_in(path: Path) -> list[dict[str, Any]]:
     try:
         documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
     except (yaml.YAMLError, UnicodeDecodeError):
-        return False
-    found = [item for item in documents if item.get("kind") == "Reassignment"]
+        return []
+    return [item for item in documents if item.get("kind") == "Reassignment"]
+
+
+def _expired(path: Path, at: str) -> bool:
+    return any(str(item["spec"].get("expiresAt", at)) < at for item in _reassignments_in(path))
+
+
+def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
+    found = _reassignments_in(path)
     return bool(found) and all(
         _is_ours(item)
         and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]

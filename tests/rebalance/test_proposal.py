@@ -155,6 +155,21 @@ def test_yaml_supersedes_only_what_nobody_approved(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([old, new])
 
 
+@pytest.mark.spec("REB-08")
+def test_a_file_that_expired_unapproved_is_written_anew(tmp_path: Path) -> None:
+    """Merged as it was, its Reassignment would end before it began."""
+    plan, found, first = a_proposal()
+    file = write_yaml(first, tmp_path)
+
+    def again(hours: int) -> str:
+        later = replace(found, at_s=found.at_s + 3_600 * hours)
+        assert write_yaml(build(plan, later, ProposalOptions("c", "ns"), PlanOptions()), tmp_path) == file
+        return str(yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["expiresAt"])
+
+    assert again(23) == "2023-11-15T22:13:20Z"
+    assert again(25) == "2023-11-16T23:13:20Z"
+
+
 class Outline(html.parser.HTMLParser):
     """What a screen reader would hold on to, and every address that a page would load."""
 
