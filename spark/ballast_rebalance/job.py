@@ -86,7 +86,7 @@ def run_once(
         worth.require_worth(plan, options.threshold)
         if rehearsal:
             return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks))
-        return _propose(options, measured, load, plan, store)
+        return _propose(replace(options, planning=planning), measured, load, plan, store)
     except Refusal as refusal:
         return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
 
@@ -135,8 +135,13 @@ def _propose(
     resources: tuple[dict[str, Any], ...] = ()
     if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
-    submitted = proposal.submit(resources, store) if store is not None else None
-    written = [proposal.write_yaml(resources, options.out)] if options.out is not None else []
+
+    def keeps(older: Mapping[str, Any]) -> bool:
+        present = resources[-1]["spec"]["inputTime"]
+        return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
+
+    submitted = proposal.submit(resources, store, keeps) if store is not None else None
+    written = [proposal.write_yaml(resources, options.out, keeps)] if options.out is not None else []
     if options.report is not None:
         command = proposal.approve_command(resources[-1]) if resources else None
         ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
