@@ -37,7 +37,7 @@ QUIET = frozenset(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
-    source.add_argument("--prometheus", metavar="URL", type=address)
+    source.add_argument("--prometheus", metavar="URL")
     source.add_argument("--bootstrap", metavar="HOST:PORT")
     source.add_argument(
         "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
@@ -91,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
     if not args.prometheus and not args.bootstrap:
         print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
+        return 2
+    if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
+        print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
         return 2
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
@@ -223,13 +226,6 @@ def quantity(text: str) -> int:
 def throttle(text: str) -> str:
     """A quantity as it was written, which the Reassignment says as well."""
     quantity(text)
-    return text
-
-
-def address(text: str) -> str:
-    """Of a server that speaks HTTP."""
-    if not re.match(r"https?://[^/]", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as http://prometheus:9090")
     return text
 
 
