@@ -114,18 +114,21 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
         print(f"\nFullest directory {before.highest:.1%} -> {after.highest:.1%}, emptiest {before.lowest:.1%} -> "
               f"{after.lowest:.1%}; {_size(quality.bytes_network)} between brokers, "
               f"{_size(quality.bytes_disk)} between directories, {len(plan)} partitions")  # fmt: skip
+    shared = _sharing_a_volume(seen)
+    if shared:
+        print(
+            f"The directories of broker {shared} seem to share one volume, which no move between them levels; "
+            f"`ballast rebalance --bootstrap {args.bootstrap} --capacity SIZE` levels their bytes",
+            file=sys.stderr,
+        )
     for row in planned.unplaced:
         print(f"left where it is: {row.topic}-{row.partition} on broker {row.broker}: {row.reason}", file=sys.stderr)
     return 0
 
 
 def _load_of(seen: Snapshot):  # type: ignore[no-untyped-def]  # the planner is imported only when it is needed
-    from ballast_planner.model import Broker, ClusterLoad, Directory, Replica
+    from ballast_planner.model import Broker, ClusterLoad, Replica
 
-    directories = [
-        Directory(each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, online=each.online)
-        for each in seen.directories
-    ]
     replicas = []
     for key, ids in seen.replicas.items():
         for position, broker in enumerate(ids):
@@ -133,7 +136,23 @@ def _load_of(seen: Snapshot):  # type: ignore[no-untyped-def]  # the planner is 
             path, size = (None, 0) if place is None else (place.path, place.size_bytes)
             leads = seen.leaders[key] == broker
             replicas.append(Replica(key.topic, key.partition, broker, path, size, leads, position))
-    return ClusterLoad.from_rows([Broker(*each) for each in seen.brokers], directories, replicas)
+    return ClusterLoad.from_rows([Broker(*each) for each in seen.brokers], _directories_of(seen), replicas)
+
+
+def _directories_of(seen: Snapshot):  # type: ignore[no-untyped-def]
+    from ballast_planner.model import Directory
+
+    return [
+        Directory(each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, online=each.online)
+        for each in seen.directories
+    ]
+
+
+def _sharing_a_volume(seen: Snapshot) -> str:
+    """The brokers of which this is so, as a list."""
+    from ballast_planner import brokers_with_one_volume
+
+    return ", ".join(map(str, brokers_with_one_volume(_directories_of(seen))))
 
 
 # -- execute

@@ -28,6 +28,7 @@ from ballast_planner.plan import (
 )
 from ballast_planner.resource import ResourceOptions, reassignment_resources, rows_from_resource
 from ballast_planner.targets import StaleRowsError, plan_explicit, plan_generate, plan_replication_factor
+from ballast_planner.volumes import brokers_with_one_volume
 
 __all__ = [
     "Bounds",
@@ -49,6 +50,7 @@ __all__ = [
     "StaleRowsError",
     "Target",
     "Unplaced",
+    "brokers_with_one_volume",
     "canonical_json",
     "check_plan",
     "moves_from_canonical",

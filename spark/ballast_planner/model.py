@@ -52,7 +52,8 @@ class Directory(NamedTuple):
 class Replica(NamedTuple):
     """`position` is the index in the partition's assignment; `log_dir` is None where no broker could say it.
 
-    `bytes_in` and `bytes_out` are the partition's rates per second and may stand on any one or all of its replicas.
+    `bytes_in` and `bytes_out`, to consumers and followers, are the partition's rates per second and may stand on any
+    one or all of its replicas.
     """
 
     topic: str

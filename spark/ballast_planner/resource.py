@@ -1,7 +1,7 @@
 """A plan as a Reassignment resource, and back.
 
-Up to 1,000 rows stand in `spec.partitions`; larger plans are cut into ConfigMaps of at most 512 KiB each, which
-`spec.planFrom` names in order (OPR-30). PURE: builds plain dictionaries and talks to nobody.
+Up to 1,000 rows stand in `spec.partitions` where they are no more than one object may have; larger plans are cut into
+ConfigMaps, which `spec.planFrom` names in order (OPR-30). PURE: builds plain dictionaries and talks to nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ballast_planner.plan import Plan, PlanFormatError, Target, plan_hash, rows_
 API_VERSION = "ballast.dev/v1alpha1"
 KIND = "Reassignment"
 MAX_ROWS = 1_000
-MAX_CONFIG_MAP_BYTES = 512 * 1024
+# `kubectl apply` keeps an object once more in an annotation of it, with its quotes escaped; annotations have 256 KiB.
+MAX_OBJECT_BYTES = 192 * 1024
 PLAN_KEY = "partitions.json"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
 
@@ -45,7 +46,7 @@ def reassignment_resources(plan: Plan, options: ResourceOptions) -> list[dict[st
     spec: dict[str, Any] = {"clusterRef": {"name": options.cluster}, "approval": options.approval}
     spec["planHash"] = plan_hash(plan)
     config_maps: list[dict[str, Any]] = []
-    if len(rows) <= MAX_ROWS:
+    if len(rows) <= MAX_ROWS and len(json.dumps(rows, separators=(",", ":"))) <= MAX_OBJECT_BYTES:
         spec["partitions"] = rows
     else:
         config_maps = _config_maps(rows, options)
@@ -102,8 +103,8 @@ def _config_maps(rows: Sequence[Mapping[str, Any]], options: ResourceOptions) ->
     size = 2
     for row in rows:
         text = json.dumps(row, separators=(",", ":"))
-        # The margin leaves room for the object around the data: the limit is on the whole ConfigMap.
-        if chunks[-1] and size + len(text) + 1 > MAX_CONFIG_MAP_BYTES - 8 * 1024:
+        # The margin leaves room for the object around the data: the limit is on the whole object.
+        if chunks[-1] and size + len(text) + 1 > MAX_OBJECT_BYTES - 8 * 1024:
             chunks.append([])
             size = 2
         chunks[-1].append(text)

@@ -71,6 +71,7 @@ def measured_of(
         directories=directories,
         replicas=pd.DataFrame(rows, columns=list(REPLICA_COLUMNS)),
         order_known=True,
+        all_known=True,
         lacks=("sizes come from the brokers themselves: there is no history to forecast from, and no traffic", *lacks),
     )
 

@@ -92,6 +92,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.prometheus and not args.bootstrap:
         print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
         return 2
+    if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
+        print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
+        return 2
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
@@ -270,7 +273,7 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
     from ballast_rebalance.outcomes import OutcomeMetrics
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    metrics = OutcomeMetrics()
+    metrics = OutcomeMetrics(args.interval)
     if args.metrics_port:
         metrics.serve(args.metrics_port)
 

@@ -1,4 +1,4 @@
-"""How large each replica will be: growth within the window, capped where retention has been seen at work (REB-04).
+"""How large each partition will be: growth within the window, capped where retention has been seen at work (REB-04).
 
 PURE: arrays in, arrays out.
 """
@@ -11,16 +11,25 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, horizon_s: float) -> Floats:
-    """Sizes after the horizon. NaN in growth or peak means no history: such a replica keeps its size.
+def sustained_growth(size: Floats, halfway: Floats, before: Floats, window_s: float) -> Floats:
+    """Bytes per second over a window, from the sizes now, in its middle and at its beginning; NaN without the latter.
 
-    A replica that was larger within the window than it is now is being deleted from: it grows to that peak at most.
-    One that shrinks shrinks on, so that nothing is moved that is about to be deleted.
+    What lost bytes goes on as in the half of the window that was kinder to it: bytes that retention took at once are
+    gone, and no sign that as many will go again. Only what shrank in both halves shrinks on.
     """
-    growth = np.nan_to_num(growth_per_second, nan=0.0)
-    predicted = size + growth * horizon_s
-    highest = np.where(np.isnan(peak), size, peak)
-    retained = highest > size
-    capped = np.where(retained, np.minimum(predicted, highest), predicted)
-    result: Floats = np.maximum(np.where(growth == 0, size, capped), 0.0)
+    whole = (size - before) / window_s
+    halves = np.maximum(halfway - before, size - halfway) / (window_s / 2)
+    growth: Floats = np.where(whole < 0, np.nan_to_num(halves, nan=0.0), whole)
+    return growth
+
+
+def predict_sizes(size: Floats, growth_per_second: Floats, peak: Floats, horizon_s: float) -> Floats:
+    """Sizes after the horizon. NaN in growth or peak means no history: such a partition keeps its size.
+
+    One that was larger within the window than it is now is being deleted from: it grows to that peak at most. One that
+    shrinks shrinks on, so that nothing is moved that is about to be deleted.
+    """
+    predicted = size + np.nan_to_num(growth_per_second, nan=0.0) * horizon_s
+    capped = np.where(peak > size, np.minimum(predicted, peak), predicted)
+    result: Floats = np.maximum(capped, 0.0)
     return result

@@ -86,7 +86,7 @@ def run_once(
         worth.require_worth(plan, options.threshold)
         if rehearsal:
             return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks))
-        return _propose(options, measured, load, plan, store)
+        return _propose(replace(options, planning=planning), measured, load, plan, store)
     except Refusal as refusal:
         return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
 
@@ -126,7 +126,7 @@ def _with_order(measured: Measured, asked: Measured) -> Measured:
         )
     frame = joined.drop(columns=["_merge"])[list(measured.replicas.columns)]
     lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
-    return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks)
+    return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks, all_known=True)
 
 
 def _propose(
@@ -135,8 +135,13 @@ def _propose(
     resources: tuple[dict[str, Any], ...] = ()
     if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
-    submitted = proposal.submit(resources, store) if store is not None else None
-    written = [proposal.write_yaml(resources, options.out)] if options.out is not None else []
+
+    def keeps(older: Mapping[str, Any]) -> bool:
+        present = resources[-1]["spec"]["inputTime"]
+        return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
+
+    submitted = proposal.submit(resources, store, keeps) if store is not None else None
+    written = [proposal.write_yaml(resources, options.out, keeps)] if options.out is not None else []
     if options.report is not None:
         command = proposal.approve_command(resources[-1]) if resources else None
         ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0

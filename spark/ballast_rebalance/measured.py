@@ -13,15 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns
+from ballast_planner import Broker, ClusterLoad, Directory, LoadError, ReplicaColumns, brokers_with_one_volume
 from ballast_rebalance.forecast import predict_sizes
 
 REPLICA_COLUMNS = (
     "topic", "partition", "broker", "log_dir", "size", "leader", "position",
     "bytes_in", "bytes_out", "growth", "peak",
 )  # fmt: skip
-# Two disks whose free space is equal to a thousandth are one disk, or level enough.
-SHARED_TOLERANCE = 0.001
 
 
 class Refusal(Exception):
@@ -34,7 +32,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """`replicas` has REPLICA_COLUMNS; `lacks` says in sentences what could not be known."""
+    """`replicas` has REPLICA_COLUMNS, `growth` and `peak` (of the size) those of the whole partition; `lacks` says in
+    sentences what could not be known; `all_known` where the brokers themselves said which replicas there are."""
 
     at_s: float
     brokers: Sequence[Broker]
@@ -42,13 +41,13 @@ class Measured:
     replicas: pd.DataFrame
     order_known: bool
     lacks: Sequence[str] = field(default_factory=tuple)
+    all_known: bool = False
 
     def load(self, horizon_s: float = 0.0) -> ClusterLoad:
         """The load model, with sizes as they will be after the horizon."""
         frame = self.replicas
         now = frame["size"].to_numpy(np.float64)
-        sizes = predict_sizes(now, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
-        whole: NDArray[np.int64] = np.rint(sizes if horizon_s > 0 else now).astype(np.int64)
+        whole: NDArray[np.int64] = np.rint(now + self._changes(horizon_s) if horizon_s > 0 else now).astype(np.int64)
         names = {(row.broker, row.path): index for index, row in enumerate(self.directories)}
         keys = zip(frame["broker"].tolist(), frame["log_dir"].tolist(), strict=True)
         directory = np.array([-1 if path is None else names[broker, path] for broker, path in keys], dtype=np.int64)
@@ -74,6 +73,14 @@ class Measured:
             return ClusterLoad.from_columns(self.brokers, grown, [str(name) for name in topics], columns)
         except LoadError as error:
             raise Refusal("MetricsInconsistent", str(error)) from error
+
+    def _changes(self, horizon_s: float) -> NDArray[np.float64]:
+        """By how much each replica grows: all of a partition alike, since they take the same bytes."""
+        frame = self.replicas
+        largest = frame.groupby(["topic", "partition"])["size"].transform("max").to_numpy(np.float64)
+        ahead = predict_sizes(largest, _floats(frame, "growth"), _floats(frame, "peak"), horizon_s)
+        changes: NDArray[np.float64] = np.maximum(ahead - largest, -_floats(frame, "size"))
+        return changes
 
 
 def with_capacity(measured: Measured, capacity_bytes: int) -> Measured:
@@ -108,15 +115,11 @@ def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -
 
 
 def shared_volumes(measured: Measured) -> list[str]:
-    """A note for each broker whose directories look like one volume: same size and nearly the same use."""
-    notes = []
-    for broker in sorted({row.broker for row in measured.directories}):
-        own = [row for row in measured.directories if row.broker == broker and row.online]
-        free = [row.total_bytes - row.used_bytes for row in own]
-        alike = len(own) > 1 and len({row.total_bytes for row in own}) == 1 and min(free) > 0
-        if alike and max(free) - min(free) < SHARED_TOLERANCE * own[0].total_bytes:
-            notes.append(f"directories of broker {broker} seem to share a volume: --capacity levels by their bytes")
-    return notes
+    """A note for each broker whose directories look like one volume."""
+    return [
+        f"directories of broker {broker} seem to share a volume: --capacity levels by their bytes"
+        for broker in brokers_with_one_volume(measured.directories)
+    ]
 
 
 def check(measured: Measured) -> None:
@@ -131,7 +134,7 @@ def check(measured: Measured) -> None:
     for broker, path in placed[["broker", "log_dir"]].drop_duplicates().itertuples(index=False):
         if (broker, path) not in known:
             raise Refusal("MetricsPartial", f"capacity of {path} on broker {broker} is missing")
-    _check_partitions(frame)
+    _check_partitions(frame, measured.all_known)
     if measured.order_known:
         _check_positions(frame)
 
@@ -149,7 +152,7 @@ def _check_positions(frame: pd.DataFrame) -> None:
         )
 
 
-def _check_partitions(frame: pd.DataFrame) -> None:
+def _check_partitions(frame: pd.DataFrame, all_known: bool) -> None:
     counts = frame.groupby(["topic", "partition"], sort=True).agg(
         replicas=("broker", "size"), leaders=("leader", "sum"), different=("broker", "nunique")
     )
@@ -161,7 +164,7 @@ def _check_partitions(frame: pd.DataFrame) -> None:
         raise Refusal("MetricsPartial", f"{_name(several.index[0])} has two leaders in the metrics: they lag")
     usual = counts.groupby(level="topic")["replicas"].transform("max")
     fewer = counts[counts["replicas"] < usual]
-    if not fewer.empty:
+    if not fewer.empty and not all_known:
         raise Refusal(
             "MetricsPartial",
             f"{len(fewer)} partitions have fewer replicas in the metrics than others of their topic, first "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ballast_planner import Broker, Directory
+from ballast_rebalance.forecast import Floats, sustained_growth
 from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
 from ballast_rebalance.prometheus import MATCH, SELECTOR
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLICA_KEYS = ("topic", "partition", "broker")
-PLACE = "topic, partition, broker, log_dir"
+PARTITION_KEYS = ("topic", "partition")
+HISTORY = ("before", "halfway", "peak")
+TRAFFIC = ("bytes_in", "bytes_out")
 SIZE = "ballast_replica_size_bytes"
 TOTAL = "ballast_log_dir_total_bytes"
 USED = "ballast_log_dir_used_bytes"
@@ -67,7 +69,7 @@ class MetricsOptions:
 def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = None) -> Measured:
     """Everything of one moment. Raises Refusal for stale, partial or missing metrics."""
     try:
-        source = _Source(spark, options, time.time() if at_s is None else at_s)
+        source = _Source(spark, options, at_s)
         source.check_fresh()
         return source.measure()
     except PartialAnswerError as error:
@@ -83,10 +85,13 @@ def measure(spark: SparkSession, options: MetricsOptions, at_s: float | None = N
 
 
 class _Source:
-    def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float) -> None:
-        self.spark, self.options, self.at_s = spark, options, at_s
+    """What is asked is of one moment: the present, by the clock that also stamped the samples."""
+
+    def __init__(self, spark: SparkSession, options: MetricsOptions, at_s: float | None) -> None:
+        self.spark, self.options = spark, options
         self.token = options.read_token()
         self.endpoint = Endpoint(options.url, bearer_token=self.token or None)
+        self.at_s = self.endpoint.now() if at_s is None else at_s
 
     def check_fresh(self) -> None:
         """Refuses before anything large is read."""
@@ -147,41 +152,48 @@ class _Source:
         """Sizes joined in Spark with all that is known of the same replica or partition."""
         from pyspark.sql import functions as f
 
-        keys, partition = list(REPLICA_KEYS), ["topic", "partition"]
-        read = self._frame(self._replica_queries(), [*keys, "log_dir"]).persist()
+        keys, labels, of_partition = list(REPLICA_KEYS), [*REPLICA_KEYS, "log_dir"], (*HISTORY, *TRAFFIC)
+        read = self._frame(self._replica_queries(), labels).persist()
         try:
 
-            def column(name: str, labels: Sequence[str]) -> DataFrame:
-                return read.filter(f.col("name") == name).select(*labels, f.col("value").alias(name))
+            def column(name: str, columns: Sequence[str]) -> DataFrame:
+                return read.filter(f.col("name") == name).select(*columns, f.col("value").alias(name))
 
-            frame = column("size", [*keys, "log_dir"])
-            for name in ("growth", "peak"):
-                frame = frame.join(column(name, [*keys, "log_dir"]), [*keys, "log_dir"], "left")
+            frame = column("size", labels)
             for name in ("leader", "position"):
                 frame = frame.join(column(name, keys), keys, "left")
-            for name in ("bytes_in", "bytes_out"):
-                frame = frame.join(column(name, partition), partition, "left")
+            # A replica that was elsewhere before, or was being copied, tells nothing of how its partition grew.
+            largest = [f.max(f.when(f.col("name") == name, f.col("value"))).alias(name) for name in of_partition]
+            frame = frame.join(read.groupBy(*PARTITION_KEYS).agg(*largest), list(PARTITION_KEYS), "left")
             numbers = ("partition", "broker")
-            typed = frame.select(*[f.col(c).cast("long") if c in numbers else f.col(c) for c in REPLICA_COLUMNS])
-            return pd.DataFrame(typed.toPandas(), columns=list(REPLICA_COLUMNS))
+            chosen = (*labels, "size", "leader", "position", *of_partition)
+            typed = frame.select(*[f.col(c).cast("long") if c in numbers else f.col(c) for c in chosen])
+            found = pd.DataFrame(typed.toPandas(), columns=list(chosen))
         finally:
             read.unpersist()
+        found["growth"] = sustained_growth(*_sizes_over_time(found), self.options.window_s)
+        return found[list(REPLICA_COLUMNS)]
 
     def _replica_queries(self) -> dict[str, str]:
         window, rate = f"{self.options.window_s:.0f}s", f"{self.options.rate_s:.0f}s"
         size = f"{SIZE}{{{SELECTOR}}}"
         return {
             "size": size,
-            # Over time a replica has several series: a broker that is started anew has another address in its labels.
-            "growth": f"(max by ({PLACE}) ({size}) - max by ({PLACE}) ({size} offset {window}))"
-            f" / {self.options.window_s:.0f}",
-            "peak": f"max by ({PLACE}) (max_over_time({size}[{window}]))",
+            "before": f"max by (topic, partition) ({size} offset {window})",
+            "halfway": f"max by (topic, partition) ({size} offset {self.options.window_s / 2:.0f}s)",
+            "peak": f"max by (topic, partition) (max_over_time({size}[{window}]))",
             "leader": f"{LEADER}{{{SELECTOR}}}",
             "position": f"{POSITION}{{{SELECTOR}}}",
             # A leader that moved within the window counts on two brokers: summed over all, not split by broker.
             "bytes_in": f"sum by (topic, partition) (rate({BYTES_IN}{{{MATCH}}}[{rate}]))",
             "bytes_out": f"sum by (topic, partition) (rate({BYTES_OUT}{{{MATCH}}}[{rate}]))",
         }
+
+
+def _sizes_over_time(replicas: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
+    """Of each replica's partition: now, in the middle of the window, at its beginning."""
+    now = replicas.groupby(list(PARTITION_KEYS))["size"].transform("max")
+    return now.to_numpy(np.float64), replicas["halfway"].to_numpy(np.float64), replicas["before"].to_numpy(np.float64)
 
 
 def _complete(replicas: pd.DataFrame) -> list[str]:
@@ -222,6 +234,13 @@ def _directories(small: pd.DataFrame) -> list[Directory]:
         rows = small[(small["name"] == metric) & (small["value"] > 0)]
         return set(zip(rows["broker"], rows["log_dir"], strict=True))
 
+    named = small.loc[small["name"].isin((TOTAL, USED))]
+    odd = named[~np.isfinite(named["value"]) | pd.to_numeric(named["broker"], errors="coerce").isna()]
+    if not odd.empty:
+        row = odd.iloc[0]
+        raise Refusal(
+            "MetricsInconsistent", f"{row['name']} of {row['log_dir']} on broker {row['broker']} is {row['value']}"
+        )
     used_rows = small[small["name"] == USED]
     used = {(row.broker, row.log_dir): row.value for row in used_rows.itertuples(index=False)}
     offline, cordoned = flagged(OFFLINE), flagged(CORDONED)

@@ -10,9 +10,9 @@ from ballast_planner import Plan
 
 
 class OutcomeMetrics:
-    """One registry per job; `serve` exposes it."""
+    """One registry per job, which looks every `interval_s`; `serve` exposes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
         self.registry = CollectorRegistry()
         self._runs = Counter(
             "ballast_rebalance_runs", "Runs of the rebalance job by outcome", ["reason"], registry=self.registry
@@ -23,6 +23,10 @@ class OutcomeMetrics:
         self._time = Gauge(
             "ballast_rebalance_last_run_timestamp_seconds", "When the last run ended", registry=self.registry
         )
+        # Until there was one: it is not late from the first second on.
+        self._time.set(time.time())
+        interval = Gauge("ballast_rebalance_interval_seconds", "Time between two runs", registry=self.registry)
+        interval.set(interval_s)
         self._seconds = Gauge(
             "ballast_rebalance_last_run_duration_seconds", "How long the last run took", registry=self.registry
         )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MAX_ANSWER_BYTES = 1 << 30
 
 
@@ -70,6 +71,12 @@ class Endpoint:
             raise PrometheusError(f"{expression}: one value was expected, not {len(result)}")
         return float(result[0]["value"][1]) if result else None
 
+    def now(self) -> float:
+        """The time by the server's clock."""
+        found = self.scalar("time()")
+        assert found is not None
+        return found
+
     def ask(self, path: str, parameters: Mapping[str, str]) -> Any:
         """The `data` of an answer; faults that may pass are tried again with growing pauses."""
         pause_s = self.first_pause_s
@@ -95,9 +102,11 @@ class Endpoint:
         else:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+            with _OPENER.open(request, timeout=self.timeout_s) as answer:
                 text = answer.read(MAX_ANSWER_BYTES)
         except urllib.error.HTTPError as error:
+            if error.code in REDIRECTS:
+                raise PrometheusError(f"{url} sends elsewhere: give the address {error.headers['Location']}") from error
             detail = _error_of(error.read(4096))
             if error.code in RETRIED_STATUS:
                 raise _PassingFaultError(f"HTTP {error.code} {detail}") from error
@@ -110,6 +119,16 @@ class Endpoint:
 
 class _PassingFaultError(Exception):
     """Worth another attempt."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """On a redirect a query would be asked again without its text, and the token told to whoever is named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def _data_of(text: bytes, url: str) -> Any:

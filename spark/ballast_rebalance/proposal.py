@@ -1,12 +1,13 @@
 """A plan becomes a proposal: a Reassignment that waits for approval, in Kubernetes or as YAML in a Git working tree.
 
-At most one proposal of this job is open per cluster. An older one that nobody approved is superseded; one that is
-approved or runs stays, and nothing new is proposed beside it (REB-08). Driver only.
+At most one proposal of this job is open per cluster. An older one that nobody approved is superseded, but only by one
+that is notably better or where it does not fit any more: sizes change with every look, and who is to approve a plan
+needs time to read it. One that is approved or runs stays, and nothing new is proposed beside it (REB-08). Driver only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,20 @@ from typing import Any, Protocol
 
 import yaml
 
-from ballast_planner import Plan, PlanOptions, ResourceOptions, plan_hash, reassignment_resources
+from ballast_planner import (
+    ClusterLoad,
+    Plan,
+    PlanError,
+    PlanFormatError,
+    PlanOptions,
+    ResourceOptions,
+    plan_explicit,
+    plan_hash,
+    reassignment_resources,
+    rows_from_spec,
+)
 from ballast_rebalance.measured import Measured, Refusal
+from ballast_rebalance.worth import Threshold
 
 CREATED_BY = {"app.kubernetes.io/created-by": "ballast-rebalance"}
 ENDED = frozenset({"Succeeded", "Failed", "Cancelled", "RolledBack", "Stale"})
@@ -84,15 +97,44 @@ def proposal_name(cluster: str, plan: Plan) -> str:
     return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
 
 
-def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
-    """One file in the working tree; older files of this job for the cluster that nobody approved are removed."""
+def as_good(
+    older: Mapping[str, Any], load: ClusterLoad, plan: Plan, planning: PlanOptions, threshold: Threshold, now: str
+) -> bool:
+    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it."""
+    spec = older["spec"]
+    if "partitions" not in spec or str(spec.get("expiresAt", now)) < now:
+        return False
+    try:
+        rows = rows_from_spec(spec["partitions"])
+        again = plan_explicit(load, rows, planning)
+    except (PlanError, PlanFormatError):
+        return False
+    if again.unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
+        return False
+    assert again.quality is not None
+    assert plan.quality is not None
+    was, would_be = again.quality.after, plan.quality.after
+    lost = max(was.highest - would_be.highest, was.spread - would_be.spread)
+    return lost < threshold.min_improvement
+
+
+def write_yaml(
+    resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Callable[[Mapping[str, Any]], bool] | None = None
+) -> Path:
+    """One file in the working tree; older files of this job for the cluster that nobody approved are removed.
+
+    The same plan found again leaves its file alone, unless that has expired before anybody approved it.
+    """
     resource = resources[-1]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{resource['metadata']['name']}.yaml"
-    for old in sorted(directory.glob("*-rebalance-*.yaml")):
-        if old != path and _superseded(old, resource):
-            old.unlink()
-    if path.exists():
+    older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
+    for old in older:
+        if keeps is not None and all(map(keeps, _reassignments_in(old))):
+            raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
+    for old in older:
+        old.unlink()
+    if path.exists() and not (_superseded(path, resource) and _expired(path, resource["spec"]["inputTime"])):
         return path
     text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
     temporary = path.with_suffix(".yaml.tmp")
@@ -101,8 +143,12 @@ def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
     return path
 
 
-def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
-    """Create the proposal; returns its name. Raises Refusal where another one has to end first."""
+def submit(
+    resources: Sequence[Mapping[str, Any]],
+    store: ProposalStore,
+    keeps: Callable[[Mapping[str, Any]], bool] | None = None,
+) -> str:
+    """Create the proposal; returns its name. Raises Refusal where another one has to end first, or is kept."""
     resource = resources[-1]
     in_the_way = []
     for other in store.list_reassignments():
@@ -119,6 +165,8 @@ def submit(resources: Sequence[Mapping[str, Any]], store: ProposalStore) -> str:
             raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
         if not _is_ours(other) or _approved(other) or phase not in UNDECIDED:
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
+        if keeps is not None and keeps(other):
+            raise Refusal("AlreadyProposed", f"{name} waits for approval and is as good as what was found now")
         in_the_way.append(other)
     for other in in_the_way:
         if not store.delete_unchanged(other):
@@ -152,12 +200,20 @@ def _approved(resource: Mapping[str, Any]) -> bool:
     return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
 
 
-def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
+def _reassignments_in(path: Path) -> list[dict[str, Any]]:
     try:
         documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
     except (yaml.YAMLError, UnicodeDecodeError):
-        return False
-    found = [item for item in documents if item.get("kind") == "Reassignment"]
+        return []
+    return [item for item in documents if item.get("kind") == "Reassignment"]
+
+
+def _expired(path: Path, at: str) -> bool:
+    return any(str(item["spec"].get("expiresAt", at)) < at for item in _reassignments_in(path))
+
+
+def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
+    found = _reassignments_in(path)
     return bool(found) and all(
         _is_ours(item)
         and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]

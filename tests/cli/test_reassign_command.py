@@ -52,6 +52,17 @@ def test_a_setting_that_is_refused_is_told(brokers: Brokers) -> None:
         assert cluster.set_configs("topic", {"orders": {THROTTLED_REPLICAS[0]: None}}) == {}
 
 
+@pytest.mark.spec("CLU-32")
+def test_generate_says_where_directories_are_no_disks_of_their_own(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on any machine for trying things out; the fill levels alone would say that all is level."""
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap]) == 0
+    told = capsys.readouterr()
+    assert "The directories of broker 0 seem to share one volume" in told.err
+    assert f"ballast rebalance --bootstrap {brokers.bootstrap} --capacity SIZE" in told.err
+
+
 @pytest.mark.spec("DIR-10")
 def test_nothing_is_moved_without_the_throttle_and_none_is_said_to_be_removed_that_stays(
     brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

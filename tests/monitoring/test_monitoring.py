@@ -164,7 +164,7 @@ def test_panels_do_not_overlap() -> None:
 def test_the_jobs_own_metrics_are_documented() -> None:
     from ballast_rebalance.outcomes import OutcomeMetrics
 
-    metrics, known = OutcomeMetrics(), documented()
+    metrics, known = OutcomeMetrics(300.0), documented()
     metrics.record("Balanced", None, 1.0)
     for family in metrics.registry.collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -131,6 +131,18 @@ def test_traffic_in_is_levelled_where_it_is_known() -> None:
     assert moved <= busy
 
 
+@pytest.mark.spec("REB-05")
+def test_what_followers_fetch_is_in_the_bytes_out_and_counted_once() -> None:
+    """Broker 0 leads what is only produced and replicated, broker 1 what is only consumed: as much goes out of both."""
+    replicas = [
+        Replica("t", p, broker, "/d", 10, broker == p % 2, int(broker != p % 2), 0.0 if p % 2 else 100.0, 100.0)
+        for p in range(8)
+        for broker in (0, 1)
+    ]
+    load = ClusterLoad.from_rows([Broker(0), Broker(1)], [Directory(b, "/d", 1_000, 80) for b in (0, 1)], replicas)
+    assert not plan_balance(load, QUIET).moves
+
+
 @pytest.mark.spec("OPR-31")
 def test_waves_keep_every_directory_under_its_mark() -> None:
     load = one_broker([[300] * 3, [80] * 11])

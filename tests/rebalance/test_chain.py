@@ -167,7 +167,7 @@ def test_the_rows_of_a_large_plan_go_to_config_maps_of_the_reassignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
-    monkeypatch.setattr("ballast_planner.resource.MAX_CONFIG_MAP_BYTES", 9 * 1024)
+    monkeypatch.setattr("ballast_planner.resource.MAX_OBJECT_BYTES", 9 * 1024)
     asyncio.run(with_store(tmp_path, _config_maps))
 
 

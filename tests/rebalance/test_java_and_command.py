@@ -104,6 +104,7 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--out", "plans"], "give --cluster NAME"),
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
+        (["--prometheus", "prometheus:9090"], "is not an address"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2
         assert says in capsys.readouterr().err
@@ -125,7 +126,7 @@ def test_a_plan_that_is_handed_to_nobody_is_printed(capsys: pytest.CaptureFixtur
 
 
 def test_metrics_are_about_the_last_look() -> None:
-    metrics, load = OutcomeMetrics(), measured().load()
+    metrics, load = OutcomeMetrics(300.0), measured().load()
     spread = ("ballast_rebalance_fill_spread_ratio", {"state": "before"})
     metrics.record("Proposed", plan_balance(load, PlanOptions()), 1.0)
     assert metrics.registry.get_sample_value(*spread)
@@ -135,7 +136,7 @@ def test_metrics_are_about_the_last_look() -> None:
 
 def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a stream that never gets through a look ends, and does not begin anew for ever."""
-    watcher = Watch(None, JobOptions(ProposalOptions("c")), None, OutcomeMetrics())  # type: ignore[arg-type]
+    watcher = Watch(None, JobOptions(ProposalOptions("c")), None, OutcomeMetrics(300.0))  # type: ignore[arg-type]
     outcomes: list[Outcome | Exception] = [RuntimeError("Spark is gone"), Outcome("Balanced", "")]
 
     def cycle() -> Outcome:

@@ -11,7 +11,8 @@ from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 
 from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measured_of
-from ballast_rebalance.forecast import predict_sizes
+from ballast_rebalance.forecast import predict_sizes, sustained_growth
+from ballast_rebalance.job import _with_order
 from ballast_rebalance.measured import (
     REPLICA_COLUMNS,
     Measured,
@@ -43,6 +44,33 @@ def test_growth_is_capped_by_what_retention_left_before() -> None:
     peak = np.array([100.0, 130.0, 190.0, NAN])
     assert predict_sizes(size, growth, peak, 50.0).tolist() == [150.0, 130.0, 50.0, 100.0]
     assert predict_sizes(size, growth, peak, 500.0).tolist() == [600.0, 130.0, 0.0, 100.0]
+
+
+@pytest.mark.spec("REB-04")
+def test_bytes_that_were_taken_at_once_are_not_taken_again() -> None:
+    """At the beginning of the window, in its middle, now; a rate per second over a window of 100 s."""
+    cases = {
+        (900.0, 900.0, 500.0): 0.0,  # retention came by lately
+        (900.0, 500.0, 500.0): 0.0,  # or a while ago
+        (900.0, 500.0, 600.0): 2.0,  # since then it grows
+        (900.0, 950.0, 500.0): 1.0,
+        (900.0, 700.0, 600.0): -2.0,  # it is being emptied
+        (900.0, NAN, 600.0): 0.0,  # who knows
+        (500.0, 500.0, 900.0): 4.0,
+    }
+    before, halfway, size = (np.array(column) for column in zip(*cases, strict=True))
+    assert sustained_growth(size, halfway, before, 100.0).tolist() == list(cases.values())
+    assert np.isnan(sustained_growth(size, halfway, before * NAN, 100.0)).all()
+
+
+@pytest.mark.spec("REB-04")
+def test_all_replicas_of_a_partition_grow_alike() -> None:
+    """A follower that holds a little less is no sign that retention has been at work."""
+    now = measured()
+    size = now.replicas["size"] - (now.replicas["position"] == 1) * 5_000
+    grown = replace(now, replicas=now.replicas.assign(size=size, growth=1.0, peak=now.replicas["size"]))
+    more = grown.load(3_600.0).replicas.size - grown.load().replicas.size
+    assert more.tolist() == [3_600] * more.size
 
 
 @pytest.mark.spec("REB-04")
@@ -164,6 +192,32 @@ def test_brokers_answers_become_a_load() -> None:
     assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
     assert load.directories.used.tolist() == [50, 50]
     assert load.replicas.leader.tolist() == [True, False]
+
+
+@pytest.mark.spec("REB-03")
+def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
+    """As when a change of the replication factor was cancelled half-way: the brokers know that none is missing."""
+    topics, brokers, log_dirs = admin_answers()
+    alone = {"error_code": 0, "partition_index": 1, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}
+    topics[0]["partitions"].append(alone)  # type: ignore[attr-defined]
+    held = {"partition_index": 1, "partition_size": 9, "offset_lag": 0, "is_future_key": False}
+    log_dirs[0]["log_dirs"][0]["topics"][0]["partitions"].append(held)  # type: ignore[index]
+    found = measured_of(topics, brokers, log_dirs, 0.0)
+    check(found)
+    exported = replace(found, all_known=False)
+    with pytest.raises(Refusal, match="1 partitions have fewer replicas in the metrics"):
+        check(exported)
+    check(_with_order(exported, found))
+
+
+@pytest.mark.spec("REB-08")
+def test_metrics_that_are_no_numbers_are_refused() -> None:
+    odd = float("inf")
+    for broker, value in (("1", NAN), ("1", odd), (None, 10.0), ("one", 10.0)):
+        rows = [(name, broker, "/a", None, value) for name in (USED, TOTAL)]
+        with pytest.raises(Refusal) as caught:
+            _directories(pd.DataFrame(rows, columns=["name", "broker", "log_dir", "rack", "value"]))
+        assert caught.value.reason == "MetricsInconsistent"
 
 
 @pytest.mark.spec("REB-08")

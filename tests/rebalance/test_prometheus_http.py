@@ -8,10 +8,11 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from ballast_rebalance.metrics_source import MetricsOptions, _Source
 from ballast_rebalance.prometheus import (
     Ask,
     PrometheusStreamReader,
@@ -53,6 +54,8 @@ class FakePrometheus:
                     return
                 body = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)
+                if 300 <= status < 400:
+                    self.send_header("Location", body.decode())
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -99,6 +102,34 @@ def test_passing_faults_are_tried_again(serve: Serve) -> None:
     endpoint = Endpoint(server.url, first_pause_s=0.001)
     assert endpoint.query("up")[0]["metric"] == {"a": "b"}
     assert len(server.asked) == 4
+
+
+@pytest.mark.spec("REB-02")
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_told_and_neither_query_nor_token_go_elsewhere(serve: Serve, status: int) -> None:
+    elsewhere = serve(lambda *_: (200, vector()))
+    server = serve(lambda *_: (status, f"{elsewhere.url}/api/v1/query".encode()))
+    endpoint = Endpoint(server.url, bearer_token="secret", first_pause_s=0.001)
+    with pytest.raises(PrometheusError, match=f"sends elsewhere: give the address {elsewhere.url}"):
+        endpoint.query("up")
+    with pytest.raises(PrometheusError, match="sends elsewhere"):
+        endpoint.label_values("broker", "up", 0, 1)
+    assert (len(server.asked), elsewhere.asked) == (2, [])
+
+
+@pytest.mark.spec("REB-08")
+def test_the_present_is_what_prometheus_says_it_is(serve: Serve) -> None:
+    """A driver whose clock is late would take old samples for new ones; one that is ahead would find none."""
+
+    def answer(_path: str, asked: dict[str, str]) -> Answer:
+        if asked["query"] == "time()":
+            return 200, {"status": "success", "data": {"resultType": "scalar", "result": [5000.5, "5000.5"]}}
+        return 200, vector(({}, 9.0)) if "timestamp" in asked["query"] else vector()
+
+    server, spark = serve(answer), cast(Any, None)
+    source = _Source(spark, MetricsOptions(server.url), None)
+    source.check_fresh()
+    assert [parameters.get("time") for _, parameters in server.asked] == [None, "5000.500", "5000.500"]
 
 
 @pytest.mark.spec("REB-02")

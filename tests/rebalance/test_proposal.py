@@ -17,9 +17,11 @@ from tests.rebalance.test_measured import measured
 
 from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
 from ballast_rebalance import report
+from ballast_rebalance.job import JobOptions, Outcome, _propose
 from ballast_rebalance.measured import Measured, Refusal
-from ballast_rebalance.proposal import ProposalOptions, approve_command, build, submit, write_yaml
+from ballast_rebalance.proposal import ProposalOptions, approve_command, as_good, build, submit, write_yaml
 from ballast_rebalance.report_flow import flow_svg
+from ballast_rebalance.worth import Threshold
 
 
 class FakeStore:
@@ -96,6 +98,55 @@ def test_an_unapproved_proposal_is_superseded() -> None:
     assert list(store.kept) == [second[-1]["metadata"]["name"]]
 
 
+def a_later_look(store: FakeStore, found: Measured, out: Path | None = None) -> Outcome | Refusal:
+    """What the job does with what it has measured, an hour after the proposal was made."""
+    later = replace(found, at_s=found.at_s + 3_600)
+    load, options = later.load(), JobOptions(ProposalOptions("c", "ns", intra_broker_throttle="50Mi"), out=out)
+    plan = plan_balance(load, options.planning)
+    try:
+        return _propose(options, later, load, plan, None if out else store)
+    except Refusal as refusal:
+        return refusal
+
+
+@pytest.mark.spec("REB-08")
+def test_a_proposal_stays_while_it_fits_and_is_as_good(tmp_path: Path) -> None:
+    """Sizes change with every look and so does the best plan; who approves needs one that is there a while."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    name, size = submit(resources, store), found.replicas["size"]
+    file = write_yaml(resources, tmp_path)
+    drifted = replace(found, replicas=found.replicas.assign(size=size + found.replicas["partition"] % 7 * (1 << 20)))
+    assert plan_hash(plan_balance(drifted.load())) != resources[-1]["spec"]["planHash"]
+    for out in (None, tmp_path):
+        kept = a_later_look(store, drifted, out)
+        assert isinstance(kept, Refusal)
+        assert (kept.reason, "as good as what was found now" in str(kept)) == ("AlreadyProposed", True)
+    assert (list(store.kept), list(tmp_path.iterdir())) == ([name], [file])
+    # Much more on one of the disks: what waits would leave it there.
+    heavy = (found.replicas["log_dir"] == "/disk0") & (found.replicas["broker"] == 1)
+    grown = replace(found, replicas=found.replicas.assign(size=size.where(~heavy, size * 2)))
+    better = a_later_look(store, grown)
+    assert isinstance(better, Outcome)
+    assert better.submitted not in (None, name)
+    assert list(store.kept) == [better.submitted]
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("why", ["elsewhere", "excluded", "expired"])
+def test_a_proposal_that_does_not_fit_any_more_is_superseded(why: str) -> None:
+    plan, found, (resource,) = a_proposal()
+    load, planning, now = found.load(), PlanOptions(), "2023-11-15T00:00:00Z"
+    assert as_good(resource, load, plan, planning, Threshold(), now)
+    if why == "elsewhere":
+        resource["spec"]["partitions"][0]["from"]["logDirs"] = ["/gone"] * 2
+    elif why == "excluded":
+        planning = PlanOptions(excluded_topics=frozenset({"orders"}))
+    else:
+        now = "2023-11-16T00:00:00Z"
+    assert not as_good(resource, load, plan, planning, Threshold(), now)
+
+
 @pytest.mark.spec("REB-08")
 @pytest.mark.parametrize("how", ["approved", "automatic", "running", "foreign", "somebody's", "changed"])
 def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
@@ -153,6 +204,21 @@ def test_yaml_supersedes_only_what_nobody_approved(tmp_path: Path) -> None:
     assert yaml.safe_load(new.read_text(encoding="utf-8"))["spec"]["approvedPlan"] == "x"
     write_yaml(first, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([old, new])
+
+
+@pytest.mark.spec("REB-08")
+def test_a_file_that_expired_unapproved_is_written_anew(tmp_path: Path) -> None:
+    """Merged as it was, its Reassignment would end before it began."""
+    plan, found, first = a_proposal()
+    file = write_yaml(first, tmp_path)
+
+    def again(hours: int) -> str:
+        later = replace(found, at_s=found.at_s + 3_600 * hours)
+        assert write_yaml(build(plan, later, ProposalOptions("c", "ns"), PlanOptions()), tmp_path) == file
+        return str(yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["expiresAt"])
+
+    assert again(23) == "2023-11-15T22:13:20Z"
+    assert again(25) == "2023-11-16T23:13:20Z"
 
 
 class Outline(html.parser.HTMLParser):

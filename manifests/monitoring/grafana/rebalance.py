@@ -9,8 +9,8 @@ from manifests.monitoring.grafana.directories import SPREAD_STEPS
 from manifests.monitoring.grafana.house import QUARTER, dashboard, graph, now, number, over_time, steps
 from manifests.monitoring.grafana.queries import OF_CLUSTER, cluster_of, series
 
-# From here on BallastRebalanceSilent fires.
-AGE_STEPS = steps(1800, 3600)
+# In intervals of the job; a little later BallastRebalanceSilent fires.
+LATE_STEPS = steps(1.5, 2)
 
 
 def build() -> Dashboard:
@@ -22,9 +22,9 @@ def build() -> Dashboard:
         .graph_mode(common.BigValueGraphMode.NONE)
         .with_target(now(f"{series('ballast_rebalance_last_outcome')} == 1", "{{reason}}")),
         number(
-            "Since the last look", units.Seconds, "The job hangs, or is too slow for its interval.", width=QUARTER,
-            limits=AGE_STEPS,
-        ).with_target(over_time(f"time() - {ended}", "age")),
+            "Since the last look", units.NoUnit, "In intervals of the job. Many: it hangs, or is too slow for them.",
+            width=QUARTER, limits=LATE_STEPS,
+        ).with_target(over_time(f"(time() - {ended}) / {series('ballast_rebalance_interval_seconds')}", "intervals")),
         number("Bytes of the plan", units.BytesIEC, "Over the network and between disks.", width=QUARTER).with_target(
             over_time(series("ballast_rebalance_proposed_bytes"), "{{way}}")
         ),

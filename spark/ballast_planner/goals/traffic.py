@@ -21,8 +21,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
         return
     if partitions.bytes_in.any() and options.across_brokers:
         _level_bytes_in(bench, options.band)
-    copies = np.diff(partitions.first) - 1
-    out = partitions.bytes_out + partitions.bytes_in * copies
+    out = partitions.bytes_out
     if out.any():
         # A share that is a hundredth of a broker's load is not worth a change of leaders.
         level_leaderships(bench, out, options.band, least=0.01 * float(out.sum()) / bench.load.brokers.ids.size)
