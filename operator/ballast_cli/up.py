@@ -166,12 +166,14 @@ class Stack:
     async def _start_operator(self, kubeconfig: Path | None = None) -> None:
         from ballast_local.workloads import launch
 
-        log = (self.data / "operator.log").open("ab")
+        path = self.data / "operator.log"
+        log = path.open("ab")  # for what it says before it opens its log itself
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order. Killed, it
         # takes the operator with it.
         self._operator = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", launch.__file__, str(os.getpid()),
-            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, *self.operator_settings,
+            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, "--log-file", str(path),
+            *self.operator_settings,
             stdout=log, stderr=log, env=self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
             start_new_session=True,
         )  # fmt: skip

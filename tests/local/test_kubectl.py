@@ -127,7 +127,7 @@ def test_reading(kubectl):
     assert "apps/v1" in kubectl("api-versions")
     assert "KIND:       Pod" in kubectl("explain", "pod.spec.containers")
     for words in (("get", "nonsense"), ("explain", "nonsense"), ("delete", "nonsense", "x")):
-        assert "the server doesn't have a resource type \"nonsense\"" in kubectl(*words, fails=True)
+        assert 'the server doesn\'t have a resource type "nonsense"' in kubectl(*words, fails=True)
     complaint = kubectl("explain", "pod", "--output=plaintext-openapiv2", fails=True)
     assert "unable to respond with a content type that the client supports" in complaint
     assert kubectl("get", "--raw", "/readyz") == "ok"

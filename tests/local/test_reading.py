@@ -139,7 +139,13 @@ def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
 
 def test_who_goes_away_before_the_answer_begins_leaves_no_trace(running, api, namespace, caplog):
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    api.post(pods, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "none", "command": ["sleep", "600"]}]}})
+    api.post(
+        pods,
+        {
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "none", "command": ["sleep", "600"]}]},
+        },
+    )
     eventually(lambda: api.raw("GET", f"{pods}/p/log")[0] == 200)
     served = running.cluster._server.requests_served
     half_sent = f"/api/v1/namespaces/{namespace}/configmaps"
