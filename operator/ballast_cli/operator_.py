@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ballast_cli import CommandError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -36,5 +38,4 @@ def run(args: argparse.Namespace) -> int:
     try:
         return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds, args.log_file)
     except KubeconfigError as error:
-        print(f"ballast operator: {error}")
-        return 2
+        raise CommandError(str(error)) from error

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import at_least_one, port
+from ballast_cli.arguments import at_least_one, folder, port
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
@@ -35,7 +35,7 @@ PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the example cluster (3)")
     parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
+    parser.add_argument("--data", type=folder, metavar="DIR", help="where everything is kept (.ballast/up)")
     parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
 
 
