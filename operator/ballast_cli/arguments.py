@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
+from pathlib import Path
 
 ADDRESSES = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,:]+):([0-9]{1,5})")
 
@@ -21,6 +22,13 @@ def port(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) < 65536:
         raise ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535, and 0 is any")
     return int(text)
+
+
+def folder(text: str) -> Path:
+    """An empty name, such as an unset variable gives, would be the present folder."""
+    if not text:
+        raise ArgumentTypeError("it is empty; the present folder is .")
+    return Path(text)
 
 
 def at_least_one(text: str) -> int:

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import folder
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_MINUTES = 10.0
@@ -26,7 +27,9 @@ LONG_MINUTES = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="how long faults go on (3)")
     parser.add_argument("--seed", type=int, metavar="S", help="the order of faults (any)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where the brokers keep their data (.ballast/chaos-S)")
+    parser.add_argument(
+        "--data", type=folder, metavar="DIR", help="where the brokers keep their data (.ballast/chaos-S)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

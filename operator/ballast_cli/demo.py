@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import folder
 from ballast_cli.up import CLUSTER, NAMESPACE, Stack, refusals, wait_ready
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ ENDS = ("Succeeded", "Failed", "Stale", "Cancelled")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep everything here instead of a temporary directory"
+        "--data", type=folder, metavar="DIR", help="keep everything here instead of a temporary directory"
     )
     parser.add_argument(
         "--quick", action="store_true", help="without Spark, which is large to install: the operator itself plans"

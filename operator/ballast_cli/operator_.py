@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ballast_cli import CommandError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -17,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relist-seconds", type=float, default=300.0, metavar="S",
         help="compare with the API this often, should a watch have lost something (300)",
     )  # fmt: skip
+    parser.add_argument(
+        "--log-file", metavar="FILE", help="log here instead of to stderr; FILE.1 has what is older, both stay small"
+    )
 
 
 def _probe_port(text: str) -> str:
@@ -31,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     from ballast_operator.main import main
 
     try:
-        return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds)
+        return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds, args.log_file)
     except KubeconfigError as error:
-        print(f"ballast operator: {error}")
-        return 2
+        raise CommandError(str(error)) from error

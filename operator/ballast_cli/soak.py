@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import folder
 from ballast_cli.chaos import data_folder, say
 from ballast_cli.soaks import Soak, simulation
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--times", type=int, metavar="N", help=f"how many ({usual})")
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="all but sim: what the dice give (any)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="all but sim: the data's place (.ballast/NAME-S)")
+    parser.add_argument("--data", type=folder, metavar="DIR", help="all but sim: the data's place (.ballast/NAME-S)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import at_least_one, port
+from ballast_cli.arguments import at_least_one, folder, port
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
@@ -35,7 +35,7 @@ PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the example cluster (3)")
     parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (.ballast/up)")
+    parser.add_argument("--data", type=folder, metavar="DIR", help="where everything is kept (.ballast/up)")
     parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
 
 
@@ -166,12 +166,14 @@ class Stack:
     async def _start_operator(self, kubeconfig: Path | None = None) -> None:
         from ballast_local.workloads import launch
 
-        log = (self.data / "operator.log").open("ab")
+        path = self.data / "operator.log"
+        log = path.open("ab")  # for what it says before it opens its log itself
         # A session of its own: Ctrl-C reaches this process alone, which stops the parts in their order. Killed, it
         # takes the operator with it.
         self._operator = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", launch.__file__, str(os.getpid()),
-            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, *self.operator_settings,
+            sys.executable, "-m", "ballast_cli", "operator", "--namespace", NAMESPACE, "--log-file", str(path),
+            *self.operator_settings,
             stdout=log, stderr=log, env=self.environment() | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
             start_new_session=True,
         )  # fmt: skip

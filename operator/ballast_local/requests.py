@@ -61,10 +61,17 @@ def parse_target(registry: Registry, path: str) -> Target:
     return Target(resource, namespace, name, rest[2] if len(rest) > 2 else "")
 
 
+_JSON = ("application/json", "*/*", "application/*", "")
+
+
+def takes_json(accept: str) -> bool:
+    return any(offer.partition(";")[0].strip() in _JSON for offer in accept.split(","))
+
+
 def parse_form(accept: str) -> Form:
     for offer in accept.split(","):
         words = [word.strip() for word in offer.split(";")]
-        if words[0] not in ("application/json", "*/*", "application/*", ""):
+        if words[0] not in _JSON:
             continue
         kind = next((word[3:] for word in words[1:] if word.startswith("as=")), "")
         if kind == "Table":

@@ -103,11 +103,8 @@ class Routes:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        try:
-            await watch.run(request, response, self._closing)
-            await response.write_eof()
-        except (ConnectionResetError, ConnectionError):
-            pass
+        await watch.run(request, response, self._closing)
+        await response.write_eof()
         return response
 
     async def _delete_collection(self, request: web.Request, target: Target) -> web.Response:

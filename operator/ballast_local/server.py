@@ -59,9 +59,9 @@ class Server:
         except web.HTTPRequestEntityTooLarge:
             too_large = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
             return json_response(encode(too_large.status()), 413)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
         except Exception as fault:
+            if isinstance(fault, ConnectionError) and requests.is_gone(request):
+                return web.Response()  # which nobody gets; raised, it would be told as a fault of ours
             LOG.exception("%s %s", request.method, request.path)
             broken = ApiError(500, "InternalError", f"Internal error occurred: {fault!r}")
             return json_response(encode(broken.status()), 500)
@@ -82,6 +82,10 @@ class Server:
         if path.startswith("/openapi/v3"):
             return await self._openapi(path)
         if path.startswith("/openapi/v2"):
+            if not requests.takes_json(
+                request.headers.get("Accept", "")
+            ):  # kubectl wants protobuf, and reads no Status
+                raise ApiError(406, "NotAcceptable", "only the following media types are accepted: application/json")
             raise not_implemented("OpenAPI v2; the v3 documents are at /openapi/v3")
         if path in ("/", "/metrics", "/logs", "/configz"):
             raise not_implemented(f"the path {path}")

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from contextvars import ContextVar
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from typing import Any
 
+FILE_BYTES = 8 * 1024 * 1024
 CLUSTER: ContextVar[str] = ContextVar("cluster", default="")
 
 
@@ -37,8 +41,22 @@ class JsonLines(logging.Formatter):
         return json.dumps({key: value for key, value in entry.items() if value != ""})
 
 
-def configure_logging(machines: bool, level: int = logging.INFO) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+class _OwnFile(RotatingFileHandler):
+    """All that the process says is in this file: stderr is, and goes along to the new one."""
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        os.dup2(stream.fileno(), sys.stderr.fileno())
+        return stream
+
+
+def configure_logging(
+    machines: bool, level: int = logging.INFO, file: str | None = None, file_bytes: int = FILE_BYTES
+) -> None:
+    """To stderr, or to a file that is moved to FILE.1 when it is long."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if file is not None:
+        handler = _OwnFile(file, maxBytes=file_bytes, backupCount=1)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if machines else plain)
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -291,8 +291,9 @@ def main(
     probe_at: str | None = None,
     kubeconfig: str | None = None,
     relist_seconds: float = RELIST_SECONDS,
+    log_file: str | None = None,
 ) -> int:
     """The process."""
-    configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ)
+    configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ, file=log_file)
     asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

@@ -49,6 +49,35 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     return found
 
 
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_a_full_disk_and_no_output_at_all_are_no_tracebacks(size: int) -> None:
+    command = [sys.executable, "-c", WORDY.format(f"'x' * {size}")]
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "ballast status: No space left on device\n")
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["up", "demo", "chaos", "soak kill"])
+def test_a_folder_without_a_name_is_not_the_present_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*command.split(), "--data", ""])
+    assert "it is empty" in capsys.readouterr().err
+
+
+def test_an_operator_without_a_kubernetes_says_so_where_errors_go(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert main(["operator"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("ballast operator: no Kubernetes found")) == ("", True)
+
+
 def test_who_reads_may_stop_reading() -> None:
     with running("-c", WORDY.format("'x' * (1 << 20)")) as process:
         assert process.stdout is not None

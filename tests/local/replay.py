@@ -57,9 +57,9 @@ def is_definition(request: Request) -> bool:
 
 def send(api: Api, request: Request) -> tuple[int, Any]:
     """Status and decoded answer; the lines of a watch are a list."""
-    # The real one would take an offer of protobuf; the embedded API answers in the next form that is offered.
+    # Beside protobuf the real one would take it; the embedded API answers in the next form that is offered.
     offers = [offer for offer in request.accept.split(",") if "protobuf" not in offer]
-    headers = {"Accept": ",".join(offers) or "application/json", "User-Agent": f"{request.agent}/1"}
+    headers = {"Accept": ",".join(offers) or request.accept or "application/json", "User-Agent": f"{request.agent}/1"}
     status, answer = api.raw(request.method, request.path, _body(api, request), request.kind, **headers)
     try:
         return status, json.loads(answer)

@@ -126,6 +126,10 @@ def test_reading(kubectl):
     assert "statefulsets" in kubectl("api-resources")
     assert "apps/v1" in kubectl("api-versions")
     assert "KIND:       Pod" in kubectl("explain", "pod.spec.containers")
+    for words in (("get", "nonsense"), ("explain", "nonsense"), ("delete", "nonsense", "x")):
+        assert 'the server doesn\'t have a resource type "nonsense"' in kubectl(*words, fails=True)
+    complaint = kubectl("explain", "pod", "--output=plaintext-openapiv2", fails=True)
+    assert "unable to respond with a content type that the client supports" in complaint
     assert kubectl("get", "--raw", "/readyz") == "ok"
     assert "running at https://127.0.0.1" in kubectl("cluster-info")
     assert kubectl("get", "nodes").splitlines()[1].split()[:2] == ["local", "Ready"]

@@ -19,6 +19,7 @@ from ballast_local.quantity import parse_quantity
 from ballast_local.table import duration
 from ballast_local.workloads.addresses import Addresses
 from ballast_local.workloads.housekeeping import cut_logs, remove_old_events
+from ballast_local.workloads.logs import Run
 from ballast_local.workloads.schedule import Schedule
 from ballast_local.workloads.substitution import Substitution, expand
 
@@ -255,6 +256,20 @@ def test_logs_are_cut(tmp_path):
     cut_logs(tmp_path, limit_bytes=99)
     assert (logs / "c.log").stat().st_size == 0
     assert (logs / "c.previous.log").stat().st_size == 100
+
+
+def test_who_follows_a_log_reads_all_of_it_when_it_is_cut(tmp_path):
+    """Also what was written after the last look at it."""
+    logs = tmp_path / "uid" / "logs"
+    logs.mkdir(parents=True)
+    with (logs / "c.log").open("ab", buffering=0) as writer, (logs / "c.log").open("rb", buffering=0) as file:
+        run = Run(logs / "c.log", file, 0)
+        writer.write(b"first\n")
+        assert run.read(100) == (b"first\n", False)
+        writer.write(b"second\n")
+        cut_logs(tmp_path, limit_bytes=0)
+        writer.write(b"third\n")
+        assert [run.read(100)[0], run.read(100)[0], run.read(100)[0]] == [b"second\n", b"third\n", b""]
 
 
 def test_a_log_that_goes_while_it_is_looked_at_is_no_fault(tmp_path):

@@ -2,6 +2,9 @@
 
 import contextlib
 import gc
+import socket
+import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,6 +135,37 @@ def test_who_goes_away_is_not_waited_for(running, api, namespace, monkeypatch):
         connection.close()
     eventually(lambda: log not in opened() and running.run(watches()) <= before)
     api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
+
+
+def test_who_goes_away_before_the_answer_begins_leaves_no_trace(running, api, namespace, caplog):
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    api.post(
+        pods,
+        {
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "none", "command": ["sleep", "600"]}]},
+        },
+    )
+    eventually(lambda: api.raw("GET", f"{pods}/p/log")[0] == 200)
+    served = running.cluster._server.requests_served
+    half_sent = f"/api/v1/namespaces/{namespace}/configmaps"
+    for path in (pods, f"{pods}?watch=1", f"{pods}/p/log?follow=true", "/openapi/v3", half_sent):
+        connection = api.connect()
+        connection.connect()
+        # The request and the end of its connection come in one turn of the loop.
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        held, go = threading.Event(), threading.Event()
+        running._loop.call_soon_threadsafe(lambda held=held, go=go: (held.set(), go.wait(10)))
+        assert held.wait(10)
+        method, body = ("GET", "") if path != half_sent else ("POST", "{")
+        headers = {"Authorization": f"Bearer {api.token}", "Content-Length": str(2 * len(body))}
+        connection.request(method, path, body, headers)
+        connection.close()
+        go.set()
+    eventually(lambda: running.cluster._server.requests_served >= served + 5)
+    assert api.exists(pods)
+    api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
+    assert not caplog.records
 
 
 def opened():

@@ -3,6 +3,7 @@
 import os
 import socket
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,19 @@ def test_readiness_follows_the_probe_and_liveness_restarts(running, api, pods):
     eventually(lambda: condition(api.get(f"{pods}/p"), "Ready") == "True")
     (scratch / "dead").touch()
     eventually(lambda: api.get(f"{pods}/p")["status"]["containerStatuses"][0]["restartCount"] >= 1)
+
+
+def test_attempts_of_a_probe_begin_a_period_apart_however_long_they_take(running, api, pods):
+    """As the kubelet's: one that nobody answers does not put the next one off."""
+    text = "date +%s.%N >> $HOME/attempts; test $(wc -l < $HOME/attempts) = 1 || exec sleep 600"
+    command = ["sh", "-c", text.replace("$", "$$")]
+    probe = {"exec": {"command": command}, "periodSeconds": 1, "timeoutSeconds": 1}
+    uid = api.post(pods, pod("p", script("exec sleep 600", readinessProbe=probe)))["metadata"]["uid"]
+    told = running.data / "pods" / uid / "attempts"
+    eventually(lambda: told.exists() and len(told.read_text().split()) >= 5)
+    begun = [float(text) for text in told.read_text().split()][1:]
+    assert min(after - before for before, after in pairwise(begun)) < 1.8
+    api.delete(f"{pods}/p", {"gracePeriodSeconds": 0})
 
 
 def test_a_terminating_pod_gets_its_grace_then_the_kill(api, pods):

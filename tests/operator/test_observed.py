@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -58,6 +60,27 @@ async def test_liveness_notices_a_stuck_loop_and_a_stuck_worker() -> None:
     assert runtime.alive() == "the worker of default/demo is stuck"
     assert runtime.oldest_seconds() > STUCK_SECONDS
     await runtime.stop()
+
+
+def test_a_log_in_a_file_stays_small_and_nothing_is_lost_at_the_switch(tmp_path: Path) -> None:
+    """Also what Python itself says of the end goes to the file that is written now."""
+    program = (
+        "import logging, sys\n"
+        "from ballast_operator.logs import configure_logging\n"
+        "configure_logging(False, file=sys.argv[1], file_bytes=1000)\n"
+        "for number in range(30):\n    logging.getLogger('x').info('line %d of them, which is not short', number)\n"
+        "raise RuntimeError('the end')\n"
+    )
+    log = tmp_path / "operator.log"
+    with log.open("ab") as early:
+        subprocess.run([sys.executable, "-c", program, str(log)], stderr=early, check=False)
+    before = log.with_name("operator.log.1")
+    now, earlier = log.read_text(), before.read_text()
+    assert now.endswith("RuntimeError: the end\n")
+    assert max(before.stat().st_size, now.index("Traceback")) <= 1000
+    numbers = [int(found) for found in re.findall(r"line (\d+) of them", earlier + now)]
+    assert numbers == list(range(numbers[0], 30))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["operator.log", "operator.log.1"]
 
 
 def test_a_line_for_machines_names_the_object_and_the_cluster() -> None:

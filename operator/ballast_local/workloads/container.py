@@ -258,6 +258,7 @@ class Container:
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         failures = 0
         while True:
+            due = time.monotonic()
             fault = await attempt(probe, self.spec, self._around.address, self._execute)
             if fault is None:
                 self._probes.started = True
@@ -267,7 +268,7 @@ class Container:
             if failures >= probe.get("failureThreshold", 3):
                 await self._fail("startup", fault, kill=True)
                 return False
-            await asyncio.sleep(probe.get("periodSeconds", 10))
+            await asyncio.sleep(due + probe.get("periodSeconds", 10) - time.monotonic())
 
     async def _repeat(self, kind: str) -> None:
         probe = self.spec[kind]
@@ -276,6 +277,7 @@ class Container:
         failures = successes = 0
         first = True
         while True:
+            due = time.monotonic()
             fault = await attempt(probe, self.spec, self._around.address, self._execute)
             failures, successes = (failures + 1, 0) if fault else (0, successes + 1)
             if kind == "readinessProbe":
@@ -288,7 +290,7 @@ class Container:
             # that would kill what takes its time.
             first = first and bool(fault) and kind == "readinessProbe"
             period = probe.get("periodSeconds", 10)
-            await asyncio.sleep(min(0.25, period) if first else period)
+            await asyncio.sleep(min(0.25, period) if first else due + period - time.monotonic())
 
     def _readiness(self, probe: Obj, failures: int, successes: int) -> None:
         ready = self._probes.ready

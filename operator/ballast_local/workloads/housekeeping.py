@@ -11,6 +11,7 @@ from ballast_local import meta
 from ballast_local.errors import ApiError
 from ballast_local.schema import is_date_time
 from ballast_local.workloads.client import Client
+from ballast_local.workloads.logs import previous_of
 
 LOG = logging.getLogger("ballast.local")
 EVENT_HOURS = 1.0
@@ -32,14 +33,20 @@ def remove_old_events(client: Client, now: datetime) -> int:
 
 
 def cut_logs(pods: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """A log that is too long becomes the previous one. Processes write in append mode, so they go on at the start."""
+    """A log that is too long becomes the previous one. Processes write in append mode, so they go on at the start.
+
+    Who follows it knows the cut by a new file of the copy, which has all that was cut, and at the same positions.
+    """
     for log in pods.glob("*/logs/*.log"):
         if log.name.endswith(".previous.log"):
             continue
         with contextlib.suppress(FileNotFoundError):  # its pod is gone
             if log.stat().st_size > limit_bytes:
-                shutil.copyfile(log, log.with_name(log.name.removesuffix(".log") + ".previous.log"))
-                with log.open("r+b") as file:
+                copied = log.with_suffix(".copy")
+                with log.open("r+b", buffering=0) as file, copied.open("wb", buffering=0) as copy:
+                    shutil.copyfileobj(file, copy)
+                    copied.replace(previous_of(log))
+                    copy.write(file.read())  # what was written meanwhile
                     file.truncate(0)
 
 

@@ -16,7 +16,12 @@ FOLLOW_SECONDS = 0.2
 
 
 def log_path(pods: Path, uid: str, container: str, previous: bool = False) -> Path:
-    return pods / uid / "logs" / f"{container}{'.previous' if previous else ''}.log"
+    path = pods / uid / "logs" / f"{container}.log"
+    return previous_of(path) if previous else path
+
+
+def previous_of(log: Path) -> Path:
+    return log.with_suffix(".previous.log")
 
 
 class Logs:
@@ -47,10 +52,9 @@ class Logs:
             response = web.StreamResponse(headers={"Content-Type": "text/plain"})
             response.enable_chunked_encoding()
             await response.prepare(request)
-            run = _Run(path, file, start)
-            with contextlib.suppress(ConnectionError):
-                await self._copy(request, response, run, limit, (uid, container))
-                await response.write_eof()
+            run = Run(path, file, start)
+            await self._copy(request, response, run, limit, (uid, container))
+            await response.write_eof()
         return response
 
     def _container(self, pod: Obj, wanted: str | None) -> str:
@@ -69,7 +73,7 @@ class Logs:
         return name
 
     async def _copy(
-        self, request: web.Request, response: web.StreamResponse, run: "_Run", left: int | None, key: tuple[str, str]
+        self, request: web.Request, response: web.StreamResponse, run: "Run", left: int | None, key: tuple[str, str]
     ) -> None:
         follow = request.query.get("follow") == "true"
         while left is None or left > 0:
@@ -84,11 +88,12 @@ class Logs:
                 await asyncio.sleep(FOLLOW_SECONDS)
 
 
-class _Run:
+class Run:
     """The log of one run of a container: that of the next one is another file, which this never goes on to."""
 
     def __init__(self, path: Path, file: BinaryIO, position: int) -> None:
         self._path, self._file, self._position = path, file, position
+        self._copy = self._present_copy()
 
     def read(self, size: int) -> tuple[bytes, bool]:
         """What comes next, and whether nothing can follow it. Blocking."""
@@ -97,12 +102,27 @@ class _Run:
             is_last = self._path.stat().st_ino != held.st_ino
         except FileNotFoundError:
             is_last = True
-        if held.st_size < self._position:
-            self._position = 0  # it was cut
-        self._file.seek(self._position)
-        chunk = self._file.read(size)
+        copy, length = present = self._present_copy()
+        if copy not in (self._copy[0], held.st_ino) and held.st_size < length:  # it was cut
+            with contextlib.suppress(FileNotFoundError), previous_of(self._path).open("rb", buffering=0) as file:
+                if chunk := self._next(file, size):
+                    return chunk, False
+            self._copy, self._position = present, 0
+        return self._next(self._file, size), is_last
+
+    def _next(self, file: BinaryIO, size: int) -> bytes:
+        file.seek(self._position)
+        chunk = file.read(size)
         self._position += len(chunk)
-        return chunk, is_last
+        return chunk
+
+    def _present_copy(self) -> tuple[int, int]:
+        """(file, length)"""
+        try:
+            found = previous_of(self._path).stat()
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_ino, found.st_size
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:
