@@ -207,13 +207,15 @@ class Environment:
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
     """Ends the step's whole process group; asks first, so that pip can tidy up."""
-    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if child.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal_number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=PIP_GRACE_SECONDS)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal_number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=PIP_GRACE_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # and whatever its first process has left behind
+    child.wait()
 
 
 def checksum(lock: str) -> str:

@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         _forget_output()
-        print(f"ballast {arguments[0]}: {error.strerror}", file=sys.stderr)
+        where = f": {error.filename}" if error.filename else ""
+        print(f"ballast {arguments[0]}: {error.strerror}{where}", file=sys.stderr)
         return 1
     except CommandError as error:
         print(f"ballast {arguments[0]}: {error}", file=sys.stderr)

@@ -17,7 +17,8 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,8 +201,13 @@ def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READY_SECONDS) -> dict[str, Any]:
-    """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last."""
+async def wait_ready(
+    stack: Stack, plural: str, name: str, seconds: float = READY_SECONDS, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """The object once its Ready condition is true for its present spec; raises TimeoutError with what it said last.
+
+    `tell` hears what it says meanwhile.
+    """
     deadline = time.monotonic() + seconds
     said = "nothing yet"
     while time.monotonic() < deadline:
@@ -209,6 +215,8 @@ async def wait_ready(stack: Stack, plural: str, name: str, seconds: float = READ
         status = (found or {}).get("status") or {}
         ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
         if found and ready:
+            if said != ready["message"] and ready["status"] != "True":  # else it is from before a restart
+                tell(ready["message"])
             said = ready["message"]
             current = status.get("observedGeneration") == found["metadata"]["generation"]
             if ready["status"] == "True" and current and (plural != "kafkaclusters" or await _serving(found)):
@@ -264,8 +272,9 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
 
 
 async def _up(stack: Stack, began: float) -> bool:
+    print(f"waiting for the cluster {CLUSTER}", flush=True)
     try:
-        cluster = await wait_ready(stack, "kafkaclusters", CLUSTER)
+        cluster = await wait_ready(stack, "kafkaclusters", CLUSTER, tell=partial(print, flush=True))
     except TimeoutError as error:
         print(f"{error}\nsee {stack.data / 'operator.log'}", file=sys.stderr)
         return False
