@@ -59,3 +59,20 @@ def test_nothing_goes_by_a_default_that_the_topic_overrides(defaults: dict[str, 
                 machine.kill()
 
     run(play())
+
+
+@pytest.mark.spec("CLU-02")
+def test_a_voter_that_is_alone_for_hours_goes_on_asking() -> None:
+    """Each lost election doubles the wait before the next, up to its limit: a thousand doublings are no number."""
+
+    async def play() -> None:
+        cluster = Run(1, Plan())
+        try:
+            cluster.machines[0].start()
+            await asyncio.sleep(3600.0)
+            assert not cluster.machines[0].failures
+            assert cluster.machines[0].is_up
+        finally:
+            cluster.machines[0].kill()
+
+    run(play())
