@@ -8,6 +8,7 @@ recovery point. What did not change since the last flush is not synced again: a 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -35,20 +36,22 @@ def _unless_deleted(log: Log) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        if not log.active.deleted:  # else the log was deleted meanwhile, with all its files
+        if log.segments and not log.active.deleted:  # else it is being cut, or the log was deleted meanwhile, with all its files
             raise
 
 
 def _flush(log: Log, up_to: int | None) -> None:
     truncations = log.truncations
     end = log.end_offset if up_to is None else min(up_to, log.end_offset)
-    if end <= log.recovery_point:
-        return
     segments = log.segments  # replaced, never changed in place, when segments go
-    first = max(0, log.segment_number(log.recovery_point))
+    if end <= log.recovery_point or not segments:  # at this moment the loop cuts all of it away
+        return
+    # Not the log's own list of bases: of the two the loop may have replaced one.
+    first = max(0, bisect_right(segments, log.recovery_point, key=_base) - 1)
     going = segments[first:]
     log.write_epochs()
-    epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    with log.flush_lock:
+        epochs, log.epochs_unsynced = log.epochs_unsynced, False
     names = (log.folder.path, segments[-1].base_offset, truncations)
     try:
         if epochs:
@@ -58,7 +61,7 @@ def _flush(log: Log, up_to: int | None) -> None:
             if segment.base_offset >= end:
                 break
             _sync_segment(log, segment, sealed=segment is not segments[-1])
-        if log.synced_names is None:
+        if log.synced_names is None or log.synced_names[0] != log.folder.path:
             _sync_identity(log)
         if epochs or log.synced_names != names:
             _sync_folder(log)
@@ -72,6 +75,10 @@ def _flush(log: Log, up_to: int | None) -> None:
             log.last_flush_ms = log.context.clock.wall_ms()
 
 
+def _base(segment: Segment) -> int:
+    return segment.base_offset
+
+
 def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
     kinds = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX) if sealed else (LOG_SUFFIX,)
     for kind in kinds:
@@ -83,7 +90,7 @@ def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
 
 
 def _sync_identity(log: Log) -> None:
-    """Which topic's log it is, and that it is there at all: once, for neither changes."""
+    """Which topic's log it is, and that it is there at all: once, and again where a move gave it its name."""
     with contextlib.suppress(FileNotFoundError):  # of a topic without an id
         _whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
     log.context.disk.sync_directory(log.directory.path)

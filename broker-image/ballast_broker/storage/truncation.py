@@ -38,7 +38,10 @@ def truncate_to(log: Log, offset: int) -> None:
 
 
 def _forget_after(log: Log, offset: int) -> None:
-    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long."""
+    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long.
+
+    Said before the cut, and once more when it is done: a flush that began in between vouches for what is gone.
+    """
     if offset < max(log.recovery_point, log.cleaned_to):
         log.context.flush_later(log)
     with log.flush_lock:
@@ -104,6 +107,7 @@ def hold_before_start(log: Log, offset: int) -> None:
 
 def _after(log: Log, offset: int) -> None:
     log.end_offset = offset
+    _forget_after(log, offset)
     log.known_positions.clear()
     log.invalidate_write_state()
     log.epochs.truncate_from_end(offset)
