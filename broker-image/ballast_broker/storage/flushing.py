@@ -36,7 +36,7 @@ def _unless_deleted(log: Log) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        if log.segments and not log.active.deleted:  # else it is being cut, or the log was deleted meanwhile, with all its files
+        if log.segments and not log.active.deleted:  # else it is being cut, or was deleted with all its files
             raise
 
 
