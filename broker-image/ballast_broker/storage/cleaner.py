@@ -35,6 +35,8 @@ from ballast_wire.records import (
 )
 
 MAP_ENTRY_BYTES = 200  # what one key costs in the map, all in
+# The last time to which the records of a batch, however old, have a distance that can be stored.
+FOR_EVER_MS = 2**62
 _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 20
 Throttle = Callable[[int], None]
@@ -265,7 +267,7 @@ def clean_batch(
             return None
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
-        new_horizon = now_ms + delete_retention_ms
+        new_horizon = min(now_ms + delete_retention_ms, FOR_EVER_MS)
     if len(kept) == batch.header.record_count and new_horizon == horizon:
         return batch.bytes_view
     return _rebuild(batch, kept, new_horizon)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage.cleaner import clean, group_segments
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
@@ -128,6 +129,18 @@ def test_tombstones_stay_for_their_time_and_then_go(bench, read_all):
     assert len(contents(read_all, log)) == 3
     compact(bench, log, now_ms=start + 1000)
     assert contents(read_all, log) == [(1, b"k2", b"y"), (3, b"k3", b"end")]
+
+
+@pytest.mark.spec("LOG-25")
+def test_tombstones_may_be_kept_for_ever(bench, read_all):
+    """With `delete.retention.ms` as long as it can be, the time at which they go is not a number that is stored."""
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=LONG_MAX)
+    put(bench, log, (1, b"old"), (2, b"stays"))
+    put(bench, log, (1, None))
+    log.roll()
+    for _ in range(2):
+        compact(bench, log)
+        assert [(key, value) for _, key, value in contents(read_all, log)] == [(b"k2", b"stays"), (b"k1", None)]
 
 
 @pytest.mark.spec("LOG-25")
