@@ -6,9 +6,12 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.broker.replication.cluster import Cluster, eventually
+from tests.broker.replication.cluster import Cluster, Node, eventually
 
 from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
+from ballast_broker.replication.moves import Stage
+from ballast_broker.replication.strays import settle_strays
+from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -70,3 +73,51 @@ async def test_a_disk_found_read_only_when_a_topic_is_deleted_fails_alone(tmp_pa
         assert node.replicas.partition(ORDERS) is None
         assert ORDERS not in node.logs.logs
         assert [each.online for each in (current, other)] == [moving, not moving]
+
+
+async def moving(cluster: Cluster) -> tuple[Node, LogDirectory, LogDirectory]:
+    """A broker with a partition whose copy is level, and waits for the controller."""
+    (node,) = await cluster.add(1, directories=2)
+    cluster.controller.create_topic("orders", [[1]])
+    for number in range(20):
+        node.produce(ORDERS, str(number))
+    await eventually(lambda: not len(node.replicas.assignments))
+    source = node.logs.logs[ORDERS].directory
+    (destination,) = [each for each in node.logs.directories if each is not source]
+    cluster.controller.away = True
+    node.replicas.alter_replica_log_dirs({ORDERS: destination.path})
+    await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+    return node, source, destination
+
+
+@pytest.mark.spec("DIR-31", "DIR-43")
+async def test_a_disk_that_fails_while_it_is_emptied_leaves_what_was_copied(tmp_path: Path) -> None:
+    """The usual reason to empty a disk. There may be no other replica."""
+    async with Cluster(tmp_path) as cluster:
+        node, source, destination = await moving(cluster)
+        source.fail(OSError(errno.EIO, "EIO"))
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        await node.crash()
+        node.directories = [Path(destination.path)]  # the broken one is taken out of log.dirs
+        cluster.controller.away = False
+        await node.start()
+        assert node.stored(ORDERS) == [str(number) for number in range(20)]
+
+
+@pytest.mark.spec("DIR-43", "LOG-34")
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_copy_that_nobody_needs_any_more_goes(tmp_path: Path, away: bool) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, source, destination = await moving(cluster)
+        source.fail(OSError(errno.EIO, "EIO"))
+        if away:
+            await node.crash()
+        cluster.controller.away = False
+        cluster.controller.delete_topic("orders")
+        if away:
+            node.directories = [Path(destination.path)]
+            await node.start()
+            settle_strays(node.logs, 1, cluster.controller.image)
+        assert not node.logs.future_logs
+        (left,) = (path.name for path in Path(destination.path).glob("orders-0*"))
+        assert left.endswith("-stray" if away else "-delete")
