@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import retention
+from ballast_broker.storage import lookup, retention
 from ballast_broker.storage.producer_snapshots import replay
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
@@ -51,12 +51,11 @@ def _forget_after(log: Log, offset: int) -> None:
 
 
 def _cut(log: Log, segment: Segment, offset: int) -> None:
-    found = segment.find(offset)
+    """The batch across the cut goes as well; the log end is `offset` all the same, as in Kafka."""
+    found = lookup.trusting_index(log, segment, lambda: segment.find(offset))
     if found is None:
         return
     position = found[0]
-    if found[1].base_offset < offset:
-        pass  # the batch across the cut goes as well; the log end is `offset` all the same, as in Kafka
     file = segment.writable_file()
     file.truncate(position)
     log.size_bytes -= segment.size - position
