@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
-from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX, Segment
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -64,6 +64,9 @@ def _flush(log: Log, up_to: int | None) -> None:
         if log.synced_names is None or log.synced_names[0] != log.folder.path:
             _sync_identity(log)
         if epochs or log.synced_names != names:
+            for segment in going:
+                if segment.base_offset <= end:
+                    forget_unflushed(log, segment)
             _sync_folder(log)
             log.synced_names = names
     except BaseException:
@@ -73,6 +76,17 @@ def _flush(log: Log, up_to: int | None) -> None:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
             log.last_flush_ms = log.context.clock.wall_ms()
+
+
+def note_unflushed(log: Log, base_offset: int) -> None:
+    """Before a segment that begins there is made: a loss of power may leave it, and a hole before it."""
+    log.context.disk.open(f"{log.folder.path}/{base_offset:020d}{UNFLUSHED_SUFFIX}", create=True).close()
+
+
+def forget_unflushed(log: Log, segment: Segment) -> None:
+    """All that comes before the segment is on the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
 
 
 def _base(segment: Segment) -> int:
