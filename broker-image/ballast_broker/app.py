@@ -10,6 +10,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -111,8 +112,9 @@ class Node:
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
         storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id())
-        # Before the metadata is read, each topic's log has this broker's defaults.
-        defaults = config.log_config({})
+        # Before the metadata is read, each topic's log has this broker's defaults; but which records a topic gives up,
+        # for their age, their size or newer ones, only its own configuration says.
+        defaults = replace(config.log_config({}), cleanup_policy=frozenset())
         self.logs = LogManager(
             world.disk, world.clock, world.threads, storage, world.random, config_of=lambda _: defaults
         )

@@ -38,6 +38,8 @@ from ballast_wire.errors import ErrorCode
 MOST_PATIENCE = 8.0
 MOST_PATIENCE_FOR_A_FETCH = 2.0
 """The answer may be lost, and everybody's records wait for the next one."""
+MOST_DOUBLINGS = 32
+"""Of the wait between elections, far beyond any limit of it."""
 CALM_S = 60.0
 YOUNG_TERM_TIMEOUTS = 10
 """A leader that was lost after more fetch timeouts than this was not elected in vain."""
@@ -216,7 +218,7 @@ class Elections(ABC):
     def _lost_election(self, now: float) -> None:
         """Too many said no: wait a random, growing while, then ask again (as a follower, if there is a leader)."""
         self._retries += 1
-        limit = min(self._timeouts.backoff_max_s, self._timeouts.backoff_s * 2**self._retries)
+        limit = min(self._timeouts.backoff_max_s, self._timeouts.backoff_s * 2 ** min(self._retries, MOST_DOUBLINGS))
         wait = limit * (0.2 + 0.8 * self._random.random())
         if self.role is Role.PROSPECTIVE and self.leader != NOBODY:
             retries, leader = self._retries, self.leader

@@ -177,7 +177,8 @@ class Movers:
                 self.fail(move, f"{directory.path} is offline")
 
     def _end(self, move: Move, stage: Stage, *, assign_back: bool) -> None:
-        """However it ends, cleaning goes on and nothing of the future log is left (unless it is the log now)."""
+        """However it ends, cleaning goes on and nothing of the future log is left, unless it is the log now, or the
+        only one: where the source has failed, what was copied may be all that can be saved."""
         topic_partition = move.topic_partition
         move.stage = stage
         self.moves.pop(topic_partition, None)
@@ -191,7 +192,8 @@ class Movers:
         self.ended = [*self.ended[-REMEMBERED + 1 :], move]
         if stage is Stage.DONE:
             return
-        if topic_partition in self._logs.future_logs:
+        source = self._logs.directory(move.source)
+        if topic_partition in self._logs.future_logs and source is not None and source.online:
             self._logs.abort_future(topic_partition)
         if assign_back and move.told_controller and replica.log is not None:
             number = topic_partition.partition

@@ -412,7 +412,7 @@ class Replicas:
             self.assignments.assign(replica.topic_id, number, directory.id)
 
     def _stop(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """The partition is no longer here: its log goes."""
+        """The partition is no longer here: its log goes, be it that it is out of reach and only forgotten."""
         replica = self._replicas.get(topic_partition)
         if replica is None or replica.topic_id != topic_id:
             return
@@ -423,8 +423,7 @@ class Replicas:
             self.movers.cancel(move, assign_back=False)
         replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.wake_all()
-        if replica.log is not None and not replica.offline:
-            self._logs.delete(topic_partition)
+        self._logs.delete(topic_partition)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         # A flush may find out, in its thread.

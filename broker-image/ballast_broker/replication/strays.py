@@ -18,7 +18,7 @@ def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> lis
     the log, and may be wrong about who has it.
     """
     strays = []
-    for topic_partition, log in list(logs.logs.items()):
+    for topic_partition, log in {**logs.future_logs, **logs.logs}.items():  # the copy of a move may be alone
         topic = image.topics.by_name(topic_partition.topic)
         known = topic.partitions.get(topic_partition.partition) if topic and topic.id == log.topic_id else None
         if known is not None and broker_id in known.replicas:

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
-from ballast_broker.seams import Bytes, File
-from ballast_wire.records import CRC_FROM, CRC_POSITION, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+from ballast_broker.seams import File
+from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 MINIMUM_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _READ_AHEAD = 1 << 15
-
-
-def crc_is_right(batch: Bytes) -> bool:
-    view = memoryview(batch)
-    return bool(crc32c(view[CRC_FROM:]) == int.from_bytes(view[CRC_POSITION:CRC_FROM], "big"))
 
 
 def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:

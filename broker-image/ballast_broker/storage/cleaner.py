@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage.batch_header import walk
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from ballast_broker.storage.recovery import Scan
 from ballast_broker.storage.segment import (
@@ -34,6 +35,8 @@ from ballast_wire.records import (
 )
 
 MAP_ENTRY_BYTES = 200  # what one key costs in the map, all in
+# The last time to which the records of a batch, however old, have a distance that can be stored.
+FOR_EVER_MS = 2**62
 _DIGEST_BYTES = 16
 _WRITE_BYTES = 1 << 20
 Throttle = Callable[[int], None]
@@ -108,9 +111,9 @@ def build_map(disk: Disk, job: CleanJob, throttle: Throttle) -> tuple[dict[bytes
 
 
 def _records(batch: BatchView) -> list[Record] | None:
-    """None for a body that lies: it was stored as sent, and is kept as it is."""
+    """None for a body that lies, as it was sent or since the disk has spoilt it: it is kept as it is."""
     try:
-        return list(decode_records(batch))
+        return list(decode_records(batch)) if batch.crc_is_right() else None
     except CorruptBatch:
         return None
 
@@ -124,10 +127,15 @@ def _batches(disk: Disk, folder: str, base: int, size: int, throttle: Throttle) 
 
 
 def _batches_of(file: File, size: int, throttle: Throttle) -> Iterator[BatchView]:
+    """All of them: of a file whose batches do not reach its end, nothing is to be thrown away."""
+    end = 0
     for position, header in walk(file, 0, size):
         length = header.length + LOG_OVERHEAD
         throttle(length)
         yield BatchView(memoryview(bytearray(file.pread(length, position))))
+        end = position + length
+    if end != size:
+        raise CorruptFile(f"no whole batch at {end} of {size} bytes")
 
 
 def group_segments(job: CleanJob, end_offset: int) -> list[list[tuple[int, int]]]:
@@ -259,7 +267,7 @@ def clean_batch(
             return None
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
-        new_horizon = now_ms + delete_retention_ms
+        new_horizon = min(now_ms + delete_retention_ms, FOR_EVER_MS)
     if len(kept) == batch.header.record_count and new_horizon == horizon:
         return batch.bytes_view
     return _rebuild(batch, kept, new_horizon)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage.cleaner import CleanedGroup, CleanJob, CleanResult, Throttle, clean
 from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.errors import CorruptFile
 
 _LINE_LIMIT = 64 << 20
 _NICENESS = 10
@@ -48,6 +49,8 @@ class CleanerInThread:
             return await self._threads.run(lambda: clean(self._disk, job))
         except OSError as error:
             raise CleanerFailed(str(error), error.errno) from error
+        except CorruptFile as error:
+            raise CleanerFailed(str(error)) from error
 
     async def close(self) -> None:
         return

@@ -97,6 +97,7 @@ def swap_in(log: Log, sources: list[Segment], size: int) -> None:
     for kind in _KINDS:
         disk.rename(fresh.path(kind) + CLEANED_SUFFIX, fresh.path(kind) + SWAP_SUFFIX)
     number = log.segments.index(sources[0])
+    flushing.forget_unflushed(log, log.segments[number + len(sources)])
     retired: list[str] = []
     with log.flush_lock:  # a flush in its thread sees old names or new ones
         for source in sources:
@@ -176,6 +177,8 @@ class Compactor:
         )
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
+        # The gaps that cleaning leaves must not look like a hole that a loss of power left.
+        await self._manager.threads.run(lambda: log.flush(log.active.base_offset))
         try:
             result = await self._runner.run(job)
         except CleanerFailed:

@@ -8,12 +8,13 @@ recovery point. What did not change since the last flush is not synced again: a 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
-from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX, Segment
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -35,20 +36,22 @@ def _unless_deleted(log: Log) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        if not log.active.deleted:  # else the log was deleted meanwhile, with all its files
+        if log.segments and not log.active.deleted:  # else it is being cut, or was deleted with all its files
             raise
 
 
 def _flush(log: Log, up_to: int | None) -> None:
     truncations = log.truncations
     end = log.end_offset if up_to is None else min(up_to, log.end_offset)
-    if end <= log.recovery_point:
-        return
     segments = log.segments  # replaced, never changed in place, when segments go
-    first = max(0, log.segment_number(log.recovery_point))
+    if end <= log.recovery_point or not segments:  # at this moment the loop cuts all of it away
+        return
+    # Not the log's own list of bases: of the two the loop may have replaced one.
+    first = max(0, bisect_right(segments, log.recovery_point, key=_base) - 1)
     going = segments[first:]
     log.write_epochs()
-    epochs, log.epochs_unsynced = log.epochs_unsynced, False
+    with log.flush_lock:
+        epochs, log.epochs_unsynced = log.epochs_unsynced, False
     names = (log.folder.path, segments[-1].base_offset, truncations)
     try:
         if epochs:
@@ -58,9 +61,12 @@ def _flush(log: Log, up_to: int | None) -> None:
             if segment.base_offset >= end:
                 break
             _sync_segment(log, segment, sealed=segment is not segments[-1])
-        if log.synced_names is None:
+        if log.synced_names is None or log.synced_names[0] != log.folder.path:
             _sync_identity(log)
         if epochs or log.synced_names != names:
+            for segment in going:
+                if segment.base_offset <= end:
+                    forget_unflushed(log, segment)
             _sync_folder(log)
             log.synced_names = names
     except BaseException:
@@ -70,6 +76,21 @@ def _flush(log: Log, up_to: int | None) -> None:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
             log.last_flush_ms = log.context.clock.wall_ms()
+
+
+def note_unflushed(log: Log, base_offset: int) -> None:
+    """Before a segment that begins there is made: a loss of power may leave it, and a hole before it."""
+    log.context.disk.open(f"{log.folder.path}/{base_offset:020d}{UNFLUSHED_SUFFIX}", create=True).close()
+
+
+def forget_unflushed(log: Log, segment: Segment) -> None:
+    """All that comes before the segment is on the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
+
+
+def _base(segment: Segment) -> int:
+    return segment.base_offset
 
 
 def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
@@ -83,7 +104,7 @@ def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
 
 
 def _sync_identity(log: Log) -> None:
-    """Which topic's log it is, and that it is there at all: once, for neither changes."""
+    """Which topic's log it is, and that it is there at all: once, and again where a move gave it its name."""
     with contextlib.suppress(FileNotFoundError):  # of a topic without an id
         _whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
     log.context.disk.sync_directory(log.directory.path)

@@ -35,6 +35,7 @@ from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    UNFLUSHED_SUFFIX,
     Folder,
     Segment,
 )
@@ -185,7 +186,7 @@ class _Loading:
                 limit = self.config.segment_index_bytes
                 self.segments.append(Segment(self.disk, self.private_files, self.folder, int(stem), size, limit))
         known = {f"{segment.base_offset:020d}" for segment in self.segments}
-        for name in [name for name in self.names if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))]:
+        for name in [name for name in self.names if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX))]:
             if name.split(".")[0] not in known:
                 self.disk.remove(f"{path}/{name}")
                 self.names.discard(name)
@@ -247,8 +248,13 @@ class _Loading:
             size = segment.size
             self.end_offset = self._recover_segment(segment)
             number += 1
-            if segment.size < size and number < len(self.segments):
+            if number < len(self.segments) and (segment.size < size or self._hole_before(self.segments[number])):
                 self._drop(number)
+
+    def _hole_before(self, segment: Segment) -> bool:
+        """A gap may be the cleaner's work, or records that were never written back."""
+        marked = f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
+        return marked and self.end_offset < segment.base_offset
 
     def _check_flushed(self, first: int) -> int:
         """Segments before the recovery point: only that their indexes are there and can be right. Answers where the
@@ -310,7 +316,7 @@ class _Loading:
     def _drop(self, number: int) -> None:
         """Segments behind a cut: what they hold does not continue the log."""
         for segment in self.segments[number:]:
-            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX):
                 path = segment.path(kind)
                 if self.disk.exists(path):
                     self.disk.rename(path, path + DELETED_SUFFIX)

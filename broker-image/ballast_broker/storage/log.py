@@ -385,6 +385,8 @@ class Log:
             else:
                 old.seal()
             self.write_epochs()
+            if old.size and base_offset == self.end_offset > self.recovery_point:
+                flushing.note_unflushed(self, base_offset)
             segment = self.new_segment(base_offset)
             self.producers.map_end_offset = base_offset
             self.snapshots.take(self.producers, base_offset, self.bases)

@@ -7,6 +7,7 @@ metadata does not know is deleted unasked. Loop thread only; blocking work goes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -241,7 +242,8 @@ class LogManager:
         existing = self._logs.get(topic_partition)
         if existing is not None:
             if existing.topic_id == ZERO_UUID and topic_id != ZERO_UUID:
-                write_topic_id(existing, topic_id)
+                with existing.disk_faults():
+                    write_topic_id(existing, topic_id)
             return existing
         offline = [directory.path for directory in self.directories if not directory.online]
         if not is_new and offline:
@@ -358,7 +360,7 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Out of sight at once, removed after `file.delete.delay.ms`. A future log goes first: alone it would look
-        like an interrupted swap."""
+        like an interrupted swap. A disk that fails at this takes its directory offline, and nothing else."""
         if topic_partition in self._future_logs:
             self.abort_future(topic_partition)
         log = self._logs.pop(topic_partition, None)
@@ -383,7 +385,7 @@ class LogManager:
             log = logs.pop(topic_partition, None)
             if log is not None:
                 self._counts[log.directory.path] -= 1
-                if log.directory.online:
+                with contextlib.suppress(LogDirectoryFailure):
                     log.close()
                     self._rename(log, STRAY_SUFFIX)
                     self._strays[log.folder.path] = topic_partition
@@ -396,7 +398,7 @@ class LogManager:
 
     def _discard(self, log: Log) -> None:
         log.closed = True
-        if log.directory.online:
+        with contextlib.suppress(LogDirectoryFailure):  # what is left on that disk, the next start finds
             self._rename(log, DELETE_SUFFIX)
         self._retire(log)
 
@@ -404,12 +406,11 @@ class LogManager:
         """Its folder is renamed `-delete` already."""
         log.closed = True
         log.invalidate_write_state()
-        if not log.directory.online:
-            return
         for segment in log.segments:
             segment.deleted = True
             segment.close()
-        self.maintenance.remove_later([log.folder.path], log.config.file_delete_delay_ms)
+        if log.directory.online:
+            self.maintenance.remove_later([log.folder.path], log.config.file_delete_delay_ms)
 
     def _unique(self) -> str:
         return self.random.bytes_of(16).hex()

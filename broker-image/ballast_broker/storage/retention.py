@@ -13,6 +13,7 @@ from ballast_broker.storage.segment import (
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    UNFLUSHED_SUFFIX,
     Segment,
 )
 from ballast_wire.names import TopicPartition, spread
@@ -20,7 +21,7 @@ from ballast_wire.names import TopicPartition, spread
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
-KINDS = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+KINDS = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX)
 Due = Callable[[Segment, "int | None"], bool]
 
 

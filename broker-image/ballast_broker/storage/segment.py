@@ -22,6 +22,8 @@ TRANSACTION_INDEX_SUFFIX = ".txnindex"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+# Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
+UNFLUSHED_SUFFIX = ".unflushed"
 MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
 UNKNOWN = -2
 

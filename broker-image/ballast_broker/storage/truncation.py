@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import retention
+from ballast_broker.storage import lookup, retention
 from ballast_broker.storage.producer_snapshots import replay
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
@@ -38,7 +38,10 @@ def truncate_to(log: Log, offset: int) -> None:
 
 
 def _forget_after(log: Log, offset: int) -> None:
-    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long."""
+    """What is written there from now on is neither flushed nor cleaned, and no checkpoint may say so for long.
+
+    Said before the cut, and once more when it is done: a flush that began in between vouches for what is gone.
+    """
     if offset < max(log.recovery_point, log.cleaned_to):
         log.context.flush_later(log)
     with log.flush_lock:
@@ -48,12 +51,11 @@ def _forget_after(log: Log, offset: int) -> None:
 
 
 def _cut(log: Log, segment: Segment, offset: int) -> None:
-    found = segment.find(offset)
+    """The batch across the cut goes as well; the log end is `offset` all the same, as in Kafka."""
+    found = lookup.trusting_index(log, segment, lambda: segment.find(offset))
     if found is None:
         return
     position = found[0]
-    if found[1].base_offset < offset:
-        pass  # the batch across the cut goes as well; the log end is `offset` all the same, as in Kafka
     file = segment.writable_file()
     file.truncate(position)
     log.size_bytes -= segment.size - position
@@ -104,6 +106,7 @@ def hold_before_start(log: Log, offset: int) -> None:
 
 def _after(log: Log, offset: int) -> None:
     log.end_offset = offset
+    _forget_after(log, offset)
     log.known_positions.clear()
     log.invalidate_write_state()
     log.epochs.truncate_from_end(offset)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage.cleaner import clean, group_segments
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
 from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.leftovers import resolve_leftovers
-from ballast_wire.records import Record, encode_batch
+from ballast_wire.records import Record, encode_batch, iterate_batches
 
 COMPACT = frozenset({"compact"})
 
@@ -69,6 +71,39 @@ def test_the_newest_of_each_key_stays_at_its_offset(bench, read_all, codec):
 
 
 @pytest.mark.spec("LOG-25")
+def test_a_segment_that_cannot_be_read_to_its_end_is_left_alone(bench, read_all):
+    """What lies behind a header that the disk has spoilt is not to be thrown away with the segment."""
+    log = bench.create(cleanup_policy=COMPACT)
+    for number in range(4):
+        put(bench, log, (number, b"v"))
+    log.roll()
+    with open(log.segments[0].path(), "r+b") as file:
+        file.seek(log.segments[0].find(2)[0] + 16)  # its magic
+        file.write(b"\x07")
+    with pytest.raises(CorruptFile):
+        compact(bench, log)
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_batch_that_the_disk_has_spoilt_stays_as_it_is(bench):
+    """Whoever reads it sees by its checksum that it is not what was written: the cleaner makes no new one for it."""
+    log = bench.create(cleanup_policy=COMPACT)
+    put(bench, log, (1, b"older"), (2, b"right"))
+    put(bench, log, (1, b"newer"))
+    log.roll()
+    path = log.segments[0].path()
+    with open(path, "r+b") as file:
+        data = file.read()
+        file.seek(data.index(b"right"))
+        file.write(b"wrong")
+    compact(bench, log)
+    with open(path, "rb") as file:
+        batches = list(iterate_batches(memoryview(file.read())))
+    assert b"wrong" in bytes(batches[0].bytes_view)
+    assert [batch.crc_is_right() for batch in batches] == [False, True]
+
+
+@pytest.mark.spec("LOG-25")
 def test_the_active_segment_is_never_touched(bench, read_all):
     log = bench.create(cleanup_policy=COMPACT)
     for _ in range(5):
@@ -94,6 +129,18 @@ def test_tombstones_stay_for_their_time_and_then_go(bench, read_all):
     assert len(contents(read_all, log)) == 3
     compact(bench, log, now_ms=start + 1000)
     assert contents(read_all, log) == [(1, b"k2", b"y"), (3, b"k3", b"end")]
+
+
+@pytest.mark.spec("LOG-25")
+def test_tombstones_may_be_kept_for_ever(bench, read_all):
+    """With `delete.retention.ms` as long as it can be, the time at which they go is not a number that is stored."""
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=LONG_MAX)
+    put(bench, log, (1, b"old"), (2, b"stays"))
+    put(bench, log, (1, None))
+    log.roll()
+    for _ in range(2):
+        compact(bench, log)
+        assert [(key, value) for _, key, value in contents(read_all, log)] == [(b"k2", b"stays"), (b"k1", None)]
 
 
 @pytest.mark.spec("LOG-25")

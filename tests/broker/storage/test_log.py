@@ -297,3 +297,24 @@ def test_a_reader_keeps_its_file_when_the_first_append_after_a_start_opens_it_fo
         reader.release()
     assert opened.descriptor() == -1, "closed when nobody reads from it any more"
     bench.append(again, 3)
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("damage", ["odd", "gone"])
+def test_a_follower_is_cut_back_though_an_index_lies(bench, read_all, damage):
+    log = bench.create(index_interval_bytes=100)
+    for _ in range(20):
+        bench.append(log)
+    log.close()
+    bench.release()
+    again = bench.load(clean=True, index_interval_bytes=100)
+    path = again.active.path(".index")
+    if damage == "odd":
+        with open(path, "ab") as file:
+            file.write(b"x")
+    else:
+        os.unlink(path)
+    again.truncate_to(12)
+    assert again.directory.online
+    bench.append(again)
+    assert [record.offset for record in read_all(again)] == list(range(13))

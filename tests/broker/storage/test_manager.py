@@ -624,6 +624,75 @@ def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
         run(story(moment))
 
 
+def cut_back(log):
+    log.truncate_to(2)
+
+
+def begin_before(log):
+    log.truncate_fully_and_start_at(1)
+
+
+def begin_after(log):
+    log.truncate_fully_and_start_at(100)
+
+
+@pytest.mark.spec("LOG-40")
+@pytest.mark.parametrize("cut", [cut_back, begin_before, begin_after])
+def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(world, cut):
+    """What is written there later would count as flushed: it would not be synced, nor scanned after a crash."""
+    world.disk = RacingDisk()
+
+    async def story(moment):
+        manager = world.manager()
+        await manager.start()
+        log = create(manager, moment)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        write(log, 2)
+        flushed = []
+
+        def flush():
+            if not log.flush_lock.locked():  # else the thread would wait until it is free
+                flushed.append(log.flush())
+
+        world.disk.left, world.disk.event = moment, flush
+        cut(log)
+        world.disk.left = 0
+        end = log.log_end_offset
+        write(log)
+        assert log.recovery_point <= end
+        log.flush()
+        assert log.recovery_point == end + 1
+        world.kill(manager)
+        shutil.rmtree(world.paths[0].rsplit("/", 1)[0])
+        return bool(flushed)
+
+    assert any([run(story(moment)) for moment in range(1, 12)])  # noqa: C419 - all of them
+
+
+@pytest.mark.spec("DIR-29", "LOG-40")
+def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(world, monkeypatch):
+    """Even if that comes before the thread that makes the swap's own renames durable."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 2)
+        future = manager.create_future(partition(), manager.directories[1])
+        write(future, 2)
+        future.flush()
+        manager.swap_future(partition())
+        write(future)
+        synced = []
+        sync = world.disk.sync_directory
+        monkeypatch.setattr(world.disk, "sync_directory", lambda path: (synced.append(path), sync(path)))
+        future.flush()
+        assert future.directory.path in synced
+
+    run(story())
+
+
 @pytest.mark.spec("LOG-40")
 def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
     """However soon crashes follow each other: not everything since the last checkpoint of each minute."""

@@ -298,3 +298,30 @@ def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(benc
     again = bench.load(clean=False)
     assert again.topic_id == TOPIC_ID
     assert [record.offset for record in read_all(again)][:1] == [0]
+
+
+@pytest.mark.spec("LOG-40", "LOG-41")
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all, seed, flushed):
+    """Files are written back in any order: a later segment may be there, and the end of the one before it not."""
+    store = Store(random.Random(seed), bench.clock.wall_ms)
+    bench.disk = SimDisk(store)
+    bench.disk.make_directory(bench.directory.path)
+    for parent in Path(bench.directory.path).parents:
+        bench.disk.sync_directory(str(parent))
+    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    log = bench.create(segment_bytes=250)
+    bench.append(log)
+    log.flush()
+    for number in range(12):
+        bench.append(log)
+        if flushed and number == 6:
+            log.flush()
+    point = log.recovery_point
+    store.lose_power()
+    again = bench.load(clean=False, recovery_point=point)
+    assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
+    assert again.log_end_offset >= point
+    again.flush()
+    assert not [name for name in bench.disk.list(str(bench.folder)) if name.endswith(".unflushed")]

@@ -1,0 +1,124 @@
+"""What goes on in a broker of which one directory has failed."""
+
+# ruff: noqa: ASYNC240 - a test looks at real files
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, Node, eventually
+
+from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
+from ballast_broker.replication.moves import Stage
+from ballast_broker.replication.strays import settle_strays
+from ballast_broker.storage.directories import LogDirectory
+from ballast_broker.storage.disk import RealDisk
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class ReadOnlyDisk(RealDisk):
+    """Nothing under some path gets another name."""
+
+    read_only = "//"
+
+    def rename(self, old: str, new: str) -> None:
+        if old.startswith(self.read_only):
+            raise OSError(errno.EROFS, "Read-only file system", old)
+        super().rename(old, new)
+
+
+def _reassign(cluster: Cluster, replicas: list[int]) -> None:
+    kind = message("AlterPartitionReassignmentsRequest")
+    partition = kind.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=replicas)
+    topic = kind.ReassignableTopic(name="orders", partitions=[partition])
+    request = kind(topics=[topic], timeout_ms=0, allow_replication_factor_change=True)
+    cluster.controller.commit(alter_partition_reassignments(cluster.controller.context(), request))
+
+
+@pytest.mark.spec("DIR-04", "DIR-41")
+async def test_a_replica_taken_away_after_its_disk_failed_may_come_back_to_another_disk(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        (two,) = await cluster.add(2, directories=2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        failed = two.logs.logs[ORDERS].directory
+        failed.fail(OSError(errno.EIO, "EIO"))
+        _reassign(cluster, [1])
+        await eventually(lambda: two.replicas.partition(ORDERS) is None, "taken away")
+        _reassign(cluster, [1, 2])
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2}, "it follows again")
+        assert two.logs.logs[ORDERS].directory is not failed
+        assert two.stored(ORDERS) == ["a"]
+
+
+@pytest.mark.spec("DIR-41")
+@pytest.mark.parametrize("moving", [False, True])
+async def test_a_disk_found_read_only_when_a_topic_is_deleted_fails_alone(tmp_path: Path, moving: bool) -> None:
+    """The deletion is metadata: what else comes with it is heeded all the same."""
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = disk = ReadOnlyDisk()
+        (node,) = await cluster.add(1, directories=2)
+        cluster.controller.create_topic("orders", [[1]])
+        current = node.logs.logs[ORDERS].directory
+        (other,) = [each for each in node.logs.directories if each is not current]
+        if moving:
+            node.logs.create_future(ORDERS, other)
+        disk.read_only = (other if moving else current).path
+        cluster.controller.delete_topic("orders")
+        assert node.replicas.partition(ORDERS) is None
+        assert ORDERS not in node.logs.logs
+        assert [each.online for each in (current, other)] == [moving, not moving]
+
+
+async def moving(cluster: Cluster) -> tuple[Node, LogDirectory, LogDirectory]:
+    """A broker with a partition whose copy is level, and waits for the controller."""
+    (node,) = await cluster.add(1, directories=2)
+    cluster.controller.create_topic("orders", [[1]])
+    for number in range(20):
+        node.produce(ORDERS, str(number))
+    await eventually(lambda: not len(node.replicas.assignments))
+    source = node.logs.logs[ORDERS].directory
+    (destination,) = [each for each in node.logs.directories if each is not source]
+    cluster.controller.away = True
+    node.replicas.alter_replica_log_dirs({ORDERS: destination.path})
+    await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+    return node, source, destination
+
+
+@pytest.mark.spec("DIR-31", "DIR-43")
+async def test_a_disk_that_fails_while_it_is_emptied_leaves_what_was_copied(tmp_path: Path) -> None:
+    """The usual reason to empty a disk. There may be no other replica."""
+    async with Cluster(tmp_path) as cluster:
+        node, source, destination = await moving(cluster)
+        source.fail(OSError(errno.EIO, "EIO"))
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        await node.crash()
+        node.directories = [Path(destination.path)]  # the broken one is taken out of log.dirs
+        cluster.controller.away = False
+        await node.start()
+        assert node.stored(ORDERS) == [str(number) for number in range(20)]
+
+
+@pytest.mark.spec("DIR-43", "LOG-34")
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_copy_that_nobody_needs_any_more_goes(tmp_path: Path, away: bool) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node, source, destination = await moving(cluster)
+        source.fail(OSError(errno.EIO, "EIO"))
+        if away:
+            await node.crash()
+        cluster.controller.away = False
+        cluster.controller.delete_topic("orders")
+        if away:
+            node.directories = [Path(destination.path)]
+            await node.start()
+            settle_strays(node.logs, 1, cluster.controller.image)
+        assert not node.logs.future_logs
+        (left,) = (path.name for path in Path(destination.path).glob("orders-0*"))
+        assert left.endswith("-stray" if away else "-delete")
