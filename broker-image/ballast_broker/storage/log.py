@@ -34,7 +34,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
-_KNOWN_POSITIONS = 16
 UNKNOWN_WAITS = -1
 _put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
 _unpack_header = HEADER.unpack_from
@@ -262,7 +261,6 @@ class Log:
         observe(self.producers, header, last_offset)
         self.producers.map_end_offset = last_offset + 1
 
-    @property
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
         slow_until = self.directory.slow_until
@@ -319,10 +317,7 @@ class Log:
         self.directory.writes += 1
         self.size_bytes += size
         end = self.end_offset = last_offset + 1
-        known = self.known_positions
-        known[end] = (segment, position + size)
-        if len(known) > _KNOWN_POSITIONS:
-            del known[next(iter(known))]
+        lookup.remember(self, end, segment, position + size)
         if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
 
