@@ -171,15 +171,13 @@ class Replica:
 
     def _appended(self, log: Log, info: AppendInfo) -> None:
         state = self.state
-        now_ms = self.now_ms() if state.followers else 0
-        if state.appended(log.end_offset, now_ms):
+        moved = state.appended(log.end_offset, self.now_ms() if state.followers else 0)
+        if moved:
             log.update_high_watermark(state.high_watermark)
             if state.waiting:
                 self.committed()
-            if self.parked or self.watched:
-                self.wake(info.size_bytes, followers_only=False)
-        elif self.parked or self.watched:
-            self.wake(info.size_bytes, followers_only=True)
+        if self.parked or self.watched:
+            self.wake(info.size_bytes, followers_only=not moved)
 
     def append_is_slow(self) -> bool:
         return self.online_log().append_is_slow()

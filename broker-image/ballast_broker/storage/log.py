@@ -215,24 +215,23 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        if header[1] + LOG_OVERHEAD != size or self.inspects_records:
+        _, length, _, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, count = header
+        if length + LOG_OVERHEAD != size or self.inspects_records:
             return appending.append_several(self, view, leader_epoch, now_ms, origin)
         if not is_plain(view, header, self._config, now_ms):
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
-        if header[9] >= 0:
+        if producer_id >= 0:
             duplicate = self.check_producer(_make_header(header), self.end_offset)
             if duplicate is not None:
                 return appending.repeated(self, duplicate, size)
-        first, max_timestamp = self.end_offset, header[8]
-        last = first + header[6]
-        _put_start(view, 0, first, header[1], leader_epoch)
+        first = self.end_offset
+        last = first + last_delta
+        _put_start(view, 0, first, length, leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
-        if header[9] >= 0:
+        if producer_id >= 0:
             self.record_producer(_make_header(header), last)
-        return _new_tuple(
-            AppendInfo, (first, last, max_timestamp, -1, self.start_offset, header[12], size, False, changed)
-        )
+        return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
     def check_producer(self, header: Header, offset: int) -> SentBatch | None:
         """Raises for a gap or a zombie; answers the batch that this one repeats."""
