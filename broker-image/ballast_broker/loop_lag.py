@@ -9,9 +9,7 @@ from __future__ import annotations
 import selectors
 from time import monotonic, thread_time
 
-from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
-
-SHORT_S = LATENCY_BOUNDS_S[0]
+from ballast_broker.request_metrics import SHORT_S, Histogram
 
 
 class LoopLag(selectors.DefaultSelector):
@@ -25,12 +23,8 @@ class LoopLag(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         took_s = monotonic() - self._began_s
-        histogram = self.histogram
-        if took_s <= SHORT_S:  # nearly all of them
-            histogram.buckets[0] += 1
-            histogram.total_s += took_s
-        else:
-            histogram.note(took_s)
+        self.histogram.note(took_s)
+        if took_s > SHORT_S:
             if took_s > self.longest_s:
                 self.longest_s = took_s
             self.longest_cpu_s = max(self.longest_cpu_s, thread_time() - self._cpu_began_s)

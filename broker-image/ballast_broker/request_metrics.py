@@ -8,6 +8,7 @@ from collections import Counter
 from ballast_wire.errors import ErrorCode
 
 LATENCY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+SHORT_S = LATENCY_BOUNDS_S[0]
 
 
 class Histogram:
@@ -24,7 +25,7 @@ class Histogram:
         return sum(self.buckets)
 
     def note(self, seconds: float) -> None:
-        self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.buckets[0 if seconds <= SHORT_S else bisect_left(LATENCY_BOUNDS_S, seconds)] += 1  # nearly all are short
         self.total_s += seconds
 
 

@@ -12,7 +12,7 @@ SEEDS = range(5000, 5060)
 
 def fails_while_disks_stall(seed: int) -> str | None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Log, "append_is_slow", property(lambda log: True))
+        patch.setattr(Log, "append_is_slow", lambda log: True)
         return fails(seed)
 
 

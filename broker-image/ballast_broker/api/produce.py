@@ -143,7 +143,7 @@ class Produce:
         try:
             if not -1 <= acks <= 1:
                 raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-            if self._refusals:
+            if self._refusals.refused:
                 self._check_refusals(topic_partition, topic_id, batches)
             info = replicas.append(topic_partition, topic_id, batches, acks)
         except ApiError as refusal:
@@ -252,7 +252,7 @@ class Produce:
         try:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
-            if self._refusals:
+            if self._refusals.refused:
                 self._check_refusals(partition, topic_id, batches)
             info = replicas.append(partition, topic_id, batches, acks)
         except DirectoryStalls:

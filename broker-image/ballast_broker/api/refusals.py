@@ -43,10 +43,7 @@ class _Refused(NamedTuple):
 class Refusals:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._refused: dict[Hashable, _Refused] = {}
-
-    def __len__(self) -> int:
-        return len(self._refused)
+        self.refused: dict[Hashable, _Refused] = {}  # mostly none, so nothing is to be checked
 
     def note(self, partition: Hashable, batch: memoryview, code: ErrorCode, log: Log | None) -> None:
         """`partition` is whatever the client calls it."""
@@ -54,7 +51,7 @@ class Refusals:
             return
         self._forget_old()
         key = (partition, header.producer_id)
-        before = self._refused.get(key)
+        before = self.refused.get(key)
         if (
             before is not None
             and before.epoch == header.producer_epoch
@@ -62,11 +59,11 @@ class Refusals:
             and not _has(log, header, before.sequence)
         ):
             return  # behind one that is waited for, and not longer for this
-        self._refused.pop(key, None)
-        if len(self._refused) >= MOST:
-            del self._refused[next(iter(self._refused))]
+        self.refused.pop(key, None)
+        if len(self.refused) >= MOST:
+            del self.refused[next(iter(self.refused))]
         until_s = self._monotonic() + REMEMBERED_S
-        self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, code, until_s)
+        self.refused[key] = _Refused(header.producer_epoch, header.base_sequence, code, until_s)
 
     def check(self, partition: Hashable, batch: memoryview, log: Log | None) -> None:
         """Refuses what is ahead of something refused, unless that is in the log by now: by way of another leader."""
@@ -74,7 +71,7 @@ class Refusals:
         if (header := _idempotent(batch)) is None:
             return
         key = (partition, header.producer_id)
-        refused = self._refused.get(key)
+        refused = self.refused.get(key)
         if refused is None:
             return
         if refused.epoch == header.producer_epoch:
@@ -83,16 +80,16 @@ class Refusals:
                     raise ApiError(refused.code)
             elif header.base_sequence != refused.sequence:
                 return  # an earlier one: the refused one is still to come
-        del self._refused[key]
+        del self.refused[key]
 
     def _forget_old(self) -> None:
         """The oldest are the first."""
         now_s = self._monotonic()
-        while self._refused:
-            key, refused = next(iter(self._refused.items()))
+        while self.refused:
+            key, refused = next(iter(self.refused.items()))
             if refused.until_s > now_s:
                 return
-            del self._refused[key]
+            del self.refused[key]
 
 
 def _idempotent(batch: memoryview) -> Header | None:

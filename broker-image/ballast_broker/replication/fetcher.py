@@ -298,7 +298,7 @@ class FetcherGroup:
         replica = followed.replica
         records = data.records
         if records:
-            if replica.append_is_slow:
+            if replica.append_is_slow():
                 await replica.append_as_follower_by_thread(memoryview(records), self._threads)
             else:
                 replica.append_as_follower(memoryview(records))

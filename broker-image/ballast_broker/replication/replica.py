@@ -134,10 +134,9 @@ class Replica:
     def append(self, batches: bytearray | memoryview, acks: int, origin: str) -> AppendInfo:
         """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
         log = self._log_to_lead(acks)
-        if log.append_is_slow:
+        if log.append_is_slow():
             raise DirectoryStalls
-        now_ms = self._clock.wall_ms()
-        info = log.append_as_leader(batches, self.state.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.append_as_leader(batches, self.state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin)
         self._appended(log, info)
         return info
 
@@ -172,19 +171,16 @@ class Replica:
 
     def _appended(self, log: Log, info: AppendInfo) -> None:
         state = self.state
-        now_ms = self.now_ms() if state.followers else 0
-        if state.appended(log.end_offset, now_ms):
+        moved = state.appended(log.end_offset, self.now_ms() if state.followers else 0)
+        if moved:
             log.update_high_watermark(state.high_watermark)
             if state.waiting:
                 self.committed()
-            if self.parked or self.watched:
-                self.wake(info.size_bytes, followers_only=False)
-        elif self.parked or self.watched:
-            self.wake(info.size_bytes, followers_only=True)
+        if self.parked or self.watched:
+            self.wake(info.size_bytes, followers_only=not moved)
 
-    @property
     def append_is_slow(self) -> bool:
-        return self.online_log().append_is_slow
+        return self.online_log().append_is_slow()
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         return self.online_log().append_as_follower(batches)

@@ -16,19 +16,20 @@ UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("_entries", "changed")
+    __slots__ = ("_entries", "changed", "latest")
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
         self._entries: list[tuple[int, int]] = entries or []
         self.changed = False  # since it was last written
+        self.latest: int | None = None  # asked at every append
+        self._look_at_latest()
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         return list(self._entries)
 
-    @property
-    def latest(self) -> int | None:
-        return self._entries[-1][0] if self._entries else None
+    def _look_at_latest(self) -> None:
+        self.latest = self._entries[-1][0] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """A leader of `epoch` writes from `start_offset` on; entries that contradict it are replaced."""
@@ -38,6 +39,7 @@ class LeaderEpochs:
         while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
             entries.pop()
         entries.append((epoch, start_offset))
+        self.latest = epoch
         self.changed = True
         return True
 
@@ -62,6 +64,7 @@ class LeaderEpochs:
         while entries and entries[-1][1] >= end_offset:
             entries.pop()
             self.changed = True
+        self._look_at_latest()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget what lies before; the epoch that is going on at `start_offset` begins there now."""
@@ -76,6 +79,7 @@ class LeaderEpochs:
     def clear(self) -> None:
         self.changed = self.changed or bool(self._entries)
         self._entries = []
+        self.latest = None
 
     def render(self) -> bytes:
         return render_epochs(self._entries)

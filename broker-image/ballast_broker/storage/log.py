@@ -34,7 +34,6 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
-_KNOWN_POSITIONS = 16
 UNKNOWN_WAITS = -1
 _put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
 _unpack_header = HEADER.unpack_from
@@ -216,24 +215,23 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        if header[1] + LOG_OVERHEAD != size or self.inspects_records:
+        _, length, _, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, count = header
+        if length + LOG_OVERHEAD != size or self.inspects_records:
             return appending.append_several(self, view, leader_epoch, now_ms, origin)
         if not is_plain(view, header, self._config, now_ms):
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
-        if header[9] >= 0:
+        if producer_id >= 0:
             duplicate = self.check_producer(_make_header(header), self.end_offset)
             if duplicate is not None:
                 return appending.repeated(self, duplicate, size)
-        first, max_timestamp = self.end_offset, header[8]
-        last = first + header[6]
-        _put_start(view, 0, first, header[1], leader_epoch)
+        first = self.end_offset
+        last = first + last_delta
+        _put_start(view, 0, first, length, leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
-        if header[9] >= 0:
+        if producer_id >= 0:
             self.record_producer(_make_header(header), last)
-        return _new_tuple(
-            AppendInfo, (first, last, max_timestamp, -1, self.start_offset, header[12], size, False, changed)
-        )
+        return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
     def check_producer(self, header: Header, offset: int) -> SentBatch | None:
         """Raises for a gap or a zombie; answers the batch that this one repeats."""
@@ -262,7 +260,6 @@ class Log:
         observe(self.producers, header, last_offset)
         self.producers.map_end_offset = last_offset + 1
 
-    @property
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
         slow_until = self.directory.slow_until
@@ -319,10 +316,7 @@ class Log:
         self.directory.writes += 1
         self.size_bytes += size
         end = self.end_offset = last_offset + 1
-        known = self.known_positions
-        known[end] = (segment, position + size)
-        if len(known) > _KNOWN_POSITIONS:
-            del known[next(iter(known))]
+        lookup.remember(self, end, segment, position + size)
         if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
 

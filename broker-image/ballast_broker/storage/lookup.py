@@ -18,7 +18,8 @@ from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
-_KNOWN_POSITIONS = 16
+_MOST_KNOWN = 64
+_KEPT_KNOWN = 16
 _T = TypeVar("_T")
 
 
@@ -31,11 +32,13 @@ def trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
         return ask()
 
 
-def _remember(log: Log, offset: int, segment: Segment, position: int) -> None:
+def remember(log: Log, offset: int, segment: Segment, position: int) -> None:
+    """Many of the oldest are forgotten at once: to find the first entry of a dictionary that lost others is slow."""
     known = log.known_positions
     known[offset] = (segment, position)
-    if len(known) > _KNOWN_POSITIONS:
-        del known[next(iter(known))]
+    if len(known) > _MOST_KNOWN:
+        for old in list(known)[:-_KEPT_KNOWN]:
+            del known[old]
 
 
 def locate(log: Log, offset: int) -> tuple[Segment, int] | None:
@@ -65,7 +68,7 @@ def read(log: Log, offset: int, max_bytes: int, upper_offset: int, min_one: bool
     if end <= position:
         return LogSlice(None, 0, 0, offset)
     if next_offset != log.end_offset:
-        _remember(log, next_offset, segment, end)
+        remember(log, next_offset, segment, end)
     return LogSlice(segment, position, end - position, next_offset)
 
 
@@ -83,7 +86,7 @@ def _end_of_slice(log: Log, segment: Segment, upper_offset: int) -> tuple[int, i
         return segment.size, segment_end
     if found[1].base_offset < upper_offset:  # the batch lies across the limit: it is not readable yet
         return found[0], found[1].base_offset
-    _remember(log, upper_offset, segment, found[0])
+    remember(log, upper_offset, segment, found[0])
     return found[0], upper_offset
 
 

@@ -8,6 +8,9 @@ answer is None, and `parse_produce` says what it is. Both say the same of what b
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 from uuid import UUID
 
 from ballast_wire.fast.produce import (
@@ -22,19 +25,27 @@ FIRST_VERSION = FIRST_WITH_START_OFFSET
 NO_TAGS = 0
 ONE = 2  # a compact array's length is written plus one
 
-_start = struct.Struct(">hhiih").unpack_from  # transactional id, acks, timeout, topics, length of the name
-_START_BYTES = 14
-_partition = struct.Struct(">iii").unpack_from  # partitions, partition, length of the batches
-_PARTITION_BYTES = 12
-_compact_start = struct.Struct(">BBhiBB").unpack_from  # header's tags, transactional id, acks, timeout, topics, length
-_COMPACT_START_BYTES = 10
-_start_with_id = struct.Struct(">BBhiB16s").unpack_from
-_START_WITH_ID_BYTES = 25
-_compact_partition = struct.Struct(">BiB").unpack_from  # partitions, partition, first byte of the batches' length
-_COMPACT_PARTITION_BYTES = 6
+_LENGTH_AT = 13  # the low byte of the name's length; no name is longer than that
+_BESIDES_NAME_BYTES = 26
+_COMPACT_LENGTH_AT = 9
+_BESIDES_COMPACT_NAME_BYTES = 16
+_with_id = struct.Struct(">BBhiB16sBiB").unpack_from
+_WITH_ID_BYTES = 31
 _COMPACT_END = b"\x00\x00\x00"  # no tags: of the partition, of the topic, of the request
 
 Single = tuple[bytes, int, int, int, memoryview]
+
+
+@cache
+def _with_name(length: int) -> Callable[..., tuple[Any, ...]]:
+    """Transactional id, acks, timeout, topics, length of the name, it, partitions, partition, length of the batches."""
+    return struct.Struct(f">hhiih{length}siii").unpack_from
+
+
+@cache
+def _with_compact_name(length: int) -> Callable[..., tuple[Any, ...]]:
+    """The header's tags come before, and of the length of the batches this is the first byte."""
+    return struct.Struct(f">BBhiBB{length}sBiB").unpack_from
 
 
 def parse_single_produce(frame: memoryview, position: int, version: int) -> Single | None:
@@ -45,31 +56,33 @@ def parse_single_produce(frame: memoryview, position: int, version: int) -> Sing
     try:
         if version >= FIRST_FLEXIBLE:
             return _parse_flexible(frame, position, version)
-        transactional, acks, timeout_ms, topics, length = _start(frame, position)
-        name = position + _START_BYTES
-        at = name + length
-        partitions, partition, size = _partition(frame, at)
+        name_bytes = frame[position + _LENGTH_AT]
+        transactional, acks, timeout_ms, topics, length, topic, partitions, partition, size = _with_name(name_bytes)(
+            frame, position
+        )
     except (struct.error, IndexError):
         return None
-    at += _PARTITION_BYTES
-    if transactional != -1 or topics != 1 or length < 0 or partitions != 1 or size <= 0 or at + size != len(frame):
+    at = position + _BESIDES_NAME_BYTES + name_bytes
+    if (
+        transactional != -1 or topics != 1 or length != name_bytes or partitions != 1
+        or size <= 0 or at + size != len(frame)
+    ):  # fmt: skip
         return None
-    return frame[name : at - _PARTITION_BYTES].tobytes(), acks, timeout_ms, partition, frame[at:]
+    return topic, acks, timeout_ms, partition, frame[at:]
 
 
 def _parse_flexible(frame: memoryview, position: int, version: int) -> Single | None:
     if version >= FIRST_WITH_TOPIC_ID:
-        tags, transactional, acks, timeout_ms, topics, topic = _start_with_id(frame, position)
-        at = position + _START_WITH_ID_BYTES
+        tags, transactional, acks, timeout_ms, topics, topic, partitions, partition, byte = _with_id(frame, position)
+        at = position + _WITH_ID_BYTES
     else:
-        tags, transactional, acks, timeout_ms, topics, length = _compact_start(frame, position)
-        name = position + _COMPACT_START_BYTES
-        at = name + length - 1
-        if not 0 < length < 0x80:
+        name_bytes = frame[position + _COMPACT_LENGTH_AT] - 1
+        if not 0 <= name_bytes < 0x7F:
             return None
-        topic = frame[name:at].tobytes()
-    partitions, partition, byte = _compact_partition(frame, at)
-    at += _COMPACT_PARTITION_BYTES
+        tags, transactional, acks, timeout_ms, topics, _, topic, partitions, partition, byte = _with_compact_name(
+            name_bytes
+        )(frame, position)
+        at = position + _BESIDES_COMPACT_NAME_BYTES + name_bytes
     size = byte & 0x7F
     shift = 7
     while byte >= 0x80 and shift < 32:

@@ -83,7 +83,7 @@ def test_what_came_by_way_of_another_leader_is_waited_for_no_longer() -> None:
     assert checked.refuses(batch(6)) is not None
     checked.producers.record(PRODUCER, 0, 5, 0, 41, 1)
     assert checked.refuses(batch(6)) is None
-    assert not checked.refusals
+    assert not checked.refusals.refused
     checked.note(5)
     checked.note(7)  # 5 is there
     assert checked.refuses(batch(8)) is not None
@@ -131,10 +131,10 @@ def test_it_is_forgotten_after_a_while_and_not_kept_without_bound() -> None:
     checked.note(6)
     checked.now_s += REMEMBERED_S / 2
     assert checked.refuses(batch(6)) is None
-    assert not checked.refusals
+    assert not checked.refusals.refused
     for number in range(MOST + 10):
         checked.note(5, partition=f"t{number}")
-    assert len(checked.refusals) == MOST
+    assert len(checked.refusals.refused) == MOST
     assert checked.refuses(batch(6), partition="t9") is None
     assert checked.refuses(batch(6), partition="t10") is not None
 
