@@ -18,7 +18,7 @@ from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
-_MOST_KNOWN = 64
+_MOST_KNOWN = 32
 _KEPT_KNOWN = 16
 _T = TypeVar("_T")
 
