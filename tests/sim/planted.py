@@ -121,8 +121,8 @@ def lead_without_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_epoch_over_an_election(patch: pytest.MonkeyPatch) -> None:
-    def merge_without_epoch(before: PartitionRegistration, change: Any, sharing: Any) -> PartitionRegistration:
-        return dataclasses.replace(merge(before, change, sharing), leader_epoch=before.leader_epoch)
+    def merge_without_epoch(before: PartitionRegistration, change: Any) -> PartitionRegistration:
+        return dataclasses.replace(merge(before, change), leader_epoch=before.leader_epoch)
 
     merge = delta.merge_change
     patch.setattr(delta, "merge_change", merge_without_epoch)

@@ -30,7 +30,7 @@ from ballast_broker.metadata.image import (
     TopicsImage,
     collision_key,
 )
-from ballast_broker.metadata.partition_merge import Sharing, merge_change, registration_of
+from ballast_broker.metadata.partition_merge import merge_change, registration_of
 from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.metadata.records import MalformedRecord, known_id, name_of
 
@@ -72,7 +72,6 @@ class MetadataDelta:
         self.scram_changed: dict[tuple[str, int], Any] = {}
         self.next_producer_id: int | None = None
         self._created_ids: dict[str, UUID] = {}
-        self._sharing = Sharing()
 
     # ------------------------------------------------------------------ reading what is, with the changes so far
 
@@ -124,14 +123,14 @@ class MetadataDelta:
 
     def _replay_partition(self, record: Any) -> None:
         topic = self._topic(known_id(record.topic_id), "PartitionRecord")
-        topic.partitions[record.partition_id] = registration_of(record, self._sharing)
+        topic.partitions[record.partition_id] = registration_of(record)
 
     def _replay_partition_change(self, record: Any) -> None:
         topic = self._topic(known_id(record.topic_id), "PartitionChangeRecord")
         current = topic.current(record.partition_id)
         if current is None:
             raise MalformedRecord(f"change of {topic.name}-{record.partition_id}, which does not exist")
-        topic.partitions[record.partition_id] = merge_change(current, record, self._sharing)
+        topic.partitions[record.partition_id] = merge_change(current, record)
 
     def _replay_clear_elr(self, record: Any) -> None:
         topics = [record.topic_name] if record.topic_name else list(self._all_topic_names())

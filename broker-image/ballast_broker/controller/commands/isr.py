@@ -9,7 +9,7 @@ from ballast_broker.controller.commands.brokers import check_broker_epoch
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import change_of
 from ballast_broker.metadata.image import RECOVERED, RECOVERING, PartitionRegistration, TopicImage
-from ballast_broker.metadata.partition_merge import Sharing, merge_change
+from ballast_broker.metadata.partition_merge import merge_change
 from ballast_broker.metadata.records import known_id
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -48,7 +48,7 @@ def _alter(context: CommandContext, broker_id: int, topic: TopicImage, data: Any
     change.isr = [replica for replica, _ in new_isr]
     change.recovery_state = data.leader_recovery_state
     built = change.build()
-    after = partition if built is None else merge_change(partition, built, Sharing())
+    after = partition if built is None else merge_change(partition, built)
     if after.leader not in (broker_id, partition.leader):
         # The change completed a reassignment that takes the asking leader away.
         result.error_code = int(ErrorCode.NEW_LEADER_ELECTED)
