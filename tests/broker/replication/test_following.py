@@ -166,6 +166,19 @@ async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
         assert two.logs.get(ORDERS).log_start_offset == 3
 
 
+@pytest.mark.spec("REP-02")
+async def test_a_follower_whose_log_begins_later_by_its_own_retention_goes_on(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        for value in "abc":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 3)
+        two.logs.get(ORDERS).advance_log_start_offset(2)
+        assert await one.produce_to_all(ORDERS, "d", timeout_ms=2000) is ErrorCode.NONE
+        assert two.stored(ORDERS)[-1] == "d"
+
+
 @pytest.mark.spec("REP-01")
 async def test_a_partition_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
