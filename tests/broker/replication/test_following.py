@@ -233,6 +233,26 @@ async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
         assert told(ORDERS, epoch) is ErrorCode.NONE
 
 
+@pytest.mark.spec("CLU-01", "REP-05", "REP-10")
+async def test_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing(tmp_path: Path) -> None:
+    """What it asks for was in a memory that the broker has lost since: it is not committed by that."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        earlier = two.epoch
+        await two.crash()
+        await two.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        cluster.cuts.add(frozenset({1, 2}))
+        assert await one.produce_to_all(ORDERS, "b", timeout_ms=1) is ErrorCode.REQUEST_TIMED_OUT
+        late = FetchParams(replica_id=2, replica_epoch=earlier, max_wait_ms=0)
+        results = one.replicas.fetch(late, [FetchEntry(ORDERS, topic_id, 2)])
+        assert isinstance(results, list)
+        assert results[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert one.replicas.partition(ORDERS).high_watermark == 1
+
+
 @pytest.mark.spec("REP-06")
 async def test_nothing_happens_while_nothing_happens(tmp_path: Path) -> None:
     """An idle follower asks once per `replica.fetch.wait.max.ms` and not more often."""
