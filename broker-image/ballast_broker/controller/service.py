@@ -225,6 +225,14 @@ class ControllerService:
             last.result()
         return outcome.response
 
+    async def _settled(self, refusal: ApiError) -> ApiError:
+        """A refusal may come of what is not committed yet, and is told when that is; else nobody knows."""
+        try:
+            await self._commit(Outcome())
+        except ApiError as lost:
+            return lost
+        return refusal
+
     async def _append_all(self, outcome: Outcome) -> None:
         """At once, or piece by piece where it says so."""
         piece = outcome
@@ -284,7 +292,7 @@ class ControllerService:
             _, command = COMMANDS[api_key]
             response = await self._run(lambda now: command(now, request))
         except ApiError as error:
-            return error_response(name, request, error)
+            return error_response(name, request, await self._settled(error))
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
             # An offline partition may have been allowed to take any leader.
             self._spawn(self._run, offline_elections)
@@ -376,6 +384,8 @@ class ControllerService:
                 # We stood still, and heartbeats lie unread: read them first.
                 await asyncio.sleep(min(late, 1.0))
             for broker_id in self._sessions.expired(self._context().image, self._clock.monotonic()):
+                if self._sessions.is_valid(broker_id, self._clock.monotonic()):
+                    continue  # it was heard while another one was being fenced
                 logger.info("broker %d has been silent for its session: fenced", broker_id)
                 await self._fence(broker_id)
 

@@ -273,9 +273,10 @@ class FetcherGroup:
                 if followed is None or sent is None or key in self._aside:
                     continue
                 try:
-                    if followed.asked() != sent:
-                        continue  # truncated, or led by somebody else since: asked anew with the next request
-                    await self._take_in_partition(key, followed, data)
+                    if followed.asked() == sent:
+                        await self._take_in_partition(key, followed, data)
+                    else:  # truncated, led by somebody else, or shortened by retention since: asked anew
+                        self._want(key, followed)
                 except ApiError as error:
                     self._set_aside(key, followed, error.code, error.message)
 

@@ -67,6 +67,10 @@ class Follower:
         live = self.live_epoch
         return live is not None and (live == -1 or self.broker_epoch in (-1, live))
 
+    def has_outlived(self, broker_epoch: int) -> bool:
+        """Whether a fetch is of an earlier life of the broker: what that one had, this one may have lost."""
+        return 0 <= broker_epoch < max(self.broker_epoch, self.live_epoch or -1)
+
     def fetched(self, offset: int, log_start_offset: int, broker_epoch: int, leader_end: int, now_ms: int) -> None:
         # It had all that the leader had when it asked the time before: it was caught up at that time.
         if offset >= leader_end:

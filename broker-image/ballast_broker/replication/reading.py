@@ -214,8 +214,14 @@ class Reader:
         log = replica.readable_log(epoch) if params.any_replica else replica.led_log(epoch)
         state = replica.state
         follower = params.replica_id
-        if follower >= 0 and follower not in state.followers:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {follower} holds no replica of this partition.")
+        if follower >= 0:
+            known = state.followers.get(follower)
+            if known is None:
+                text = f"Broker {follower} holds no replica of this partition."
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+            if known.has_outlived(params.replica_epoch):
+                text = f"Broker {follower} has registered again since epoch {params.replica_epoch}."
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         if entry.last_fetched_epoch >= 0:
             diverging = diverging_epoch(log, entry.last_fetched_epoch, entry.fetch_offset)
             if diverging is not None:

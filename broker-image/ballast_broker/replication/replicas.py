@@ -375,7 +375,7 @@ class Replicas:
         topic_partition = replica.topic_partition
         assigned = registration.directory_of(self._broker_id)
         known = None if assigned is None else self._logs.directory(assigned)
-        self._logs.set_aside_namesake(topic_partition, replica.topic_id)
+        self._logs.set_aside_namesakes(topic_partition, replica.topic_id)
         try:
             if topic_partition in self._logs.future_logs:
                 self._logs.use_lone_future(topic_partition)

@@ -28,4 +28,4 @@ def settle_strays(logs: LogManager, broker_id: int, image: MetadataImage) -> lis
         else:
             logs.rename_stray(topic_partition)
             strays.append(topic_partition)
-    return strays
+    return strays + logs.set_aside_the_unclaimed()

@@ -76,6 +76,7 @@ class LogManager:
         self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
+        self._namesakes: dict[TopicPartition, list[Log]] = {}  # of several topics: the metadata says which one is meant
         self._raft_log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -189,12 +190,11 @@ class LogManager:
         """Of two current logs, which a loss of power in the middle of a swap may leave, the one that goes further
         is the one that was swapped in: nothing is written to the other from then on."""
         other = self._logs.get(log.topic_partition)
+        if other is not None and other.topic_id != log.topic_id:
+            self._namesakes.setdefault(log.topic_partition, []).append(log)
+            self._counts[log.directory.path] += 1
+            return
         if other is not None:
-            if other.topic_id != log.topic_id:
-                raise DirectoryRefused(
-                    f"Duplicate log directories for {log.topic_partition} are found in both "
-                    f"{other.folder.path} and {log.folder.path}"
-                )
             if (other.latest_epoch or -1, other.end_offset) >= (log.latest_epoch or -1, log.end_offset):
                 log, other = other, log
             else:
@@ -370,26 +370,42 @@ class LogManager:
             self._discard(log)
             self._log_is_gone(topic_partition)
 
-    def set_aside_namesake(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
-        """TOP-24: what is here under this name of another topic, which was deleted while this broker was away."""
+    def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
+        """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
+        while this broker or one of its directories was away, goes out of the way."""
         for logs in (self._logs, self._future_logs):
             log = logs.get(topic_partition)
             if log is not None and log.topic_id not in (ZERO_UUID, topic_id):
                 logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
-                self.rename_stray(topic_partition)
-                return
+                self._set_aside(logs.pop(topic_partition))
+        for log in self._namesakes.pop(topic_partition, ()):
+            if log.topic_id == topic_id and topic_partition not in self._logs:
+                self._logs[topic_partition] = log
+            else:
+                logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
+                self._set_aside(log)
+
+    def set_aside_the_unclaimed(self) -> list[TopicPartition]:
+        """Once the metadata is known: what is left of several logs of one name belongs to no replica of this broker."""
+        unclaimed, self._namesakes = self._namesakes, {}
+        for log in itertools.chain.from_iterable(unclaimed.values()):
+            self._set_aside(log)
+        return list(unclaimed)
 
     def rename_stray(self, topic_partition: TopicPartition) -> None:
         """LOG-34: the metadata does not know it. Set aside, listed, never deleted unasked."""
         for logs in (self._future_logs, self._logs):
             log = logs.pop(topic_partition, None)
             if log is not None:
-                self._counts[log.directory.path] -= 1
-                with contextlib.suppress(LogDirectoryFailure):
-                    log.close()
-                    self._rename(log, STRAY_SUFFIX)
-                    self._strays[log.folder.path] = topic_partition
-                    self._log_is_gone(topic_partition)
+                self._set_aside(log)
+
+    def _set_aside(self, log: Log) -> None:
+        self._counts[log.directory.path] -= 1
+        with contextlib.suppress(LogDirectoryFailure):
+            log.close()
+            self._rename(log, STRAY_SUFFIX)
+            self._strays[log.folder.path] = log.topic_partition
+            self._log_is_gone(log.topic_partition)
 
     def _log_is_gone(self, topic_partition: TopicPartition) -> None:
         """From where it was. What was found out of it must not be held against a namesake."""
@@ -492,6 +508,6 @@ class LogManager:
             directory.unlock()
 
     async def _close_directory(self, directory: LogDirectory) -> None:
-        every = itertools.chain(self.all_current_logs(), self._future_logs.values())
+        every = itertools.chain(self.all_current_logs(), self._future_logs.values(), *self._namesakes.values())
         logs = [log for log in every if log.directory is directory]
         await close_logs(directory, logs, self.context.disk, self.threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.broker.controller.scene import Scene, directory
@@ -16,6 +17,7 @@ from ballast_broker.controller.commands.brokers import (
 )
 from ballast_broker.controller.commands.configs import incremental_alter_configs
 from ballast_broker.controller.commands.context import MAX_RECORDS_PER_BATCH
+from ballast_broker.controller.commands.directories import assign_replicas_to_directories
 from ballast_broker.controller.commands.elections import (
     balance_leaders,
     elect_leaders,
@@ -23,7 +25,7 @@ from ballast_broker.controller.commands.elections import (
     offline_elections,
 )
 from ballast_broker.controller.commands.isr import alter_partition
-from ballast_broker.metadata.image import PartitionRegistration
+from ballast_broker.metadata.image import BrokerImage, PartitionRegistration
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -50,8 +52,8 @@ def unfence(scene: Scene, broker_id: int) -> None:
     heartbeat(scene, broker_id)
 
 
-def restart(scene: Scene, broker_id: int, *, clean: bool) -> None:
-    before = scene.image.cluster.brokers[broker_id]
+def restart(scene: Scene, broker_id: int, *, clean: bool, before: BrokerImage | None = None) -> None:
+    before = before or scene.image.cluster.brokers[broker_id]
     kind = message("BrokerRegistrationRequest")
     request = kind(
         broker_id=broker_id,
@@ -66,6 +68,15 @@ def restart(scene: Scene, broker_id: int, *, clean: bool) -> None:
         previous_broker_epoch=before.epoch if clean else -1,
     )
     scene.run(register_broker, request, session_is_valid=False)
+
+
+def assign(scene: Scene, broker_id: int, place: UUID, topic_id: UUID) -> None:
+    kind = message("AssignReplicasToDirsRequest")
+    data = kind.DirectoryData.TopicData
+    wanted = [data(topic_id=topic_id, partitions=[data.PartitionData(partition_index=0)])]
+    directories = [kind.DirectoryData(id=place, topics=wanted)]
+    epoch = scene.image.cluster.brokers[broker_id].epoch
+    scene.run(assign_replicas_to_directories, kind(broker_id=broker_id, broker_epoch=epoch, directories=directories))
 
 
 def state(scene: Scene, topic: str = "orders", partition: int = 0) -> tuple:
@@ -379,6 +390,54 @@ def test_an_offline_directory_gives_up_its_partitions_only() -> None:
     assert state(scene, partition=0)[:2] == (2, (2,))
     assert state(scene, partition=1)[:2] == (1, (1, 2))
     assert scene.image.cluster.brokers[1].directories == {directory(1, 1)}
+
+
+@pytest.mark.spec("CLU-11", "CLU-33")
+def test_a_broker_that_was_unregistered_comes_back_as_after_an_unclean_stop() -> None:
+    """Nobody knows any more which epoch it had, and so not whether its log is the one it was eligible with."""
+    scene = Scene()
+    scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
+    for broker_id in (3, 2, 1):
+        fence(scene, broker_id)
+    assert state(scene) == (-1, (), (1, 2))
+    before = scene.image.cluster.brokers[2]
+    scene.run(unregister_broker, message("UnregisterBrokerRequest")(broker_id=2))
+    restart(scene, 2, clean=True, before=before)
+    unfence(scene, 2)
+    assert state(scene) == (-1, (), (1,))
+
+
+@pytest.mark.spec("CLU-11", "DIR-05")
+def test_a_replica_made_anew_because_its_directory_is_gone_is_not_eligible() -> None:
+    """A disk failed, the broker comes back without it and makes an empty log on another one: that may not lead."""
+    scene = Scene(directories=2)
+    topic_id = scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
+    fence(scene, 3)
+    heartbeat(scene, 2, offline=[directory(2, 0)])
+    fence(scene, 1)
+    assert state(scene) == (-1, (), (1, 2))
+    restart(scene, 2, clean=True)
+    unfence(scene, 2)
+    assert state(scene) == (-1, (), (1, 2)), "the disk may come back as it was"
+    assign(scene, 2, directory(2, 1), topic_id)
+    assert state(scene) == (-1, (), (1,))
+
+
+@pytest.mark.spec("CLU-11", "DIR-05")
+@pytest.mark.parametrize(("replicas", "leader"), [([1, 2], -1), ([1], 1)])
+def test_nor_is_it_the_last_leader_that_returns_unless_there_is_no_other(replicas: list[int], leader: int) -> None:
+    scene = Scene(directories=2)
+    topic_id = scene.add_topic("orders", replicas)
+    fence(scene, 2)
+    heartbeat(scene, 1, offline=[directory(1, 0)])
+    restart(scene, 1, clean=False)
+    unfence(scene, 1)
+    assert scene.partition("orders").last_known_elr == (1,)
+    assign(scene, 1, directory(1, 1), topic_id)
+    for broker_id in (1, 2):
+        fence(scene, broker_id)
+        unfence(scene, broker_id)
+    assert state(scene)[0] == leader
 
 
 @pytest.mark.spec("CLU-33")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster, Node
 
 from ballast_broker.controller.service import ServiceTiming
-from ballast_broker.metadata.image import Listener
+from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import Vote
-from ballast_wire.errors import ApiError
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 
@@ -114,6 +115,47 @@ async def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
 
 
 @pytest.mark.spec("CLU-01")
+async def test_a_broker_that_speaks_while_another_one_is_fenced_is_not_fenced_with_it() -> None:
+    async with Cluster(voters=1, observers=2, timing=ServiceTiming(session_timeout_s=1.0)) as cluster:
+        service, fenced, answers = cluster.active.service, set[int](), list[asyncio.Task[Any]]()
+        assert service is not None
+        silent = {each: cluster.nodes[each].lifecycle for each in (2, 3)}
+
+        def look(_: object, image: MetadataImage) -> None:
+            fenced.update(each for each in silent if image.cluster.brokers[each].fenced)
+            if len(fenced) == 1 and not answers:
+                [other] = silent.keys() - fenced
+                request = message("BrokerHeartbeatRequest")(
+                    broker_id=other, broker_epoch=silent[other].broker_epoch, current_metadata_offset=image.offset
+                )
+                answers.append(asyncio.get_running_loop().create_task(service.handle(63, 1, request)))
+
+        cluster.active.replica.add_publisher(look)
+        for each in silent:
+            cluster.nodes[each].lifecycle_task.cancel()
+        service._sessions._sessions[2].heard_at = service._sessions._sessions[3].heard_at
+        await cluster.until(lambda: bool(answers) and answers[0].done())
+        await asyncio.sleep(0.2)
+        assert len(fenced) == 1
+
+
+@pytest.mark.spec("CLU-03")
+async def test_a_refusal_that_comes_of_what_is_not_committed_is_not_told_before_that_is() -> None:
+    """Else the broker that `is not registered` is so again with the next controller."""
+    async with Cluster(voters=3, observers=1) as cluster:
+        active = cluster.active
+        assert active.service is not None
+        for node in cluster.live:
+            if node is not active and node.service is not None:
+                await node.kill()
+        request = message("UnregisterBrokerRequest")(broker_id=4)
+        first = asyncio.get_running_loop().create_task(active.service.handle(64, 0, request))
+        await asyncio.sleep(0.01)
+        second = await active.service.handle(64, 0, request)
+        assert ErrorCode(second.error_code) is ErrorCode.NOT_CONTROLLER
+        assert ErrorCode((await first).error_code) is ErrorCode.NOT_CONTROLLER
+
+
 @pytest.mark.spec("CLU-01")
 async def test_a_broker_is_not_dead_because_one_of_its_addresses_leads_nowhere_from_here() -> None:
     """A listener for clients outside may be an address that the controller cannot reach, or that refuses it."""

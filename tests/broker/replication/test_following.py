@@ -166,6 +166,19 @@ async def test_records_are_deleted_on_all_replicas(tmp_path: Path) -> None:
         assert two.logs.get(ORDERS).log_start_offset == 3
 
 
+@pytest.mark.spec("REP-02")
+async def test_a_follower_whose_log_begins_later_by_its_own_retention_goes_on(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        for value in "abc":
+            assert await one.produce_to_all(ORDERS, value) is ErrorCode.NONE
+        await eventually(lambda: two.logs.get(ORDERS).high_watermark == 3)
+        two.logs.get(ORDERS).advance_log_start_offset(2)
+        assert await one.produce_to_all(ORDERS, "d", timeout_ms=2000) is ErrorCode.NONE
+        assert two.stored(ORDERS)[-1] == "d"
+
+
 @pytest.mark.spec("REP-01")
 async def test_a_partition_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -218,6 +231,26 @@ async def test_a_follower_is_told_why_it_gets_nothing(tmp_path: Path) -> None:
         assert told(TopicPartition("orders", 7), epoch + 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert told(ORDERS, epoch + 1) is ErrorCode.UNKNOWN_LEADER_EPOCH
         assert told(ORDERS, epoch) is ErrorCode.NONE
+
+
+@pytest.mark.spec("CLU-01", "REP-05", "REP-10")
+async def test_a_fetch_of_an_earlier_life_that_comes_late_counts_for_nothing(tmp_path: Path) -> None:
+    """What it asks for was in a memory that the broker has lost since: it is not committed by that."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        earlier = two.epoch
+        await two.crash()
+        await two.start()
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})
+        cluster.cuts.add(frozenset({1, 2}))
+        assert await one.produce_to_all(ORDERS, "b", timeout_ms=1) is ErrorCode.REQUEST_TIMED_OUT
+        late = FetchParams(replica_id=2, replica_epoch=earlier, max_wait_ms=0)
+        results = one.replicas.fetch(late, [FetchEntry(ORDERS, topic_id, 2)])
+        assert isinstance(results, list)
+        assert results[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert one.replicas.partition(ORDERS).high_watermark == 1
 
 
 @pytest.mark.spec("REP-06")

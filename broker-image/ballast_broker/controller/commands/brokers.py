@@ -74,10 +74,10 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
         features={each.name: (each.min_supported_version, each.max_supported_version) for each in request.features},
     )
     records = [broker_record(registered)]
-    if before is not None and not same:
+    if not same:
         clean = _stopped_cleanly(context, before, request)
-        places = _places_after_restart(context, before.id, clean=clean)
-        records += leave(context, places, before.id, unclean=not clean)
+        places = _places_after_restart(context, registered.id, clean=clean)
+        records += leave(context, places, registered.id, unclean=not clean)
     response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
     return Outcome(records, response)  # atomic: whoever sees the registration sees that it leads nothing
 
@@ -95,17 +95,18 @@ def listens_where_it_did(context: CommandContext, request: Any) -> bool:
 def before_registration(context: CommandContext, request: Any) -> Outcome:
     """A broker that held many replicas leaves their ISRs piece by piece before its new life is registered."""
     before = context.image.cluster.brokers.get(request.broker_id)
-    if before is None or before.incarnation_id == known_id(request.incarnation_id):
+    if before is not None and before.incarnation_id == known_id(request.incarnation_id):
         return Outcome()
     clean = _stopped_cleanly(context, before, request)
-    places = _places_after_restart(context, before.id, clean=clean)
+    places = _places_after_restart(context, request.broker_id, clean=clean)
     if len(places) <= PLACES_PER_PIECE:
         return Outcome()
-    return piecewise(context, places, partial(leave, broker_id=before.id, unclean=not clean))
+    return piecewise(context, places, partial(leave, broker_id=request.broker_id, unclean=not clean))
 
 
-def _stopped_cleanly(context: CommandContext, before: BrokerImage, request: Any) -> bool:
-    return not context.elr_enabled or request.previous_broker_epoch == before.epoch
+def _stopped_cleanly(context: CommandContext, before: BrokerImage | None, request: Any) -> bool:
+    """Of a broker that was unregistered nobody knows whether its logs are those it was eligible with."""
+    return not context.elr_enabled or (before is not None and request.previous_broker_epoch == before.epoch)
 
 
 def _places_after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Place]:

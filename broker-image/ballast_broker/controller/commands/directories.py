@@ -52,9 +52,17 @@ def _assign(
     without = broker.id if offline else -1
     change = change_of(context, topic, partition_id, acceptable=_acceptor(context, before, broker.id, without))
     change.directories[broker.id] = directory
+    if len(before.replicas) > 1 and _is_made_anew(before, broker, directory):
+        change.lost_replicas = frozenset((broker.id,))
     if offline:
         change.isr = [each for each in before.isr if each != broker.id]
     return ErrorCode.NONE, change.build()
+
+
+def _is_made_anew(before: PartitionRegistration, broker: BrokerImage, directory: UUID) -> bool:
+    """Nothing can have been taken along from a directory that the broker has no more."""
+    present = before.directory_of(broker.id)
+    return present is not None and present != directory and not broker.has_directory(present)
 
 
 def _acceptor(context: CommandContext, before: PartitionRegistration, broker_id: int, without: int) -> Any:

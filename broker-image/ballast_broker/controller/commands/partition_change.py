@@ -47,6 +47,8 @@ class PartitionChange:
     elr_enabled: bool
     election: Election = Election.ONLINE
     unclean_shutdown_replicas: frozenset[int] = frozenset()
+    lost_replicas: frozenset[int] = frozenset()
+    """Begun anew without what they had: what the others have counts for more than that they once led."""
     isr: list[int] = field(default_factory=list)
     replicas: list[int] = field(default_factory=list)
     removing: list[int] = field(default_factory=list)
@@ -101,7 +103,8 @@ class PartitionChange:
         if not self.elr_enabled or len(self.isr) >= self.min_isr:
             self.elr = []
             return
-        candidates = {*self.elr, *self.before.isr} - set(self.isr) - self.unclean_shutdown_replicas
+        unfit = self.unclean_shutdown_replicas | self.lost_replicas
+        candidates = {*self.elr, *self.before.isr} - set(self.isr) - unfit
         self.elr = [replica for replica in self.replicas if replica in candidates]
 
     def _elect(self) -> Elected:
@@ -127,7 +130,7 @@ class PartitionChange:
 
     def _returned_last_leader(self) -> int | None:
         last_known = self.before.last_known_elr
-        if not self.elr_enabled or self.isr or self.elr or len(last_known) != 1:
+        if not self.elr_enabled or self.isr or self.elr or len(last_known) != 1 or last_known[0] in self.lost_replicas:
             return None
         return last_known[0] if self.acceptable_leader(last_known[0]) else None
 
@@ -162,7 +165,7 @@ class PartitionChange:
         leader = fields.get("leader", LEADER_UNCHANGED)
         if leader == NO_LEADER and not self.before.last_known_elr:
             fields["last_known_elr"] = [self.before.leader]
-        elif leader >= 0 and self.before.last_known_elr:
+        elif self.before.last_known_elr and (leader >= 0 or self.lost_replicas & {*self.before.last_known_elr}):
             fields["last_known_elr"] = []
 
     def _set_assignment(self, fields: dict[str, Any]) -> None:
