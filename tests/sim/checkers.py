@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from tests.sim.clients import Ledger
 from tests.sim.disk import Folder
@@ -20,7 +21,7 @@ class Invariants:
     """Checked again and again while the world runs; remembers what it has seen."""
 
     def __init__(self) -> None:
-        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._leaders: dict[tuple[UUID, TopicPartition, int], int] = {}
         self._controllers: dict[int, int] = {}
         self._committed: dict[int, bytes] = {}
 
@@ -37,9 +38,9 @@ class Invariants:
         assert machine.process is not None
         broker = machine.process.node.broker
         assert broker is not None
-        for state in broker.replicas.partitions():
-            if state.is_leader:
-                key = (state.topic_partition, state.leader_epoch)
+        for replica in broker.replicas._replicas.values():
+            if replica.state.is_leader:
+                key = (replica.topic_id, replica.topic_partition, replica.state.leader_epoch)
                 leader = self._leaders.setdefault(key, machine.node_id)
                 if leader != machine.node_id:
                     raise Broken(f"one leader per epoch: {key} is led by {leader} and {machine.node_id}")

@@ -35,6 +35,7 @@ class Faults:
             self._partition,
             self._one_way,
             self._step_clock,
+            self._pause,
             self._kill_two,
             self._cut_and_kill,
             self._kill_as_another_returns,
@@ -184,6 +185,15 @@ class Faults:
         await asyncio.sleep(self.rng.choice([0.5, 3.0, 9.0]))
         self.run.note("the network is whole")
         self.run.fabric.heal()
+
+    async def _pause(self) -> None:
+        """It stands still, longer than its session perhaps, and goes on as if it still led what it led."""
+        machine = self._victim()
+        if machine is not None:
+            seconds = self.rng.choice([0.5, 2.0, 5.0, 12.0])
+            self.run.note(f"{machine.host} stands still for {seconds} s")
+            machine.stall(seconds)
+            await asyncio.sleep(self.rng.choice([0.1, seconds]))
 
     async def _step_clock(self) -> None:
         machine = self.rng.choice(self.run.machines)

@@ -92,6 +92,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._stalled[node] = (self._now + seconds, held)
             self.call_later(seconds, self._go_on, node, context=contextvars.Context())
 
+    def is_stalled(self, node: str) -> bool:
+        return node in self._stalled
+
     def _held_back(self, handle: asyncio.Handle) -> bool:
         context: contextvars.Context = handle._context  # type: ignore[attr-defined]
         stalled = self._stalled.get(context.get(NODE, ""))

@@ -1,7 +1,9 @@
 """Connections between simulated nodes: every message travels as bytes, late, in order per connection, or not at all.
 
 The other end is a node's real dispatcher: frames are parsed, answered and framed as in production; only the sockets
-are missing. A node that is down refuses; one that is cut off is silent. Delays and cuts come from the seed.
+are missing. A node that is down refuses; one that is cut off is silent; one that stands still is sent what it will read
+when it goes on. What a process had sent before it died may arrive all the same, even after its next life has begun.
+Delays and cuts come from the seed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.sim.disk import Crashed
+from tests.sim.loop import NODE, SimLoop
 
 from ballast_broker.net_reply import Dispatch, Pending
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
@@ -23,6 +26,7 @@ from ballast_wire.messages import message
 LOOPBACK_DELAY_S = 0.00005
 RESEND_S = 0.2
 ACCEPT_S = 0.02
+LATE_S = (0.0, 0.0, 0.02, 0.5, 8.0)  # what a dead process had sent travels for up to so long; 0: it is lost
 
 
 class Listener(NamedTuple):
@@ -51,7 +55,11 @@ class Fabric:
         """The node's process is gone: its listeners refuse, its connections break."""
         self.listeners = {where: who for where, who in self.listeners.items() if who.node != node}
         for channel in [c for c in self.channels if node in (c.source, c.target)]:
-            channel.break_off()
+            late_s = self.rng.choice(LATE_S) * self.rng.random()
+            if late_s and channel.source == node:
+                channel.leave_behind(late_s)
+            else:
+                channel.break_off()
 
     def partition(self, one: set[str], other: set[str], *, both_ways: bool = True) -> None:
         self.cut |= {(a, b) for a in one for b in other}
@@ -157,7 +165,9 @@ class SimChannel:
         self._peer = SimPeer(source, listener.name)
         self._closed = False
         self._correlation_id = 0
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        self._loop = loop
         self._context = contextvars.copy_context()
         self._there: deque[Exchange] = deque()  # on their way, or waiting until the other end takes them
         self._busy = False  # the other end answers one that has to be answered before the next begins
@@ -188,6 +198,45 @@ class SimChannel:
                 self._loop.call_soon(callback, context=self._listener.context.copy())
             for future in self._pending:
                 self._loop.call_soon(future.cancel, context=self._listener.context.copy())
+
+    def leave_behind(self, late_s: float) -> None:
+        """The side that connected is dead. What it had sent arrives later, and only then the other end hears of it."""
+        sent = [exchange.frame for exchange in self._there]
+        broken, self._peer.callbacks = self._peer.callbacks, []
+        self.break_off()
+        self._peer.callbacks = broken
+        nobodys = contextvars.Context()
+        self._loop.call_later(late_s, self._arrive_late, sent, context=nobodys)
+
+    def _arrive_late(self, sent: list[bytes]) -> None:
+        if self._listener not in self._fabric.listeners.values():
+            return
+        if not self._fabric.hears(self.source, self.target):
+            self._loop.call_later(RESEND_S, self._arrive_late, sent)
+            return
+        if self._waits_for_listener(self._arrive_late, sent):
+            return
+        unwanted = []
+        for frame in sent:
+            reply = self._hand_over(frame)
+            if isinstance(reply, Pending):
+                unwanted += [reply.future] if reply.for_this_client_only else []
+                if not reply.pipelined:
+                    break
+        for future in unwanted:
+            self._loop.call_soon(future.cancel, context=self._listener.context.copy())
+        for callback in self._peer.callbacks:
+            self._loop.call_soon(callback, context=self._listener.context.copy())
+
+    def _waits_for_listener(self, arrive: Callable[..., None], *arguments: Any) -> bool:
+        """The process stands still: it reads this when it goes on."""
+        stalled = self._loop.is_stalled(self._listener.context.get(NODE, ""))
+        if stalled:
+            self._loop.call_soon(arrive, *arguments, context=self._listener.context.copy())
+        return stalled
+
+    def _hand_over(self, frame: bytes) -> Any:
+        return self._listener.context.copy().run(self._listener.dispatch, self._peer, memoryview(bytearray(frame))[4:])
 
     async def call(self, request: Any, version: int) -> Any:
         if self._closed:
@@ -220,11 +269,12 @@ class SimChannel:
         if not self._listener.accepting.is_set():
             self._loop.call_later(ACCEPT_S, self._arrive, context=self._context)
             return
+        if self._waits_for_listener(self._arrive):
+            return
         exchange = self._there.popleft()
         self._going = False
         try:
-            view = memoryview(bytearray(exchange.frame))[4:]
-            reply = self._listener.context.copy().run(self._listener.dispatch, self._peer, view)
+            reply = self._hand_over(exchange.frame)
         except BaseException:  # a frame it does not understand; or its disk has just killed it
             self._lose(exchange)
             return

@@ -14,6 +14,8 @@ from tests.sim.idempotent import IdempotentProducer
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.network import Fabric
+from tests.sim.passing import NAME as PASSING
+from tests.sim.passing import PassingTopic
 
 from ballast_wire.names import TopicPartition
 
@@ -82,6 +84,8 @@ class Run:
             "broker.heartbeat.interval.ms": "500",
             "replica.lag.time.max.ms": "3000",
             "replica.fetch.max.bytes": self._fetch_bytes,
+            "log.retention.ms": "-1",
+            "log.retention.check.interval.ms": "2000",
             "metadata.log.max.record.bytes.between.snapshots": "20000",
             **self.plan.properties,
         }
@@ -120,6 +124,10 @@ class Run:
         self._idempotent = IdempotentProducer(client, self.ledger, self.partitions, rng, self._leads)
         self._idempotent_task = self.loop.create_task(self._idempotent.run())
         tasks.append(self._idempotent_task)
+        client = SimClient(self.fabric, "o", hosts, timeout_s=self.plan.client_timeout_s)
+        self._passing = PassingTopic(client, random.Random(self.rng.random()))
+        self._passing_task = self.loop.create_task(self._passing.run())
+        tasks.append(self._passing_task)
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -150,7 +158,9 @@ class Run:
         for machine in self.machines:
             if not machine.is_up:
                 machine.start()
+        self._passing.finish()
         self._idempotent.finish()  # who catches up batch by batch over a slow network would never have done
+        await asyncio.wait([self._passing_task], timeout=QUIET_LIMIT_S)
         deadline = self.loop.time() + QUIET_LIMIT_S
         while not self.settled():
             if self.loop.time() > deadline:
@@ -174,7 +184,9 @@ class Run:
             topic = machine.process.node.image.topics.by_name(TOPIC)
             if topic is None:
                 return False
-            if any(p.leader < 0 or len(p.isr) < 3 for p in topic.partitions.values()):
+            passing = machine.process.node.image.topics.by_name(PASSING)
+            partitions = [*topic.partitions.values(), *(passing.partitions.values() if passing is not None else ())]
+            if any(p.leader < 0 or len(p.isr) < 3 for p in partitions):
                 return False
             if machine.process.node.logs.future_logs:
                 return False  # a move is still under way
@@ -194,6 +206,7 @@ class Run:
     def _verdict(self) -> None:
         final = {partition: check_replicas_equal(self.machines, partition) for partition in self.partitions}
         check_ledger(self.ledger, final)
+        self._passing.check(self.machines)
         for machine in self.machines:
             check_one_log_each(machine, self.partitions, DIRECTORIES)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"
