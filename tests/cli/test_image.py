@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -74,6 +75,16 @@ def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) 
     assert all(line in text for line in flavour.command.splitlines() if line.startswith("exec") or "case" in line)
     assert "ARG BASE=" in text
     assert (PASSWD.splitlines()[-1] in text) is (flavour is Flavour.SPARK)
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_docker_is_given_all_that_the_dockerfile_copies(flavour: Flavour) -> None:
+    given = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", flavour.dockerfile.read_text(), re.M)
+    assert copied
+    for source in " ".join(copied).split():
+        assert any(Path(source).is_relative_to(each) for each in given), source
+        assert (ROOT / source).exists()
 
 
 def test_what_is_published_without_a_wheel_is_told_apart_with_its_hashes() -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 import pytest
-from e2e.kubernetes.providers import PROVIDERS, running
+from e2e.kubernetes.providers import PROVIDERS, ProviderError, running
 from e2e.kubernetes.story import ensure_cluster, ensure_operator
 from e2e.kubernetes.world import World
 from e2e.sockets import forget_sockets
@@ -31,6 +31,8 @@ def world() -> Iterator[World]:
     try:
         with running(provider):
             yield World(provider)
+    except ProviderError as error:
+        pytest.exit(str(error), returncode=1)
     finally:
         signal.signal(signal.SIGTERM, before)
 
