@@ -22,6 +22,7 @@ from ballast_wire.names import TopicPartition
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CHECK_INTERVAL_S = 0.1
 QUIET_LIMIT_S = 60.0
+FAULT_LIMIT_S = 120.0
 TOPIC = "t"
 NETWORKS: list[dict[str, float]] = [
     {"max_delay_s": 0.003},
@@ -109,7 +110,8 @@ class Run:
         background = self._clients(hosts)
         background.append(self.loop.create_task(self._watch()))
         await asyncio.sleep(self.plan.settle_s)
-        await Faults(self, hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
+        async with asyncio.timeout(self.plan.seconds + FAULT_LIMIT_S):  # some things are asked until they are answered
+            await Faults(self, hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
         await self._quiet(background)
         self._verdict()
 
