@@ -240,10 +240,11 @@ def printed_mismatches(printed: str) -> list[str]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Everything but the indexes of the active segment, which are as long as they may grow."""
+    """Everything but the indexes of the active segment, which are as long as they may grow, and marks of what is yet
+    to be flushed."""
     active = max(path.stem for path in folder.glob("*.log"))
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
-        if not (path.stem == active and path.suffix in (".index", ".timeindex"))
+        if not (path.stem == active and path.suffix in (".index", ".timeindex")) and path.suffix != ".unflushed"
     }
