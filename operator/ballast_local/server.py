@@ -82,9 +82,8 @@ class Server:
         if path.startswith("/openapi/v3"):
             return await self._openapi(path)
         if path.startswith("/openapi/v2"):
-            if not requests.takes_json(
-                request.headers.get("Accept", "")
-            ):  # kubectl wants protobuf, and reads no Status
+            # kubectl wants protobuf, and reads no Status of another kind.
+            if not requests.takes_json(request.headers.get("Accept", "")):
                 raise ApiError(406, "NotAcceptable", "only the following media types are accepted: application/json")
             raise not_implemented("OpenAPI v2; the v3 documents are at /openapi/v3")
         if path in ("/", "/metrics", "/logs", "/configz"):

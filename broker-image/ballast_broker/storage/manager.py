@@ -373,17 +373,19 @@ class LogManager:
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """TOP-24: what is here under this name is of this topic, from now on. What is of another one, which was deleted
         while this broker or one of its directories was away, goes out of the way."""
+        others = []
         for logs in (self._logs, self._future_logs):
             log = logs.get(topic_partition)
             if log is not None and log.topic_id not in (ZERO_UUID, topic_id):
-                logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
-                self._set_aside(logs.pop(topic_partition))
+                others.append(logs.pop(topic_partition))
         for log in self._namesakes.pop(topic_partition, ()):
             if log.topic_id == topic_id and topic_partition not in self._logs:
                 self._logs[topic_partition] = log
             else:
-                logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
-                self._set_aside(log)
+                others.append(log)
+        for log in others:
+            logger.warning("%s is of a topic that had this name before: set aside", log.folder.path)
+            self._set_aside(log)
 
     def set_aside_the_unclaimed(self) -> list[TopicPartition]:
         """Once the metadata is known: what is left of several logs of one name belongs to no replica of this broker."""

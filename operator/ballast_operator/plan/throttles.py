@@ -96,6 +96,11 @@ class _Draft:
     unsettled: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
 
+    def keep(self, config: ConfigId, records: Iterable[tuple[str, ThrottleRecord]]) -> None:
+        """What stands in the statuses stays there."""
+        for name, record in records:
+            self.records[name][config] = record
+
 
 def plan_throttles(
     shares: Sequence[Share], view: KafkaView, put_back: Collection[ConfigId] = frozenset()
@@ -143,8 +148,7 @@ def _hold(
     known, observed = view.config(config)
     names = [name for name, _ in wants]
     if not known:
-        for name, record in records:
-            draft.records[name][config] = record
+        draft.keep(config, records)
         if not _away(config, view):
             draft.unreadable.update(names)
         return
@@ -158,8 +162,7 @@ def _hold(
         draft.records[name][config] = ThrottleRecord(*config, prior, tuple(applied))
     if not any(name in names for name, _ in records):
         # Statuses are written one by one: who has ended knows what was before until one of these is known to know it.
-        for name, record in records:
-            draft.records[name][config] = record
+        draft.keep(config, records)
     if observed == target:
         return
     if observed == prior or observed in applied:
@@ -178,8 +181,7 @@ def _restore(
     known, observed = view.config(config)
     if not known:
         if not _gone(config, view):
-            for name, record in records:
-                draft.records[name][config] = record
+            draft.keep(config, records)
         return
     prior = records[0][1].prior
     applied = {value for _, record in records for value in record.applied}
@@ -188,8 +190,7 @@ def _restore(
             return
     elif observed is None or fingerprint(observed) not in applied:
         return
-    for name, record in records:
-        draft.records[name][config] = record
+    draft.keep(config, records)
     draft.changes[config.resource, config.name][config.key] = prior
 
 

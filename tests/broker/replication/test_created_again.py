@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.broker.replication.cluster import Cluster, eventually
+from tests.broker.replication.cluster import Cluster, Node, eventually
 
 from ballast_broker.replication.strays import settle_strays
 from ballast_wire.errors import ErrorCode
@@ -50,23 +50,29 @@ async def test_nor_does_it_follow_with_them(tmp_path: Path) -> None:
         assert two.stored(ORDERS) == ["new", "newer"]
 
 
+async def made_again_while_a_log_was_away(cluster: Cluster, away: Path) -> tuple[Node, Path]:
+    """A follower that has caught up with the new topic, and where the log lay that is at `away` now."""
+    one, two = await cluster.add(1, 2, directories=2)
+    cluster.controller.create_topic("orders", [[1, 2]])
+    assert await one.produce_to_all(ORDERS, "old") is ErrorCode.NONE
+    place = Path(two.logs.get(ORDERS).folder.path)
+    await two.crash()
+    move(place, away)
+    cluster.controller.delete_topic("orders")
+    cluster.controller.create_topic("orders", [[1, 2]])
+    assert await one.produce_to_all(ORDERS, "new") is ErrorCode.NONE
+    await two.start()
+    await eventually(lambda: two.stored(ORDERS) == ["new"])
+    return two, place
+
+
 @pytest.mark.spec("TOP-24", "DIR-41")
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_directory_that_was_away_brings_back_a_log_of_the_topic_before(tmp_path: Path, kept: bool) -> None:
     """By then the new topic's log lies in another directory; whichever of the two is found first, it is the new one's
     that counts. Where the new one is gone as well, neither does."""
     async with Cluster(tmp_path) as cluster:
-        one, two = await cluster.add(1, 2, directories=2)
-        cluster.controller.create_topic("orders", [[1, 2]])
-        assert await one.produce_to_all(ORDERS, "old") is ErrorCode.NONE
-        place = Path(two.logs.get(ORDERS).folder.path)
-        await two.crash()
-        move(place, tmp_path / "away")
-        cluster.controller.delete_topic("orders")
-        cluster.controller.create_topic("orders", [[1, 2]])
-        assert await one.produce_to_all(ORDERS, "new") is ErrorCode.NONE
-        await two.start()
-        await eventually(lambda: two.stored(ORDERS) == ["new"])
+        two, place = await made_again_while_a_log_was_away(cluster, tmp_path / "away")
         new = Path(two.logs.get(ORDERS).folder.path)
         await two.crash()
         [other] = [path for path in two.directories if path != new.parent]
@@ -85,17 +91,7 @@ async def test_a_directory_that_was_away_brings_back_a_log_of_the_topic_before(t
 @pytest.mark.spec("TOP-24")
 async def test_a_copy_of_the_topic_before_does_not_take_the_log_of_this_one_along(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
-        one, two = await cluster.add(1, 2, directories=2)
-        cluster.controller.create_topic("orders", [[1, 2]])
-        assert await one.produce_to_all(ORDERS, "old") is ErrorCode.NONE
-        place = Path(two.logs.get(ORDERS).folder.path)
-        await two.crash()
-        move(place, tmp_path / "away")
-        cluster.controller.delete_topic("orders")
-        cluster.controller.create_topic("orders", [[1, 2]])
-        assert await one.produce_to_all(ORDERS, "new") is ErrorCode.NONE
-        await two.start()
-        await eventually(lambda: two.stored(ORDERS) == ["new"])
+        two, place = await made_again_while_a_log_was_away(cluster, tmp_path / "away")
         cluster.cuts.add(frozenset({1, 2}))
         new = Path(two.logs.get(ORDERS).folder.path)
         await two.crash()
