@@ -6,6 +6,7 @@ a directory that failed stays offline until restart. Loop thread only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -259,4 +260,17 @@ def _adopt(
         "node.id": str(node_id),
         "version": "1",
     }
+    _sync_parents(directory, disk)
     disk.write_atomically(f"{directory.path}/{META_PROPERTIES}", render_properties(values))
+
+
+def _sync_parents(directory: LogDirectory, disk: Disk) -> None:
+    """A directory that was made just now, or by a process that died, is still there after a loss of power.
+
+    What may not be opened, or cannot be synced, was not made by us.
+    """
+    parent = directory.path
+    while (above := os.path.dirname(parent)) != parent:
+        parent = above
+        with contextlib.suppress(OSError):
+            disk.sync_directory(parent)

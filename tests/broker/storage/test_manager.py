@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import threading
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint, loading
@@ -196,6 +198,26 @@ def test_identity_survives_and_strangers_are_refused(world):
         assert ids_after == ids
         assert log.log_end_offset == 3
         assert log.directory.path == moved
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-05", "LOG-40")
+@pytest.mark.parametrize("seed", range(10))
+def test_directories_that_were_made_survive_a_loss_of_power(world, seed):
+    """A voter whose metadata log is gone forgets its votes, and what it has acknowledged."""
+
+    async def story():
+        store = Store(random.Random(seed), world.clock.wall_ms)
+        world.disk = SimDisk(store)
+        world.disk.make_directory(world.paths[0])  # by a process that died then
+        world.disk = SimDisk(store)
+        manager = world.manager()
+        await manager.start()
+        await manager.shutdown()
+        store.lose_power()
+        for directory in manager.directories:
+            assert world.disk.exists(f"{directory.path}/meta.properties")
 
     run(story())
 
