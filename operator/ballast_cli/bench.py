@@ -16,7 +16,7 @@ from ballast_cli import CommandError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
-    "broker", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
+    "broker", "scale", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
 )  # fmt: skip
 PASSES_ARGUMENTS_ON = True
 OWN_HELP = True
