@@ -105,24 +105,24 @@ class KubeApi:
         cluster = _named(config.get("clusters") or [], chosen.get("cluster", ""), "cluster")
         user = _named(config.get("users") or [], chosen.get("user", ""), "user")
         self.namespace: str = chosen.get("namespace") or "default"
-        self._server = urlsplit(cluster["server"])
-        self._headers = _authorization(user, path.parent)
-        self._context = _tls(cluster, user, path.parent) if self._server.scheme == "https" else None
+        self.server = urlsplit(cluster["server"])
+        self.headers = _authorization(user, path.parent)
+        self.tls = _tls(cluster, user, path.parent) if self.server.scheme == "https" else None
         self._kinds: list[Kind] = []
 
     def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._server.hostname or "", self._server.port
-        if self._context is None:
+        host, port = self.server.hostname or "", self.server.port
+        if self.tls is None:
             return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=self._context)
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=self.tls)
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> http.client.HTTPResponse:
         content = None if body is None else json.dumps(body).encode()
         connection = self._connection()
         try:
             # One connection for one answer: it is closed when the answer has been read.
-            closing = self._headers | headers | {"Connection": "close"}
-            connection.request(method, self._server.path.rstrip("/") + path, content, closing)
+            closing = self.headers | headers | {"Connection": "close"}
+            connection.request(method, self.server.path.rstrip("/") + path, content, closing)
             response = connection.getresponse()
         except LOST as fault:
             connection.close()
@@ -144,7 +144,7 @@ class KubeApi:
             raise self._lost(fault) from None
 
     def _lost(self, fault: Exception) -> CommandError:
-        return CommandError(f"cannot reach the Kubernetes API at {self._server.geturl()}: {fault}.")
+        return CommandError(f"cannot reach the Kubernetes API at {self.server.geturl()}: {fault}.")
 
     def call(
         self, method: str, path: str, query: dict[str, str] | None = None, body: Any = None,

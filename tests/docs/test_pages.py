@@ -59,7 +59,7 @@ def parsed(name: str, arguments: list[str]) -> None:
 
 
 def test_what_a_parser_does_not_know_is_found_out() -> None:
-    for arguments in (["moves", "--throttle"], ["scale"]):
+    for arguments in (["moves", "--throttle"], ["size"]):
         with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
             parsed("bench", arguments)
 
