@@ -308,6 +308,8 @@ class RealNode(Bed):
         return self._provider.kubeconfig
 
     async def start_operator(self) -> None:
+        if await asyncio.to_thread(self._world.get, "deployment", "ballast-operator"):
+            return  # Kubernetes itself brings another one
         await asyncio.to_thread(ensure_operator, self._world)
         await asyncio.to_thread(self._world.kubectl, "scale", "deployment/ballast-operator", "--replicas=1")
 
