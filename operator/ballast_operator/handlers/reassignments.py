@@ -287,6 +287,8 @@ class ReassignmentHandler:
                 return False
             reassignment = case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         before = reassignment.status
+        if step.replan:
+            await self._plans.discard(reassignment)
         wanted = self._wanted_status(case, step)
         urgent = (
             before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
@@ -310,7 +312,6 @@ class ReassignmentHandler:
         reassignment, now = case.reassignment, self._shared.now()
         before = case.status
         if step.replan:
-            self._plans.forget(reassignment)
             before = replace(before, plan=None)
         started = before.started_at or (now if step.starts else None)
         ended = step.phase in ENDS or step.phase is Phase.STALE
