@@ -203,13 +203,21 @@ def next_restart(
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
     else:
-        outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
+        outdated.sort(
+            key=lambda pod: (
+                pod.ready, _comes_back(pod.ordinal, view), pod.ordinal == view.controller, pod.ordinal
+            )
+        )  # fmt: skip
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)
     absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
+    # A pod is ready as soon as it listens; that the broker is back is what the controller says.
+    fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not _comes_back(pod.ordinal, view)]
+    if fenced and _comes_back(chosen.ordinal, view):
+        return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
     if reason is not None:
         return Restart(waits=reason, next=chosen.ordinal, left=left, unprotected=unprotected)
@@ -243,6 +251,7 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
 
 
 def _comes_back(broker: int, view: KafkaView) -> bool:
+    """Whether the broker is online, so that what it lacks will come."""
     known = view.brokers.get(broker)
     return known is not None and known.online
 
@@ -253,9 +262,11 @@ def _comes_back(broker: int, view: KafkaView) -> bool:
 def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
     """Claims that are smaller than the spec says, with the size that they should have."""
     sizes = {volume.name: volume.size for volume in layout.volumes}
+    if layout.cluster.spec.metadata_volume is not None:
+        sizes[names.METADATA_VOLUME] = layout.cluster.spec.metadata_volume.size
     return {
         claim.name: sizes[claim.volume]
-        for claim in kube.claims
+        for claim in (*kube.claims, *kube.controller_claims)
         if claim.volume in sizes
         and not claim.deleting
         and parse_quantity(claim.size) < parse_quantity(sizes[claim.volume])
@@ -275,12 +286,24 @@ def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
 
 
 def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
-    """Unused claims, but for those of a broker that has replicas, whatever became of its pod."""
-    ordinals = {claim.name: int(claim.pod.rpartition("-")[2]) for claim in kube.claims}
+    """Unused claims that were drained, but for those of a broker that has replicas, whatever became of its pod.
+
+    That nothing uses a claim does not say that nothing is in it: its StatefulSet may have been deleted by somebody.
+    """
     return [
         claim
         for claim in unused_claims(layout, kube)
-        if ordinals[claim.name] < layout.brokers or replicas_on(view, [ordinals[claim.name]]) == 0
+        if claim.drained and (claim.ordinal < layout.brokers or replicas_on(view, [claim.ordinal]) == 0)
+    ]
+
+
+def claims_in_use_again(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
+    """Claims that were drained and are wanted again: nobody knows any more what is in them."""
+    wanted = {volume.name for volume in cluster.spec.volumes} | {names.METADATA_VOLUME}
+    return [
+        claim
+        for claim in kube.claims
+        if claim.drained and claim.volume in wanted and claim.ordinal < cluster.spec.brokers
     ]
 
 

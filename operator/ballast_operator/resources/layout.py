@@ -58,6 +58,17 @@ def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
     return Identity(cluster_id, voters_for(spec.controllers, spec.brokers), dedicated, min(3, spec.brokers))
 
 
+def restored_identity(cluster: KafkaCluster) -> Identity | None:
+    """The identity of a cluster that has one, from its status: who votes is not chosen a second time."""
+    from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+
+    status = cluster.status
+    if status.cluster_id is None or not status.voters:
+        return None
+    dedicated = min(status.voters) >= FIRST_CONTROLLER_ID
+    return Identity(status.cluster_id, status.voters, dedicated, min(3, cluster.spec.brokers))
+
+
 def read_identity(data: Mapping[str, Any]) -> Identity:
     voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
     replication = int(data.get("replication") or 1)
