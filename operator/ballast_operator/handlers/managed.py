@@ -254,7 +254,7 @@ class ManagedCluster:
         if not leaving:
             await self._drop(name)
             return None
-        kept = plan.metadata_volume_leaves(scene.cluster, scene.kube)
+        kept = plan.metadata_volume_leaves(scene.cluster, scene.identity, scene.kube)
         if kept is not None:
             return CLUSTER["VolumeNeeded"].says(volume=kept)
         brokers = sorted(broker.id for broker in scene.view.brokers.values() if broker.id < scene.kube.replicas)

@@ -29,7 +29,9 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
     new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
-    volumes = tuple(volume for volume in (*there, *new_volumes) if not _keeps_pods_away(volume.name, kube, brokers))
+    # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
+    ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
+    volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
     return Layout(cluster, identity, brokers, volumes, added, kube.racks)
@@ -66,11 +68,11 @@ def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
     return tuple(name for name in kube.volumes if name not in wanted)
 
 
-def metadata_volume_leaves(cluster: KafkaCluster, kube: KubeFacts) -> str | None:
+def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> str | None:
     """The volume with the metadata log, if the spec no longer has it."""
     if cluster.spec.metadata_volume is not None or not kube.volumes:
         return None
-    first = next(iter(kube.volumes))
+    first = identity.metadata or next(iter(kube.volumes))
     return None if any(volume.name == first for volume in cluster.spec.volumes) else first
 
 

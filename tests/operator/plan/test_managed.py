@@ -10,7 +10,7 @@ from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, 
 from ballast_operator.plan import managed
 from ballast_operator.plan.cluster_status import health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
-from ballast_operator.resources.layout import Identity, Layout
+from ballast_operator.resources.layout import Identity, Layout, new_identity, read_identity, write_identity
 
 IDENTITY = Identity("id", (0, 1, 2), replication=3)
 A, B, C = (Volume(name, "10Gi") for name in "abc")
@@ -68,9 +68,23 @@ def test_a_volume_that_is_added_comes_last_and_a_new_order_alone_changes_nothing
 @pytest.mark.spec("OPR-40")
 def test_the_volume_with_the_metadata_log_is_kept() -> None:
     subject = cluster(volumes=[{"name": "b", "size": "10Gi"}])
-    assert managed.metadata_volume_leaves(subject, kube()) == "a"
+    assert managed.metadata_volume_leaves(subject, IDENTITY, kube()) == "a"
     own = cluster(volumes=[{"name": "b", "size": "10Gi"}], metadataVolume={"size": "1Gi"})
-    assert managed.metadata_volume_leaves(own, kube()) is None
+    assert managed.metadata_volume_leaves(own, IDENTITY, kube()) is None
+
+
+@pytest.mark.spec("OPR-40", "OPR-43", "OPR-45")
+def test_the_metadata_log_is_looked_for_where_it_is_whatever_the_order_of_the_volumes() -> None:
+    """A cluster that was deleted and comes back with another order would begin with an empty metadata log."""
+    born = new_identity(cluster(), "id")
+    assert read_identity(write_identity(born)) == born
+    turned = cluster(volumes=[{"name": name, "size": "10Gi"} for name in ("b", "a")])
+    found = kube_facts(turned, None, [], [stored("b-demo-0"), stored("a-demo-0")])
+    assert managed.held_layout(turned, born, found).volume_names == ("a", "b")
+    fewer = cluster(volumes=[{"name": "b", "size": "10Gi"}])
+    assert managed.metadata_volume_leaves(fewer, born, found) == "a"
+    own = new_identity(cluster(metadataVolume={"size": "1Gi"}), "id")
+    assert managed.held_layout(turned, own, found).volume_names == ("b", "a")
 
 
 @pytest.mark.spec("OPR-08")
