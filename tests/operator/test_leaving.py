@@ -14,6 +14,7 @@ from ballast_operator.cache import Cache
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import ManagedCluster, Scene
+from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Reassignment
@@ -36,6 +37,9 @@ class Told:
     async def mark_claim(self, _: object, claim: ClaimFacts, drained: bool) -> None:
         assert not self.replicas, "before it is given up"
         self.marked.append(claim.name)
+
+    async def restart(self, _: object, pod: PodFacts) -> None:
+        self.deleted.append(pod.name)
 
     async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
         self.replicas.append(layout.brokers)
@@ -79,6 +83,33 @@ async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_bef
     claims = tuple(ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "1Gi") for n in range(4))
     await managed._scale_down(replace(scene, kube=replace(scene.kube, claims=claims)), [], frozenset({1}))
     assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
+
+
+@pytest.mark.spec("OPR-44")
+async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut off from the controllers still answers, and tells how it was before."""
+    topics = {"orders": topic_view((0, 1, 2), isr={0: (0,)})}
+
+    async def said_by(_: object, names: None, broker: int) -> tuple[Any, Any, Any]:
+        assert broker == 0
+        if not topics:
+            raise KafkaUnavailableError("nobody there")
+        return topics, frozenset(), {}
+
+    async def least(*_: object) -> dict[str, str]:
+        return {"orders": "1"}
+
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_effective_config", least)
+    managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
+    said = await managed._roll(scene)
+    assert (said and said.reason, told.deleted) == ("RollWaits", [])
+    topics.clear()
+    said = await managed._roll(scene)
+    assert (said and said.reason, told.deleted) == ("RollWaits", []), "the cluster answers, only this one does not"
+    topics["orders"] = topic_view((0, 1, 2))
+    await managed._roll(scene)
+    assert told.deleted == ["demo-0"]
 
 
 @pytest.mark.spec("OPR-43")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
 from ballast_operator.model.fields import write
@@ -285,8 +285,7 @@ class ManagedCluster:
 
     async def _are_empty(self, scene: Scene, brokers: Sequence[int]) -> bool:
         for broker in brokers:
-            known = scene.view.brokers.get(broker)
-            if known is None or not known.online:
+            if not scene.view.is_online(broker):
                 continue  # it was asked nothing, and can be given nothing
             topics, _, errors = await observe_topics(scene.kafka, None, broker)
             if plan.replicas_on(replace(scene.view, topics=topics, topic_errors=errors), [broker]) != 0:
@@ -424,6 +423,14 @@ class ManagedCluster:
         least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
         min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
         restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
+        if restart.broker is not None and scene.view.is_online(restart.broker):
+            # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
+            try:
+                topics, _, errors = await observe_topics(scene.kafka, None, restart.broker)
+            except KafkaUnavailableError as error:
+                return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
+            own = replace(scene.view, topics=topics, topic_errors=errors)
+            restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:
                 said = EVENTS["Unprotected"].says(

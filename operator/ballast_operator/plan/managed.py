@@ -207,7 +207,7 @@ def next_restart(
     else:
         outdated.sort(
             key=lambda pod: (
-                pod.ready, _comes_back(pod.ordinal, view), pod.ordinal == view.controller, pod.ordinal
+                pod.ready, view.is_online(pod.ordinal), pod.ordinal == view.controller, pod.ordinal
             )
         )  # fmt: skip
     chosen, left = outdated[0], len(outdated) - 1
@@ -217,8 +217,8 @@ def next_restart(
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
     # A pod is ready as soon as it listens; that the broker is back is what the controller says.
-    fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not _comes_back(pod.ordinal, view)]
-    if fenced and _comes_back(chosen.ordinal, view):
+    fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
+    if fenced and view.is_online(chosen.ordinal):
         return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
     if reason is not None:
@@ -240,7 +240,7 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
         for index, part in topic.partitions.items():
             if broker not in part.replicas:
                 continue
-            lagging = [b for b in part.replicas if b not in part.isr and b != broker and _comes_back(b, view)]
+            lagging = [b for b in part.replicas if b not in part.isr and b != broker and view.is_online(b)]
             if lagging:
                 return f"broker {lagging[0]} is catching up with {name}-{index}", ()
             if least is None:
@@ -250,12 +250,6 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
             elif broker in part.isr and len(part.isr) - 1 < least:
                 return f"{name}-{index} would have {len(part.isr) - 1} replicas in sync, fewer than {least}", ()
     return None, tuple(unprotected)
-
-
-def _comes_back(broker: int, view: KafkaView) -> bool:
-    """Whether the broker is online, so that what it lacks will come."""
-    known = view.brokers.get(broker)
-    return known is not None and known.online
 
 
 # Claims.
