@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from world import World
+from world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 
@@ -46,6 +46,19 @@ def pod(world: World) -> dict[str, Any]:
 
 def mounted(world: World) -> set[str]:
     return {volume["name"] for volume in pod(world)["spec"]["volumes"] if "persistentVolumeClaim" in volume}
+
+
+@pytest.mark.spec("OPR-01")
+@pytest.mark.parametrize(
+    ("name", "mode"), [("a.b", "Combined"), ("1a", "Combined"), ("x" * 53, "Combined"), ("y" * 42, "Dedicated")]
+)
+def test_a_name_that_pods_and_services_cannot_have_is_refused(world: World, name: str, mode: str) -> None:
+    """Kubernetes tells it where nobody looks: in an Event of the StatefulSet, which then never makes a pod."""
+    spec = {"brokers": 3, "volumes": [A], "controllers": {"mode": mode, "count": 3}}
+    with pytest.raises(ApiError, match="are named after a cluster"):
+        world.apply("KafkaCluster", name, spec)
+    world.apply("KafkaCluster", name, {"external": {"bootstrapServers": "127.0.0.1:1"}})
+    world.delete("KafkaCluster", name)
 
 
 @pytest.mark.spec("OPR-44", "OPR-45")
