@@ -229,6 +229,30 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-05", "OPR-06")
+def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
+    """Two hundred attempts of seven seconds each: liveness took the worker for stuck and ended the operator."""
+
+    class Down(Told):
+        asked = 0
+
+        async def write_status(self, *_: Any) -> bool:
+            self.asked += 1
+            await asyncio.sleep(0)
+            raise ApiUnavailableError("connection refused")
+
+    cache, told = Cache(), Down()
+    batch = Batch({})
+    for index in range(100):
+        _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    assert told.asked < 10
+    assert batch.retry == batch.topics.keys()
+
+
 @pytest.mark.spec("OPR-05", "OPR-23")
 def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> None:
     class Quota(Told):

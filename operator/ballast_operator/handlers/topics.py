@@ -312,10 +312,17 @@ class TopicHandler:
 
     async def _write(self, batch: Batch, now: str) -> None:
         turn = asyncio.Semaphore(STATUSES_AT_ONCE)
+        down: list[ApiUnavailableError] = []
 
         async def write(key: Key, plan: TopicPlan) -> bool:
             async with turn:
-                return await self._write_one(key, plan, now)
+                if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
+                    raise down[0]
+                try:
+                    return await self._write_one(key, plan, now)
+                except ApiUnavailableError as error:
+                    down.append(error)
+                    raise
 
         # A successor of that name has its own turn; nothing of what was found out concerns it.
         plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}
