@@ -175,6 +175,10 @@ def rule_faults(schema: Obj, path: str) -> list[Obj]:
     return causes
 
 
+# What a rule at the top of an object may know of its metadata.
+NAMES: Obj = {"name": {"type": "string"}, "generateName": {"type": "string"}}
+
+
 def _schema_at(node: Node, schema: Obj) -> tuple[Obj | None, str | None]:
     """The schema of a chain of selections from self, and the first field that it lacks."""
     if isinstance(node, Ident):
@@ -186,6 +190,9 @@ def _schema_at(node: Node, schema: Obj) -> tuple[Obj | None, str | None]:
         return None, missing
     name = unescape(node.field)
     properties = above.get("properties") or {}
+    if name == "metadata" and isinstance(node.operand, Ident):
+        below = properties.get(name) or {}
+        return below | {"type": "object", "properties": NAMES | (below.get("properties") or {})}, None
     if name in properties:
         return properties[name], None
     open_ended = (

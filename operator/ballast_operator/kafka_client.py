@@ -84,7 +84,9 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
 
 
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=settings.ca_pem)
+    # Bundles of certificates have names of authorities as comments, in any language.
+    authorities = settings.ca_pem.encode("ascii", "ignore").decode() if settings.ca_pem else None
+    context = ssl.create_default_context(cadata=authorities)
     context.check_hostname = settings.verify_hostname
     if settings.certificate_pem and settings.key_pem:
         _load_pair(context, settings.certificate_pem, settings.key_pem)
@@ -98,7 +100,8 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(certificate + "\n" + key)
         file.flush()
-        context.load_cert_chain(file.name)
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(file.name, password="")
 
 
 class KafkaConnection:

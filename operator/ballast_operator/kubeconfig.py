@@ -41,7 +41,7 @@ class ApiAccess:
     def ssl_context(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https"):
             return None
-        context = ssl.create_default_context(cadata=self.ca_pem.decode() if self.ca_pem else None)
+        context = ssl.create_default_context(cadata=self.ca_pem.decode("ascii", "ignore") if self.ca_pem else None)
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

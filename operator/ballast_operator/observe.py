@@ -95,14 +95,14 @@ async def _observe_controller(kafka: KafkaConnection, told: int) -> int:
 
 
 async def observe_topics(
-    kafka: KafkaConnection, names: Collection[str] | None
+    kafka: KafkaConnection, names: Collection[str] | None, node: int | None = None
 ) -> tuple[dict[str, TopicView], frozenset[str], dict[str, str]]:
-    """(topics, names that do not exist, errors of those that could not be read); None asks for all."""
+    """(topics, names that do not exist, errors of those that could not be read); None asks for all, and any broker."""
     topics: dict[str, TopicView] = {}
     missing: set[str] = set()
     errors: dict[str, str] = {}
     for chunk in _chunks(names, TOPICS_PER_REQUEST):
-        response = await kafka.send(_metadata_request(chunk))
+        response = await kafka.send(_metadata_request(chunk), node)
         for row in response.topics:
             if row.error_code == UNKNOWN_TOPIC:
                 missing.add(row.name)

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 LEASE = "ballast-operator"
 STUCK_SECONDS = 180.0
 RELIST_SECONDS = 300.0
+RELIST_AGAIN_SECONDS = 5.0
 PLURALS = {
     cluster_model.KIND: cluster_model.PLURAL,
     topic_model.KIND: topic_model.PLURAL,
@@ -245,6 +246,8 @@ class Runtime:
                 try:
                     await self.relist()
                 except (ApiError, ApiUnavailableError) as error:
+                    # What waits to be known for certain, as a deletion does after a start, waits no longer for that.
+                    self._relist_at = monotonic() + min(RELIST_AGAIN_SECONDS, self._relist_seconds)
                     log.warning("the objects could not be listed: %s", error)
 
     def begin_anew(self) -> None:

@@ -132,6 +132,10 @@ TOPIC = _table(
         "Bring back the brokers or log directories that hold them.",
     ),
     Reason("KafkaError", FALSE, "Kafka answered {error}", "It is tried again."),
+    Reason(
+        "KubernetesRefused", FALSE, "Kubernetes refuses the Reassignment that the topic needs: {error}.",
+        "Give Kubernetes what it lacks; it is tried again.",
+    ),
     Reason("Deleting", FALSE, "The topic is being deleted."),
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ballast_operator.model.actions import Appended, Setting, Subtracted
 from ballast_operator.model.cluster import KafkaCluster, read_cluster
 from ballast_operator.model.kafka import (
     BrokerView,
@@ -20,6 +21,7 @@ from ballast_operator.model.kafka import (
 )
 from ballast_operator.model.reassignment import Reassignment, read_reassignment
 from ballast_operator.model.topic import KafkaTopic, read_topic
+from ballast_operator.plan.throttled_lists import split
 from ballast_planner import Move, Placement
 
 NOW = "2026-01-02T03:04:05Z"
@@ -111,3 +113,12 @@ def view(
         described=frozenset(b for b in ids if b not in lost),
         **more,
     )
+
+
+def changed(before: str | None, setting: Setting) -> str | None:
+    """As a controller does it: a list from which everything was taken is empty, which is not the same as absent."""
+    if isinstance(setting, Appended):
+        return ",".join(dict.fromkeys([*split(before), *setting.entries]))
+    if isinstance(setting, Subtracted):
+        return ",".join(entry for entry in split(before) if entry not in setting.entries)
+    return setting

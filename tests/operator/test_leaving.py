@@ -8,13 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import NOW, cluster, view
+from making import NOW, cluster, topic_view, view
 
 from ballast_operator.cache import Cache
+from ballast_operator.handlers.clusters import ClusterHandler
+from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import ManagedCluster, Scene
-from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView
+from ballast_operator.kafka_client import KafkaUnavailableError
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
+from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Reassignment
-from ballast_operator.plan.kube import KubeFacts, PodFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, PodFacts
 from ballast_operator.resources.layout import Identity
 from ballast_operator.worker import Again
 
@@ -28,6 +32,14 @@ class Told:
         self.replicas: list[int] = []
         self.created: list[str] = []
         self.deleted: list[str] = []
+        self.marked: list[str] = []
+
+    async def mark_claim(self, _: object, claim: ClaimFacts, drained: bool) -> None:
+        assert not self.replicas, "before it is given up"
+        self.marked.append(claim.name)
+
+    async def restart(self, _: object, pod: PodFacts) -> None:
+        self.deleted.append(pod.name)
 
     async def apply_layout(self, layout: Any, _: KubeFacts) -> None:
         self.replicas.append(layout.brokers)
@@ -51,12 +63,73 @@ def scene_of(seen: KafkaView, cache: Cache | None = None, **spec: Any) -> tuple[
 
 
 @pytest.mark.spec("OPR-42")
-async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_before_it_was_looked_at() -> None:
+async def test_an_empty_broker_goes_only_when_nothing_new_could_be_put_on_it_before_it_was_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it holds it says itself: any broker may lag behind a topic that was made just before the cordon."""
+    topics = {"late": topic_view((3,))}
+
+    async def said_by(_: object, names: None, broker: int) -> tuple[Any, Any, Any]:
+        assert broker == 3
+        return topics, frozenset(), {}
+
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
     managed, scene, told = scene_of(view(brokers=range(4)))
     said = await managed._scale_down(scene, [], frozenset({3}))
     assert (said and said.reason, told.replicas) == ("ScalingDown", [])
-    await managed._scale_down(scene, [], frozenset({1}))
-    assert told.replicas == [3]
+    await managed._scale_down(scene, [], frozenset())
+    assert told.replicas == []
+    topics.clear()
+    claims = tuple(ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "1Gi") for n in range(4))
+    await managed._scale_down(replace(scene, kube=replace(scene.kube, claims=claims)), [], frozenset({1}))
+    assert (told.replicas, told.marked) == ([3], ["a-demo-3"])
+
+
+@pytest.mark.spec("OPR-44")
+async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut off from the controllers still answers, and tells how it was before."""
+    topics = {"orders": topic_view((0, 1, 2), isr={0: (0,)})}
+
+    async def said_by(_: object, names: None, broker: int) -> tuple[Any, Any, Any]:
+        assert broker == 0
+        if not topics:
+            raise KafkaUnavailableError("nobody there")
+        return topics, frozenset(), {}
+
+    async def least(*_: object) -> dict[str, str]:
+        return {"orders": "1"}
+
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_effective_config", least)
+    managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
+    said = await managed._roll(scene)
+    assert (said and said.reason, told.deleted) == ("RollWaits", [])
+    topics.clear()
+    said = await managed._roll(scene)
+    assert (said and said.reason, told.deleted) == ("RollWaits", []), "the cluster answers, only this one does not"
+    topics["orders"] = topic_view((0, 1, 2))
+    await managed._roll(scene)
+    assert told.deleted == ["demo-0"]
+
+
+@pytest.mark.spec("OPR-43")
+async def test_an_empty_volume_goes_only_when_its_brokers_say_so_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/var/lib/ballast/b/data"
+    seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", path))
+    logs = {ReplicaId("late", 0, 2): LogView(path, 1)}
+
+    async def said_by(_: object, brokers: object) -> tuple[Any, Any, Any]:
+        return seen.directories, logs, seen.described
+
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_directories", said_by)
+    managed, scene, told = scene_of(seen, metadataVolume={"size": "1Gi"})
+    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
+    leaving = replace(scene, cluster=fewer)
+    await managed._remove_volumes(leaving, [], frozenset())
+    assert told.replicas == []
+    logs.clear()
+    await managed._remove_volumes(leaving, [], frozenset())
+    assert told.replicas == [4]
 
 
 @pytest.mark.spec("OPR-04")
@@ -84,3 +157,33 @@ async def test_a_directory_that_fails_a_second_time_is_drained_a_second_time() -
     assert (told.created, told.deleted) == ([name], []), "it was drained, and is still bad"
     await managed._heal_directories(scene)
     assert told.deleted == [name], "it is well again: the next failure is another one"
+
+
+@pytest.mark.spec("OPR-04", "CLU-02")
+async def test_who_votes_is_not_chosen_a_second_time() -> None:
+    """The ConfigMap that keeps it was deleted after the cluster had grown."""
+
+    class Api:
+        """There is no such ConfigMap yet."""
+
+        async def find(self, _: str) -> None:
+            return None
+
+        async def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:
+            return body
+
+    grown = cluster({"clusterId": "known", "voters": [0]}, brokers=5)
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=Api())))
+    identity = await objects.identity(grown)
+    assert (identity.cluster_id, identity.voters, identity.dedicated) == ("known", (0,), False)
+
+
+@pytest.mark.spec("OPR-04")
+async def test_a_cluster_that_was_made_anew_at_once_does_not_get_what_the_former_one_was_born_with() -> None:
+    handler = ClusterHandler(Key("default", "demo"), cast(Any, SimpleNamespace(api=None)))
+    external = {"bootstrapServers": "kafka:9092"}
+    former = handler._managed
+    await handler.prepare(cluster(external=external), True, Again())
+    assert handler._managed is former
+    await handler.prepare(cluster(meta={"uid": "another"}, external=external), True, Again())
+    assert handler._managed is not former

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 from making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
-from ballast_operator.apply.kubernetes import ApiError, KubernetesApi
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache
+from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.handlers.plans import Case, Plans
@@ -26,7 +27,8 @@ from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import KafkaView, LogView, Outcome, TopicPartition
 from ballast_operator.model.meta import FINALIZER, Key
 from ballast_operator.model.reassignment import Phase, Reassignment, ReassignmentStatus, ThrottledLists
-from ballast_operator.plan.lifecycle import Step
+from ballast_operator.model.topic import KafkaTopic
+from ballast_operator.plan.lifecycle import Scene, Step, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
 from ballast_operator.plan.topics import TopicFacts, plan_topic
@@ -223,6 +225,106 @@ def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkey
             assert case.step is not None
             assert (case.plan, case.step.phase) == (None, Phase.PLANNING)
             assert "exceeded quota: maps" in case.step.verdict.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-05", "OPR-06")
+def test_an_api_that_is_down_is_not_asked_for_every_status_in_turn() -> None:
+    """Two hundred attempts of seven seconds each: liveness took the worker for stuck and ended the operator."""
+
+    class Down(Told):
+        asked = 0
+
+        async def write_status(self, *_: Any) -> bool:
+            self.asked += 1
+            await asyncio.sleep(0)
+            raise ApiUnavailableError("connection refused")
+
+    cache, told = Cache(), Down()
+    batch = Batch({})
+    for index in range(100):
+        _, topic = cache.put_topic(body(f"t{index}", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._write(batch, NOW))
+    assert told.asked < 10
+    assert batch.retry == batch.topics.keys()
+
+
+@pytest.mark.spec("OPR-05", "OPR-23")
+def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> None:
+    class Quota(Told):
+        """There is room for one more."""
+
+        created = ""
+
+        async def create_reassignment(self, topic: KafkaTopic, *_: Any) -> None:
+            if topic.meta.name == "first":
+                raise ApiError(403, "Forbidden", "exceeded quota: count/reassignments.ballast.dev")
+            self.created = topic.meta.name
+
+    cache, told = Cache(), Quota()
+    batch = Batch({})
+    for name in ("first", "second"):
+        spec = {"clusterRef": {"name": "demo"}, "partitions": 1, "replicas": 2}
+        _, topic = cache.put_topic(body(name, spec, {"topicId": TOPIC_ID}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    refused = asyncio.run(TopicHandler(CLUSTER, cache, cast(Any, told))._reassignments(batch, batch.plans))
+    assert told.created == "second"
+    assert [(key.name, said.reason) for key, said in refused.items()] == [("first", "KubernetesRefused")]
+    assert {key.name for key in batch.retry} == {"first"}
+
+
+@pytest.mark.spec("OPR-32", "OPR-34")
+def test_plans_that_went_stale_before_they_were_approved_do_not_pile_up() -> None:
+    deleted: list[str] = []
+
+    class Api:
+        """One of the ConfigMaps is somebody else's by now."""
+
+        async def find(self, path: str) -> dict[str, Any]:
+            owner = "uid-move" if path.endswith("-0") else "another"
+            return {"metadata": {"uid": path, "ownerReferences": [{"uid": owner}]}}
+
+        async def delete(self, path: str, uid: str) -> None:
+            assert uid == path
+            deleted.append(path.rpartition("/")[2])
+
+    plan = keep(Plan((move(((0, "/a"),), ((0, "/b"),)),)))
+    told = {"phase": "AwaitingApproval", "plan": {"hash": plan.hash, "configMaps": ["plan-0", "plan-1"]}}
+    stale = reassignment(status=told, addBrokers=[0], approval="Required")
+    seen = view({"orders": topic_view((2,))})
+    step = next_step(Scene(stale, plan, seen))
+    assert step.replan
+    plans = Plans(CLUSTER, replace(shared_by(Cache()), api=cast(Any, Api())))
+    asyncio.run(plans.discard(stale))
+    assert deleted == ["plan-0"]
+
+
+@pytest.mark.spec("OPR-04")
+def test_a_list_that_failed_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the first whole one nothing counts as deleted, and who waits for that waited for five minutes."""
+
+    async def scenario() -> None:
+        runtime, asked = Runtime(NOBODY), asyncio.Event()
+
+        async def refused() -> None:
+            asked.set()
+            raise ApiUnavailableError("busy")
+
+        monkeypatch.setattr(runtime, "relist", refused)
+        runtime._relist_at = 0.0
+        house = asyncio.create_task(runtime._keep_house())
+        await asked.wait()
+        await asyncio.sleep(0)
+        assert runtime._relist_at - monotonic() < 10
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        await runtime.stop()
 
     asyncio.run(scenario())
 

@@ -121,6 +121,14 @@ def test_what_one_object_gets_wrong_is_refused_with_what_to_do(world: World) -> 
     world.topic("shrinking", partitions=4, replicas=1)
     with pytest.raises(ApiError, match="cannot be reduced"):
         world.topic("shrinking", partitions=3, replicas=1)
+    world.topic("rows", replicaAssignment=[[0], [1]])
+    with pytest.raises(ApiError, match="cannot be reduced"):
+        world.topic("rows", replicaAssignment=[[0]])
+    with pytest.raises(ApiError, match="cannot be reduced"):
+        world.topic("rows", partitions=1)
+    for rate in (-5, 0, "0", "0.0Mi"):
+        with pytest.raises(ApiError, match=r"throttle\.interBroker"):
+            world.reassign("still", addBrokers=[1], throttle={"interBroker": rate})
     with pytest.raises(ApiError, match="clusterRef cannot be changed"):
         world.apply("KafkaTopic", "shrinking", {"clusterRef": {"name": "other"}, "partitions": 4, "replicas": 1})
     with pytest.raises(ApiError, match="exactly one of"):

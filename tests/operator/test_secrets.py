@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 from making import cluster
 
+from ballast_local.certificates import make_certificate
 from ballast_local.cluster import LocalCluster
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.connections import Connections, SecretMissingError
-from ballast_operator.kafka_client import ConnectionSettings
-from ballast_operator.kubeconfig import read_kubeconfig
+from ballast_operator.kafka_client import ConnectionSettings, client_options
+from ballast_operator.kubeconfig import ApiAccess, read_kubeconfig
 
 BINARY = b"\x30\x82\x0a\xff\xfe"
 EXTERNAL = {"bootstrapServers": "127.0.0.1:9092", "tls": {"secretName": "ca"}}
@@ -55,3 +57,34 @@ def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
     secrets = {"ca": {"ca.crt": b"a certificate"}, "user": {"username": b"operator"}}
     with pytest.raises(SecretMissingError, match="Secret user has no key password"):
         asyncio.run(settings(tmp_path / "another", secrets, sasl=sasl))
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_bundle_of_authorities_has_their_names_in_any_language() -> None:
+    certificate, _ = make_certificate()
+    bundle = f"# Főtanúsítvány\n{certificate}"
+    context = client_options(ConnectionSettings("kafka:9093", tls=True, ca_pem=bundle))["ssl_context"]
+    assert len(context.get_ca_certs()) == 1
+    access = ApiAccess("https://127.0.0.1", ca_pem=bundle.encode()).ssl_context()
+    assert access is not None
+    assert len(access.get_ca_certs()) == 1
+
+
+# Nobody's: made for this test.
+LOCKED = """-----BEGIN EC PRIVATE KEY-----
+Proc-Type: 4,ENCRYPTED
+DEK-Info: AES-128-CBC,E3ECB2F403ED062BB2A44BD7D4545787
+
+Oj4slRHIYPAHL/ldpjxj9BlVKYAW+by9zDUxIUeafrTwrphLyC8Z9KH4/TpP3wrZ
+0M6m/+RDoTkoBedSkFPIKOMH7jrzXg+DGDxAHDyJyLU45PGnFXvtIr/bmM4xi0B+
+6Iqj0Z8CcKCSr0dWEl+uGtAB21qzH7dIY4+8kLNAmZ4=
+-----END EC PRIVATE KEY-----
+"""
+
+
+@pytest.mark.spec("OPR-40")
+def test_nobody_is_asked_at_the_terminal_for_the_password_of_a_key() -> None:
+    certificate, _ = make_certificate()
+    locked = ConnectionSettings("kafka:9093", tls=True, certificate_pem=certificate, key_pem=LOCKED)
+    with pytest.raises(ssl.SSLError):
+        client_options(locked)

@@ -145,7 +145,7 @@ class Maintenance:
                 self._failed(path, error)
 
     def _failed(self, path: str, error: OSError) -> None:
-        for directory in self._manager.directories:
+        for directory in self._manager.all_directories:
             if path.startswith(directory.path + "/"):
                 directory.fail(error)
 
@@ -241,7 +241,9 @@ class Maintenance:
     async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None]) -> None:
         # Those that are due by the clock, after a flush and at the end would write to one temporary file at once.
         async with self._checkpointing[name]:
-            values: dict[LogDirectory, dict[TopicPartition, int]] = {d: {} for d in self._manager.online_directories()}
+            values: dict[LogDirectory, dict[TopicPartition, int]] = {
+                d: {} for d in self._manager.all_directories if d.online
+            }
             async for log in self._slices(self._manager.all_current_logs(), also_closed=True):
                 value = value_of(log)
                 if value is not None and log.directory in values:

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import posixpath
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -73,6 +72,11 @@ class LogManager:
         self.config_of = config_of
         self.cluster_id = config.cluster_id
         self.directories = [LogDirectory(path, disk) for path in config.log_dirs]
+        path = os.path.abspath(config.metadata_log_dir or config.log_dirs[0])
+        among = next((directory for directory in self.directories if directory.path == path), None)
+        self._metadata_directory = among or LogDirectory(path, disk)
+        # One that is none of `log.dirs` holds the metadata log alone: no replica is ever placed there.
+        self._apart = [] if among else [self._metadata_directory]
         self.on_directory_failure: list[Callable[[LogDirectory], None]] = []
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
@@ -83,7 +87,7 @@ class LogManager:
         self._strays: dict[str, TopicPartition] = {}
         self._deleted: dict[str, TopicPartition] = {}
         self._preferred: dict[TopicPartition, str] = {}
-        self._counts: dict[str, int] = {directory.path: 0 for directory in self.directories}
+        self._counts: dict[str, int] = {directory.path: 0 for directory in self.all_directories}
         self.maintenance = Maintenance(self)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
@@ -97,6 +101,7 @@ class LogManager:
         cordoned = {os.path.abspath(path) for path in config.cordoned_log_dirs if path != "*"}
         for directory in self.directories:
             directory.cordoned = "*" in config.cordoned_log_dirs or directory.path in cordoned
+        for directory in self.all_directories:
             directory.on_failure.append(self._directory_failed)
 
     # Facts
@@ -124,6 +129,11 @@ class LogManager:
     def get_future(self, topic_partition: TopicPartition) -> Log | None:
         return self._future_logs.get(topic_partition)
 
+    @property
+    def all_directories(self) -> list[LogDirectory]:
+        """Those of `log.dirs`, and that of the metadata log where it is apart."""
+        return [*self.directories, *self._apart]
+
     def directory(self, path_or_id: str | UUID) -> LogDirectory | None:
         """By path (absolute) or by id."""
         for directory in self.directories:
@@ -140,21 +150,21 @@ class LogManager:
         """Lock, identify and load every directory, in parallel. A directory that fails goes offline; when none is
         left, or one belongs to somebody else, this raises."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        for directory in self.directories:
+        for directory in self.all_directories:
             self._try(directory, lambda directory=directory: self._enter(directory))  # type: ignore[misc]
         if not self.online_directories():
             raise DirectoryRefused(
                 f"None of the log directories can be used: {[str(d.error) for d in self.directories]}"
             )
         self.cluster_id = identify(
-            self.online_directories(),
+            [directory for directory in self.all_directories if directory.online],
             self.disk,
             self.random,
             cluster_id=self.config.cluster_id,
             node_id=self.config.node_id,
             generate=self.config.generate_cluster_id,
         )
-        await asyncio.gather(*(self._load(directory) for directory in self.online_directories()))
+        await asyncio.gather(*(self._load(directory) for directory in self.all_directories if directory.online))
         self._finish_interrupted_swaps()
         for path in self._deleted:
             self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
@@ -464,9 +474,8 @@ class LogManager:
 
     async def open_raft_log(self, config: LogConfig) -> Log:
         """`__cluster_metadata-0` in `metadata.log.dir` (default: the first of `log.dirs`); Raft keeps it."""
-        path = self.config.metadata_log_dir or self.config.log_dirs[0]
-        directory = self.directory(posixpath.normpath(path))
-        if directory is None or not directory.online:
+        directory, path = self._metadata_directory, self._metadata_directory.path
+        if not directory.online:
             raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
         partition = TopicPartition(METADATA_TOPIC, 0)
         folder = f"{path}/{partition}"
@@ -498,9 +507,9 @@ class LogManager:
 
     async def shutdown(self, broker_epoch: int = -1) -> None:
         """Everything flushed, checkpoints, the clean-shutdown mark, locks given back."""
-        await asyncio.gather(*(self._close_directory(directory) for directory in self.online_directories()))
+        await asyncio.gather(*(self._close_directory(each) for each in self.all_directories if each.online))
         await self.maintenance.checkpoint_everything()
-        for directory in self.directories:
+        for directory in self.all_directories:
             if directory.online:
                 await self.threads.run(
                     lambda directory=directory: self._try(  # type: ignore[misc]

@@ -23,15 +23,22 @@ from kafka.protocol.api_message import ApiMessage
 
 import ballast_operator.schemas as schemas
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, describe_error
-from ballast_operator.model.actions import AlterConfig, AlterReplicas, CreateTopic, ExpandTopic
+from ballast_operator.model.actions import (
+    AlterConfig,
+    AlterReplicas,
+    Appended,
+    CreateTopic,
+    ExpandTopic,
+    Setting,
+    Subtracted,
+)
 from ballast_operator.model.kafka import BROKER, TOPIC, Outcome, ReplicaId, TopicPartition
 from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
 
 TIMEOUT_MS = 15_000
 # A controller of Apache Kafka refuses whatever makes more than 10,000 records.
 RECORDS_PER_REQUEST = 1_000
-SET = 0
-DELETE = 1
+SET, DELETE, APPEND, SUBTRACT = range(4)
 
 Action = TypeVar("Action")
 
@@ -165,13 +172,22 @@ def _configs_request(actions: Iterable[AlterConfig]) -> Any:
             resource_type=BROKER_RESOURCE if action.resource == BROKER else TOPIC_RESOURCE,
             resource_name=action.name,
             configs=[
-                row.AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
-                for key, value in action.values.items()
+                row.AlterableConfig(name=key, config_operation=operation, value=value)
+                for key, setting in action.values.items()
+                for operation, value in (_operation(setting),)
             ],
         )
         for action in actions
     ]
     return IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+
+
+def _operation(setting: Setting) -> tuple[int, str | None]:
+    if isinstance(setting, Appended):
+        return APPEND, ",".join(setting.entries)
+    if isinstance(setting, Subtracted):
+        return SUBTRACT, ",".join(setting.entries)
+    return (DELETE, None) if setting is None else (SET, setting)
 
 
 async def alter_reassignments(

@@ -52,9 +52,13 @@ class ClusterHandler:
         self._shared = shared
         self._managed = ManagedCluster(key, shared)
         self._rebalance = RebalanceJobs(shared)
+        self._uid: str | None = None
 
     async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
         """The bootstrap address, or None while there is none yet."""
+        if self._uid not in (None, cluster.meta.uid):
+            await self.forget()  # deleted and made anew, as fast as to look like one
+        self._uid = cluster.meta.uid
         if cluster.spec.external is not None:
             return cluster.spec.external.bootstrap_servers
         return await self._managed.prepare(cluster, look, again)
@@ -94,12 +98,14 @@ class ClusterHandler:
         if isinstance(error, SecretMissingError):
             verdict = CLUSTER["SecretNotFound"].says(error=error)
         if cluster.spec.external is None:
+            self._managed.silent()
             verdict = self._managed.explain(cluster) or verdict
         current = self._shared.cache.clusters.get(self._key) or cluster
         await self._write(current, current.status, verdict, again)
 
     async def starting(self, cluster: KafkaCluster, again: Again) -> None:
         """The cluster has no address yet."""
+        self._managed.silent()
         verdict = self._managed.explain(cluster) or CLUSTER["Starting"].says(online=0, brokers=cluster.spec.brokers)
         current = self._shared.cache.clusters.get(self._key) or cluster
         await self._write(current, current.status, verdict, again)

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
 from ballast_operator.apply.writer import owner_reference
 from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.model.meta import CLUSTER_LABEL, GROUP
-from ballast_operator.plan.kube import KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
+from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
 from ballast_operator.plan.managed import same_templates
 from ballast_operator.resources import names, others, pods
-from ballast_operator.resources.layout import Identity, Layout, new_identity, read_identity, write_identity
+from ballast_operator.resources.layout import (
+    Identity,
+    Layout,
+    new_identity,
+    read_identity,
+    restored_identity,
+    write_identity,
+)
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
+from ballast_operator.resources.pods import claim_templates
 from ballast_operator.resources.properties import config_map_name
 
 if TYPE_CHECKING:
@@ -58,22 +66,26 @@ class KubeObjects:
         found = await self._api.find(path_of("v1", "configmaps", namespace, name))
         if found is None:
             cluster_id = cluster.status.cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            born = restored_identity(cluster) or new_identity(cluster, cluster_id)
             body: dict[str, Any] = {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": name, "namespace": namespace, "labels": names.labels(cluster)},
-                "data": write_identity(new_identity(cluster, cluster_id)),
+                "data": write_identity(born),
             }
             if cluster.spec.storage is not None and cluster.spec.storage.delete_claim:
                 body["metadata"]["ownerReferences"] = [owner_reference(cluster)]
             found = await self._api.create(path_of("v1", "configmaps", namespace), body)
+        owners = found["metadata"].get("ownerReferences") or ()
+        if owners and all(owner.get("uid") != cluster.meta.uid for owner in owners):
+            raise ApiUnavailableError(f"ConfigMap {name} goes with the KafkaCluster of this name that was deleted")
         self._identity = read_identity(found["data"])
         return self._identity
 
     async def facts(self, cluster: KafkaCluster) -> KubeFacts:
         """What exists now."""
         namespace = cluster.meta.namespace
-        stateful_set = await self._api.find(path_of("apps/v1", "statefulsets", namespace, names.stateful_set(cluster)))
+        stateful_set = await self._stateful_set(cluster, BROKER_ROLE)
         label = f"{CLUSTER_LABEL}={cluster.meta.name}"
         found_pods = [pod async for pod in self._api.items(path_of("v1", "pods", namespace), label)]
         claims = [c async for c in self._api.items(path_of("v1", "persistentvolumeclaims", namespace), label)]
@@ -81,6 +93,13 @@ class KubeObjects:
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
         self.nodes = {name: await self._node(name) for name in sorted(names_)}
         return with_racks(cluster, facts, self.nodes)
+
+    async def _stateful_set(self, cluster: KafkaCluster, role: str) -> dict[str, Any] | None:
+        """That of this name, unless it is somebody else's."""
+        found = await self._api.find(
+            self._path("StatefulSet", cluster.meta.namespace, names.stateful_set(cluster, role))
+        )
+        return found if found is not None and _is_ours(cluster, found) else None
 
     async def _node(self, name: str) -> NodeFacts:
         """Nodes belong to the whole cluster; reading them is a right that is given apart from the others."""
@@ -106,8 +125,9 @@ class KubeObjects:
         if monitor is not None:
             await self.apply_owned(cluster, monitor)
         if layout.identity.dedicated:
-            await self.apply_owned(cluster, pods.stateful_set(layout, CONTROLLER_ROLE))
-        await self._apply_stateful_set(layout, kube)
+            await self._apply_stateful_set(layout, CONTROLLER_ROLE)
+        if not kube.deleting:
+            await self._apply_stateful_set(layout, BROKER_ROLE)
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Configurations that no pod uses any more."""
@@ -120,16 +140,17 @@ class KubeObjects:
             if meta["name"] != config_map_name(layout) and meta["name"] not in used:
                 await self._api.delete(path_of("v1", "configmaps", namespace, meta["name"]), uid=meta["uid"])
 
-    async def _apply_stateful_set(self, layout: Layout, kube: KubeFacts) -> None:
-        if kube.deleting:
-            return
-        if kube.exists and not same_templates(layout.volumes, kube.volumes):
+    async def _apply_stateful_set(self, layout: Layout, role: str) -> None:
+        wanted = pods.stateful_set(layout, role)
+        found = await self._stateful_set(layout.cluster, role)
+        if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
             # Claim templates cannot be changed: the set is made anew around its pods, which stay.
-            log.info("StatefulSet of %s is made anew, for other volumes", layout.cluster.key)
-            path = self._path("StatefulSet", layout.cluster.meta.namespace, names.stateful_set(layout.cluster))
-            await self._api.delete(path, propagation="Orphan")
+            name = found["metadata"]["name"]
+            log.info("StatefulSet %s of %s is made anew, for other volumes", name, layout.cluster.key)
+            path = self._path("StatefulSet", layout.cluster.meta.namespace, name)
+            await self._api.delete(path, uid=found["metadata"]["uid"], propagation="Orphan")
             await self._until_gone(path)
-        await self.apply_owned(layout.cluster, pods.stateful_set(layout, BROKER_ROLE))
+        await self.apply_owned(layout.cluster, wanted)
 
     async def _until_gone(self, path: str) -> None:
         """Before this cycle ends: found without its set, a cluster would be laid out by its pods."""
@@ -147,6 +168,11 @@ class KubeObjects:
         meta.setdefault("annotations", {})[APPLIED] = digest
         path = self._path(body["kind"], meta["namespace"], meta["name"])
         found = await self._api.find(path)
+        if found is not None and not _is_ours(owner, found):
+            message = (
+                f"{body['kind']} {meta['name']} exists already and does not belong to KafkaCluster {owner.meta.name}"
+            )
+            raise ApiError(409, "AlreadyExists", message)
         if found is not None and _holds(body, found):
             return
         try:
@@ -181,8 +207,24 @@ class KubeObjects:
             return error.message
         return None
 
+    async def mark_claim(self, cluster: KafkaCluster, claim: ClaimFacts, drained: bool) -> None:
+        """Keep on the claim whether it is known to be empty."""
+        path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim.name)
+        mark = {"uid": claim.uid, "annotations": {names.DRAINED: "true" if drained else None}}
+        await self._api.merge(path, {"metadata": mark})
+
     async def delete_claim(self, cluster: KafkaCluster, claim: str, uid: str) -> None:
         await self._api.delete(path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim), uid=uid)
+
+
+def _is_ours(cluster: KafkaCluster, found: dict[str, Any]) -> bool:
+    """Whether an object of the name of ours belongs to this cluster, or did to one of this name and to nobody now."""
+    meta = found["metadata"]
+    owner = next((one for one in meta.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is not None:
+        return bool(owner.get("uid") == cluster.meta.uid)
+    labels = meta.get("labels") or {}
+    return labels.get(MANAGED_BY) == names.MANAGER and labels.get(CLUSTER_LABEL) == cluster.meta.name
 
 
 def _holds(wanted: Any, found: Any) -> bool:

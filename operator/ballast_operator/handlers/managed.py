@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.kafka_client import KafkaConnection
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
 from ballast_operator.model.fields import write
@@ -23,10 +23,16 @@ from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
-from ballast_operator.observe import observe_broker_configs, observe_effective_config, observe_ongoing
+from ballast_operator.observe import (
+    observe_broker_configs,
+    observe_directories,
+    observe_effective_config,
+    observe_ongoing,
+    observe_topics,
+)
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import failed_directories, health
-from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
@@ -67,6 +73,7 @@ class ManagedCluster:
         self._bootstrap: str | None = None
         self._tidied: set[str | None] = set()
         self._refused: Verdict | None = None
+        self._answered = False
 
     @property
     def pods(self) -> Mapping[int, str]:
@@ -82,6 +89,7 @@ class ManagedCluster:
         if not cluster.meta.paused and not cluster.meta.deleting:
             layout = plan.held_layout(cluster, self._identity, self._kube)
             await self._lay_out(layout, self._kube)
+            await self._restart_troubled(layout)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)
         port = cluster.spec.listeners[0].port
@@ -96,6 +104,21 @@ class ManagedCluster:
         except ApiError as error:
             log.warning("cluster %s: %s", self._key, error)
             self._refused = CLUSTER["KubernetesRefused"].says(error=error.message.rstrip("."))
+
+    def silent(self) -> None:
+        """Kafka did not answer."""
+        self._answered = False
+
+    async def _restart_troubled(self, layout: Layout) -> None:
+        """While Kafka does not answer nothing rolls. What cannot run as it was told before is told anew all the same:
+        it may be just that which keeps Kafka from answering."""
+        if self._answered or self._refused is not None:
+            return
+        for role, found in ((CONTROLLER_ROLE, self._kube.controllers), (BROKER_ROLE, self._kube.pods)):
+            wanted = pods.revision(layout, role)
+            for pod in found.values():
+                if pod.trouble is not None and pod.revision != wanted and pod.deleting_since is None:
+                    await self._objects.restart(layout.cluster, pod)
 
     def _lost(self) -> Verdict | None:
         """A pod is never deleted by force: only a person can know that its node is off."""
@@ -126,11 +149,14 @@ class ManagedCluster:
     ) -> tuple[Verdict, ClusterStatus]:
         """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
         assert self._identity is not None
+        self._answered = True
         view = replace(view, ongoing=await observe_ongoing(kafka))
         scene = Scene(cluster, self._identity, self._kube, view, kafka, again)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
+        if cluster.meta.deleting:
+            return self._health(scene, status), status
         drains: list[Drain] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
@@ -191,11 +217,12 @@ class ManagedCluster:
             least = max(scene.identity.voters) + 1
             return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
         left = plan.replicas_on(scene.view, excess)
-        if left == 0 and exposed.isdisjoint(excess) and self._drained(name):
+        if left == 0 and exposed.isdisjoint(excess) and self._drained(name) and await self._are_empty(scene, excess):
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
             )  # fmt: skip
+            await self._mark_drained(scene, [claim for claim in scene.kube.claims if claim.ordinal in excess])
             await self._lay_out(layout, scene.kube)
             return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=0)
         drains += [
@@ -227,7 +254,7 @@ class ManagedCluster:
         if not leaving:
             await self._drop(name)
             return None
-        kept = plan.metadata_volume_leaves(scene.cluster, scene.kube)
+        kept = plan.metadata_volume_leaves(scene.cluster, scene.identity, scene.kube)
         if kept is not None:
             return CLUSTER["VolumeNeeded"].says(volume=kept)
         brokers = sorted(broker.id for broker in scene.view.brokers.values() if broker.id < scene.kube.replicas)
@@ -236,8 +263,13 @@ class ManagedCluster:
         shown = ", ".join(leaving)
         if left is None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error="not all brokers tell what it holds")
-        if left == 0 and exposed.isdisjoint(brokers) and self._drained(name):
+        empty = left == 0 and exposed.isdisjoint(brokers) and self._drained(name)
+        if empty and await self._hold_nothing(scene, directories, brokers):
             layout = plan.wanted_layout(scene.cluster, scene.identity, scene.kube, scene.kube.replicas, ())
+            emptied = [
+                claim for claim in scene.kube.claims if claim.volume in leaving and claim.ordinal < scene.kube.replicas
+            ]
+            await self._mark_drained(scene, emptied)
             await self._lay_out(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
@@ -247,6 +279,23 @@ class ManagedCluster:
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=left)
+
+    # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
+    # before it knows. Any broker might lag behind that.
+
+    async def _are_empty(self, scene: Scene, brokers: Sequence[int]) -> bool:
+        for broker in brokers:
+            if not scene.view.is_online(broker):
+                continue  # it was asked nothing, and can be given nothing
+            topics, _, errors = await observe_topics(scene.kafka, None, broker)
+            if plan.replicas_on(replace(scene.view, topics=topics, topic_errors=errors), [broker]) != 0:
+                return False
+        return True
+
+    async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
+        found, logs, described = await observe_directories(scene.kafka, brokers)
+        seen = replace(scene.view, directories=found, logs=logs, described=described)
+        return plan.replicas_in(seen, directories, range(scene.kube.replicas)) == 0
 
     # Reassignments of our own.
 
@@ -365,8 +414,8 @@ class ManagedCluster:
 
     async def _roll(self, scene: Scene) -> Verdict | None:
         """Restart one broker whose pod is not as it should be, if the partitions allow it."""
-        if not scene.kube.exists or scene.kube.deleting:
-            return None
+        if not scene.kube.exists or scene.kube.deleting or self._refused is not None:
+            return None  # a pod would come back as it was
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         wanted = pods.revision(layout, BROKER_ROLE)
         if not plan.outdated_brokers(scene.kube, wanted, scene.view):
@@ -374,6 +423,14 @@ class ManagedCluster:
         least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
         min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
         restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
+        if restart.broker is not None and scene.view.is_online(restart.broker):
+            # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
+            try:
+                topics, _, errors = await observe_topics(scene.kafka, None, restart.broker)
+            except KafkaUnavailableError as error:
+                return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
+            own = replace(scene.view, topics=topics, topic_errors=errors)
+            restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:
                 said = EVENTS["Unprotected"].says(
@@ -406,11 +463,19 @@ class ManagedCluster:
 
     # Claims.
 
+    async def _mark_drained(self, scene: Scene, claims: Sequence[ClaimFacts]) -> None:
+        """Before they are given up: afterwards nobody could tell them from those that were lost."""
+        for claim in claims:
+            if not claim.drained:
+                await self._objects.mark_claim(scene.cluster, claim, True)
+
     async def _claims(self, scene: Scene) -> Verdict | None:
+        for claim in plan.claims_in_use_again(scene.cluster, scene.kube):
+            await self._objects.mark_claim(scene.cluster, claim, False)
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         refusal = None
-        for claim, size in plan.claims_to_grow(layout, scene.kube).items():
-            refusal = await self._objects.grow_claim(scene.cluster, claim, size) or refusal
+        for name, size in plan.claims_to_grow(layout, scene.kube).items():
+            refusal = await self._objects.grow_claim(scene.cluster, name, size) or refusal
         storage = scene.cluster.spec.storage
         if storage is not None and storage.delete_claim:
             for unused in plan.claims_to_delete(layout, scene.kube, scene.view):
@@ -420,9 +485,9 @@ class ManagedCluster:
     def _retained(self, scene: Scene) -> tuple[str, ...]:
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         storage = scene.cluster.spec.storage
-        if storage is not None and storage.delete_claim:
-            return ()
-        return tuple(sorted(claim.name for claim in plan.unused_claims(layout, scene.kube)))
+        deletes = storage is not None and storage.delete_claim
+        going = set(plan.claims_to_delete(layout, scene.kube, scene.view)) if deletes else set()
+        return tuple(sorted(claim.name for claim in plan.unused_claims(layout, scene.kube) if claim not in going))
 
 
 def _paths(broker: int, directories: Mapping[DirectoryId, str]) -> str | None:

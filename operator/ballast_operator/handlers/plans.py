@@ -70,6 +70,17 @@ class Plans:
         """Keep the plans of these only: one that was deleted before it started leaves no other trace."""
         self._known = {uid: self._known[uid] for uid in uids if uid in self._known}
 
+    async def discard(self, reassignment: Reassignment) -> None:
+        """A plan that went stale before it started: another one takes its place, and would do so for ever."""
+        self.forget(reassignment)
+        plan, namespace = reassignment.status.plan, reassignment.meta.namespace
+        for name in plan.config_maps if plan is not None else ():
+            path = path_of("v1", "configmaps", namespace, name)
+            found = await self._shared.api.find(path)
+            owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
+            if found is not None and any(owner.get("uid") == reassignment.meta.uid for owner in owners):
+                await self._shared.api.delete(path, uid=found["metadata"]["uid"])
+
     async def load(self, cases: Sequence[Case]) -> None:
         """From memory, else from the ConfigMaps that the status names."""
         for case in cases:

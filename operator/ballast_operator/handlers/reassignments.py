@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
+from ballast_operator.clock import monotonic
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kafka_client import KafkaConnection
@@ -43,7 +44,7 @@ from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, holds_no
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
-from ballast_operator.plan.throttled_lists import LISTS, Part
+from ballast_operator.plan.throttled_lists import LISTS, NONE, Part
 from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_entries, wanted_rates
 from ballast_operator.status import EVENTS, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
@@ -59,6 +60,8 @@ FIRST_LOOK_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
+# A broker that has not heard for so long what the controller acknowledged is fenced long since.
+LAG_SECONDS = 60.0
 # Every topic may own a Reassignment: a status does not name thousands.
 MOST_NAMED = 100
 GITOPS_MARKS = (
@@ -82,8 +85,10 @@ class ReassignmentHandler:
         self._refusals: dict[TopicPartition, str] = {}
         # Why moves wait for their throttles, by Reassignment.
         self._unthrottled: dict[str, str] = {}
-        # Throttles that are back where they were, as the controller acknowledged. Forgotten, they are put back again.
-        self._put_back: frozenset[ConfigId] = frozenset()
+        # Throttles that are back where they were, as the controller acknowledged, and since when. Forgotten, they are
+        # put back again.
+        self._put_back: dict[ConfigId, frozenset[str]] = {}
+        self._put_back_at: dict[ConfigId, float] = {}
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -282,6 +287,8 @@ class ReassignmentHandler:
                 return False
             reassignment = case.reassignment = self._shared.cache.reassignments.get(reassignment.key) or reassignment
         before = reassignment.status
+        if step.replan:
+            await self._plans.discard(reassignment)
         wanted = self._wanted_status(case, step)
         urgent = (
             before.phase != wanted.phase or before.throttle != wanted.throttle or before.plan != wanted.plan
@@ -305,7 +312,6 @@ class ReassignmentHandler:
         reassignment, now = case.reassignment, self._shared.now()
         before = case.status
         if step.replan:
-            self._plans.forget(reassignment)
             before = replace(before, plan=None)
         started = before.started_at or (now if step.starts else None)
         ended = step.phase in ENDS or step.phase is Phase.STALE
@@ -356,7 +362,11 @@ class ReassignmentHandler:
         """Change what is recorded by now; the result names the Reassignments whose moves may start."""
         names = {str(case.reassignment.key) for case in ready}
         self._unthrottled = {}
-        self._put_back &= throttles.restoring
+        self._put_back = {
+            config: gone
+            for config, gone in throttles.put_back.items()
+            if monotonic() - self._put_back_at[config] < LAG_SECONDS
+        }
         if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
             self._note_put_back(throttles, outcomes)
@@ -377,9 +387,12 @@ class ReassignmentHandler:
     def _note_put_back(self, throttles: ThrottlePlan, outcomes: Mapping[tuple[str, str], Outcome]) -> None:
         for change in throttles.changes:
             outcome = outcomes.get((change.resource, change.name))
-            if outcome is not None and outcome.ok:
-                changed = {ConfigId(change.resource, change.name, key) for key in change.values}
-                self._put_back |= changed & throttles.restoring
+            for key in change.values if outcome is not None and outcome.ok else ():
+                config = ConfigId(change.resource, change.name, key)
+                if config in throttles.restoring:
+                    self._put_back[config] = self._put_back.get(config, NONE) | throttles.restoring[config]
+                    self._put_back_at[config] = monotonic()
+        self._put_back_at = {config: self._put_back_at[config] for config in self._put_back}
 
     async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         stops = [move for case in cases if case.step is not None for move in case.step.stop]

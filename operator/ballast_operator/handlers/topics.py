@@ -38,7 +38,7 @@ from ballast_operator.plan.topics import (
     topic_error,
     wanted_config_keys,
 )
-from ballast_operator.status import SHARED, Verdict, conditions
+from ballast_operator.status import SHARED, TOPIC, Verdict, conditions
 from ballast_operator.worker import Again
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class Batch:
     plans: dict[Key, TopicPlan] = field(default_factory=dict)
     retry: set[Key] = field(default_factory=set)
     fresh: set[Key] = field(default_factory=set)
+    deleted: set[Key] = field(default_factory=set)
     created_reassignments: bool = False
 
 
@@ -127,7 +128,10 @@ class TopicHandler:
             intents = await ledger.load()
             facts = await self._observe(pending, batch.fresh, kafka, intents)
             plans = {
-                key: plan_topic(topic, replace(facts[key], creation_may_come=_is_young(ledger, topic)))
+                key: plan_topic(
+                    topic,
+                    replace(facts[key], creation_may_come=_is_young(ledger, topic), deleted=key in batch.deleted),
+                )
                 for key, topic in pending.items()
             }
             batch.plans.update(plans)
@@ -236,12 +240,17 @@ class TopicHandler:
         outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
         never_made = [key for key, plan in plans.items() if plan.create and refused(outcomes.get(key, Outcome()).error)]
         await ledger.withdraw({batch.topics[key].meta.uid for key in never_made})
-        await self._reassignments(batch, plans)
+        refused_here = await self._reassignments(batch, plans)
         done = set()
         for key, plan in plans.items():
+            if key in refused_here:
+                batch.plans[key] = replace(plan, verdict=refused_here[key])
+                continue
             outcome = outcomes.get(key, Outcome())
             if outcome.ok or outcome.error in BENIGN or (plan.expand and outcome.error == "INVALID_PARTITIONS"):
                 done.add(key)
+                if plan.delete_id is not None:
+                    batch.deleted.add(key)
                 if plan.create or plan.expand:
                     batch.fresh.add(key)
                 continue
@@ -274,28 +283,46 @@ class TopicHandler:
             if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
                 batch.retry.add(key)
 
-    async def _reassignments(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> None:
+    async def _reassignments(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> dict[Key, Verdict]:
+        """What Kubernetes refuses of one topic, for a quota that is used up for instance, is told by it: the others
+        know nothing of that."""
+        refused: dict[Key, Verdict] = {}
         for key, plan in plans.items():
-            topic = batch.topics[key]
-            if plan.replace_reassignment is not None:
-                old = self._cache.reassignments.get(Key(key.namespace, plan.replace_reassignment))
-                if old is not None:
-                    await self._writer.delete_reassignment(old)
+            try:
+                await self._reassignment(batch, key, plan)
+            except ApiError as error:
+                refused[key] = TOPIC["KubernetesRefused"].says(error=error.message.rstrip("."))
                 batch.retry.add(key)
-            elif plan.reassign is not None:
-                batch.created_reassignments = True
-                await self._writer.create_reassignment(
-                    topic, plan.reassign["name"], plan.reassign["spec"], topic.spec.cluster_ref.name
-                )
+        return refused
+
+    async def _reassignment(self, batch: Batch, key: Key, plan: TopicPlan) -> None:
+        topic = batch.topics[key]
+        if plan.replace_reassignment is not None:
+            old = self._cache.reassignments.get(Key(key.namespace, plan.replace_reassignment))
+            if old is not None:
+                await self._writer.delete_reassignment(old)
+            batch.retry.add(key)
+        elif plan.reassign is not None:
+            await self._writer.create_reassignment(
+                topic, plan.reassign["name"], plan.reassign["spec"], topic.spec.cluster_ref.name
+            )
+            batch.created_reassignments = True
 
     # What is written.
 
     async def _write(self, batch: Batch, now: str) -> None:
         turn = asyncio.Semaphore(STATUSES_AT_ONCE)
+        down: list[ApiUnavailableError] = []
 
         async def write(key: Key, plan: TopicPlan) -> bool:
             async with turn:
-                return await self._write_one(key, plan, now)
+                if down:  # each attempt takes seconds, and all of them one after the other so long as to look stuck
+                    raise down[0]
+                try:
+                    return await self._write_one(key, plan, now)
+                except ApiUnavailableError as error:
+                    down.append(error)
+                    raise
 
         # A successor of that name has its own turn; nothing of what was found out concerns it.
         plans = {key: plan for key, plan in batch.plans.items() if self._is_same(batch.topics[key])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ballast_operator.model.kafka import TopicPartition
 
@@ -28,13 +29,28 @@ class ExpandTopic:
     assignment: tuple[tuple[int, ...], ...] = ()
 
 
+class Appended(NamedTuple):
+    """Entries that a list is to have, whatever else stands in it."""
+
+    entries: tuple[str, ...]
+
+
+class Subtracted(NamedTuple):
+    """Entries that a list is not to have, whatever else stands in it."""
+
+    entries: tuple[str, ...]
+
+
+Setting = str | Appended | Subtracted | None
+
+
 @dataclass(frozen=True, slots=True)
 class AlterConfig:
     """A value of None removes the key."""
 
     resource: str
     name: str
-    values: Mapping[str, str | None]
+    values: Mapping[str, Setting]
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,10 @@ class KafkaView:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
+    def is_online(self, broker: int) -> bool:
+        known = self.brokers.get(broker)
+        return known is not None and known.online
+
     def surely_unregistered(self, broker: int) -> bool:
         """Whether a broker is known to be gone for good; one that is only down is still registered.
 

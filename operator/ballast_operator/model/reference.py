@@ -34,9 +34,12 @@ def reference_page(crd: Mapping[str, Any]) -> str:
         lines += ["", f"## {part}", "", schema["properties"][part]["description"], ""]
         lines += ["| field | type | description |", "| --- | --- | --- |"]
         lines += [_row(path, node, required) for path, node, required in walk(schema["properties"][part])]
-    rules = [*_rules("spec", schema["properties"]["spec"])]
+    whole = [("metadata.name", rule["message"]) for rule in schema.get("x-kubernetes-validations", ())]
+    rules = [*whole, *_rules("spec", schema["properties"]["spec"])]
     if rules:
-        lines += ["", "## What is refused at once", ""] + [f"- `{path}`: {message}" for path, message in rules]
+        lines += ["", "## What is refused at once", ""] + [
+            f"- `{path or 'the object'}`: {message}" for path, message in rules
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 def seconds_of(text: str) -> float:
     """Seconds since 1970."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()
 
 
 def time_text(seconds: float) -> str:

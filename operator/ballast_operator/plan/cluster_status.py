@@ -74,7 +74,9 @@ def failed_directories(view: KafkaView) -> list[DirectoryId]:
 
 def health(view: KafkaView, expected: int | None = None) -> Verdict:
     """What Kafka itself says about the cluster's health; `expected` is the number of brokers wanted, if it is known."""
-    wanted = [broker for broker in view.brokers.values() if expected is None or broker.id < expected]
+    held = {b for topic in view.topics.values() for part in topic.partitions.values() for b in part.replicas}
+    # One that is not wanted any more and gone is no trouble, unless it holds something.
+    wanted = [one for one in view.brokers.values() if expected is None or one.id < expected or one.id in held]
     offline = [broker.id for broker in wanted if not broker.online]
     online = len(wanted) - len(offline)
     if expected is not None and len(wanted) < expected:

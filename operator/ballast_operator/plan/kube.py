@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ from ballast_operator.resources.names import (
     ADDED,
     BROKER_ROLE,
     CONTROLLER_ROLE,
+    DRAINED,
     METADATA_VOLUME,
     RACKS,
     REVISION,
@@ -21,6 +23,7 @@ from ballast_operator.resources.names import (
 from ballast_operator.resources.pods import template_volumes
 
 Object = Mapping[str, Any]
+VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,16 @@ class ClaimFacts:
     pod: str
     size: str
     deleting: bool = False
+    drained: bool = False
+
+    @property
+    def ordinal(self) -> int:
+        return int(self.pod.rpartition("-")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class KubeFacts:
-    """`replicas` is what the StatefulSet wants; without one, what the pods that exist amount to."""
+    """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to."""
 
     exists: bool = False
     deleting: bool = False
@@ -60,6 +68,7 @@ class KubeFacts:
     pods: Mapping[int, PodFacts] = field(default_factory=dict)
     controllers: Mapping[int, PodFacts] = field(default_factory=dict)
     claims: tuple[ClaimFacts, ...] = ()
+    controller_claims: tuple[ClaimFacts, ...] = ()
     racks: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -73,18 +82,22 @@ class NodeFacts:
 
 
 def kube_facts(
-    cluster: KafkaCluster, stateful_set: Object | None, pods: Collection[Object], claims: Iterable[Object]
+    cluster: KafkaCluster, stateful_set: Object | None, pods: Collection[Object], claims: Collection[Object]
 ) -> KubeFacts:
     brokers, controllers = (_members(cluster, role, pods) for role in (BROKER_ROLE, CONTROLLER_ROLE))
-    claim_rows = tuple(claim_facts(cluster, claim) for claim in claims if _is_broker(claim))
+    claim_rows, controller_claims = (_claims(cluster, role, claims) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     if stateful_set is None:
-        volumes = {volume: _volume_of(volume, claim_rows) for pod in brokers.values() for volume in pod.claims}
+        filled = [claim for claim in claim_rows if not claim.drained and not claim.deleting]
+        found = {claim.volume for claim in filled} | {volume for pod in brokers.values() for volume in pod.claims}
+        first = [volume.name for volume in cluster.spec.volumes if volume.name in found]
+        volumes = [*first, *sorted(found - {*first, METADATA_VOLUME})]
         return KubeFacts(
-            replicas=max(brokers, default=-1) + 1,
-            volumes=volumes,
+            replicas=max([*brokers, *(claim.ordinal for claim in filled)], default=-1) + 1,
+            volumes={volume: _volume_of(volume, claim_rows) for volume in volumes},
             pods=brokers,
             controllers=controllers,
             claims=claim_rows,
+            controller_claims=controller_claims,
         )
     annotations = stateful_set["metadata"].get("annotations") or {}
     return KubeFacts(
@@ -96,6 +109,7 @@ def kube_facts(
         pods=brokers,
         controllers=controllers,
         claims=claim_rows,
+        controller_claims=controller_claims,
         racks=_read_racks(annotations.get(RACKS, "")) if cluster.spec.rack is not None else {},
     )
 
@@ -167,22 +181,27 @@ def _trouble(conditions: Mapping[str, str], status: Object) -> str | None:
     return None
 
 
-def claim_facts(cluster: KafkaCluster, claim: Object) -> ClaimFacts:
-    name = claim["metadata"]["name"]
-    prefix, _, ordinal = name.rpartition("-")
-    volume = prefix.removesuffix(f"-{names.stateful_set(cluster)}")
+def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts | None:
+    """None for one that is not called as the StatefulSet calls its claims: a copy may have the labels, too."""
+    meta = claim["metadata"]
+    prefix, _, ordinal = meta["name"].rpartition("-")
+    volume = prefix.removesuffix(f"-{names.stateful_set(cluster, role)}")
+    if volume == prefix or not ordinal.isdecimal() or not VOLUME_NAME.fullmatch(volume):
+        return None
     return ClaimFacts(
-        name=name,
-        uid=claim["metadata"]["uid"],
+        name=meta["name"],
+        uid=meta["uid"],
         volume=volume,
-        pod=f"{names.stateful_set(cluster)}-{ordinal}",
+        pod=names.pod_name(cluster, int(ordinal), role),
         size=str(claim["spec"]["resources"]["requests"]["storage"]),
-        deleting=bool(claim["metadata"].get("deletionTimestamp")),
+        deleting=bool(meta.get("deletionTimestamp")),
+        drained=DRAINED in (meta.get("annotations") or {}),
     )
 
 
-def _is_broker(claim: Object) -> bool:
-    return (claim["metadata"].get("labels") or {}).get(ROLE_LABEL) == BROKER_ROLE
+def _claims(cluster: KafkaCluster, role: str, claims: Iterable[Object]) -> tuple[ClaimFacts, ...]:
+    of_role = (one for one in claims if (one["metadata"].get("labels") or {}).get(ROLE_LABEL) == role)
+    return tuple(row for one in of_role if (row := claim_facts(cluster, role, one)) is not None)
 
 
 def _volume_of(name: str, claims: Iterable[ClaimFacts]) -> Volume:

@@ -29,7 +29,9 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
     new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
-    volumes = tuple(volume for volume in (*there, *new_volumes) if not _keeps_pods_away(volume.name, kube, brokers))
+    # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
+    ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
+    volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
     return Layout(cluster, identity, brokers, volumes, added, kube.racks)
@@ -66,11 +68,11 @@ def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
     return tuple(name for name in kube.volumes if name not in wanted)
 
 
-def metadata_volume_leaves(cluster: KafkaCluster, kube: KubeFacts) -> str | None:
+def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> str | None:
     """The volume with the metadata log, if the spec no longer has it."""
     if cluster.spec.metadata_volume is not None or not kube.volumes:
         return None
-    first = next(iter(kube.volumes))
+    first = identity.metadata or next(iter(kube.volumes))
     return None if any(volume.name == first for volume in cluster.spec.volumes) else first
 
 
@@ -203,13 +205,21 @@ def next_restart(
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):
         outdated.sort(key=lambda pod: pod.ordinal)
     else:
-        outdated.sort(key=lambda pod: (pod.ready, pod.ordinal == view.controller, pod.ordinal))
+        outdated.sort(
+            key=lambda pod: (
+                pod.ready, view.is_online(pod.ordinal), pod.ordinal == view.controller, pod.ordinal
+            )
+        )  # fmt: skip
     chosen, left = outdated[0], len(outdated) - 1
     if not chosen.ready:
         return Restart(chosen.ordinal, left=left)
     absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
         return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
+    # A pod is ready as soon as it listens; that the broker is back is what the controller says.
+    fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
+    if fenced and view.is_online(chosen.ordinal):
+        return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
     if reason is not None:
         return Restart(waits=reason, next=chosen.ordinal, left=left, unprotected=unprotected)
@@ -230,7 +240,7 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
         for index, part in topic.partitions.items():
             if broker not in part.replicas:
                 continue
-            lagging = [b for b in part.replicas if b not in part.isr and b != broker and _comes_back(b, view)]
+            lagging = [b for b in part.replicas if b not in part.isr and b != broker and view.is_online(b)]
             if lagging:
                 return f"broker {lagging[0]} is catching up with {name}-{index}", ()
             if least is None:
@@ -242,20 +252,17 @@ def _endangered(broker: int, view: KafkaView, min_insync: Mapping[str, int]) -> 
     return None, tuple(unprotected)
 
 
-def _comes_back(broker: int, view: KafkaView) -> bool:
-    known = view.brokers.get(broker)
-    return known is not None and known.online
-
-
 # Claims.
 
 
 def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
     """Claims that are smaller than the spec says, with the size that they should have."""
     sizes = {volume.name: volume.size for volume in layout.volumes}
+    if layout.cluster.spec.metadata_volume is not None:
+        sizes[names.METADATA_VOLUME] = layout.cluster.spec.metadata_volume.size
     return {
         claim.name: sizes[claim.volume]
-        for claim in kube.claims
+        for claim in (*kube.claims, *kube.controller_claims)
         if claim.volume in sizes
         and not claim.deleting
         and parse_quantity(claim.size) < parse_quantity(sizes[claim.volume])
@@ -275,12 +282,24 @@ def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
 
 
 def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
-    """Unused claims, but for those of a broker that has replicas, whatever became of its pod."""
-    ordinals = {claim.name: int(claim.pod.rpartition("-")[2]) for claim in kube.claims}
+    """Unused claims that were drained, but for those of a broker that has replicas, whatever became of its pod.
+
+    That nothing uses a claim does not say that nothing is in it: its StatefulSet may have been deleted by somebody.
+    """
     return [
         claim
         for claim in unused_claims(layout, kube)
-        if ordinals[claim.name] < layout.brokers or replicas_on(view, [ordinals[claim.name]]) == 0
+        if claim.drained and (claim.ordinal < layout.brokers or replicas_on(view, [claim.ordinal]) == 0)
+    ]
+
+
+def claims_in_use_again(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
+    """Claims that were drained and are wanted again: nobody knows any more what is in them."""
+    wanted = {volume.name for volume in cluster.spec.volumes} | {names.METADATA_VOLUME}
+    return [
+        claim
+        for claim in kube.claims
+        if claim.drained and claim.volume in wanted and claim.ordinal < cluster.spec.brokers
     ]
 
 

@@ -5,6 +5,10 @@ only that it holds entries, and which of its plan's stood there before: as bits,
 stands in a list is somebody else's and stays as it is, in the order in which it stands. One Reassignment moves a
 partition at a time, so those that share a topic share no entries, unless one puts back what the next one needs: that
 stays until nobody needs it.
+
+Entries are added and taken out one by one, so that nothing is lost that somebody else puts there meanwhile, and that
+ours are gone is believed only after the controller has acknowledged it: lists are read from any broker, and one that
+lags may not have heard of them yet, or have heard of them and not that they went.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ballast_operator.model.actions import Appended, Setting, Subtracted
 from ballast_operator.model.kafka import TOPIC, ConfigId, KafkaView
 from ballast_operator.model.reassignment import ThrottledLists, ThrottleRecord
 from ballast_operator.plan.moves import adding, between_brokers
@@ -26,7 +31,10 @@ LISTS = frozenset({LEADER_REPLICAS, FOLLOWER_REPLICAS})
 ALL_REPLICAS = "*"
 
 Entries = Mapping[ConfigId, Sequence[str]]
+# What the controller acknowledged to have put back a moment ago: of a list its entries, of a rate its values.
+PutBack = Mapping[ConfigId, frozenset[str]]
 NONE: frozenset[str] = frozenset()
+NOTHING: PutBack = {}
 
 
 def entries_of(moves: Iterable[Move]) -> dict[ConfigId, list[str]]:
@@ -75,12 +83,25 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ListPlan:
-    """`held` by Reassignment has to be in their statuses before `changes` are made."""
+    """`held` by Reassignment has to be in their statuses before `changes` are made.
+
+    `restoring` is what a change takes out, `needed` what stands there again, or is to.
+    """
 
     held: Mapping[str, ThrottledLists | None]
-    changes: Mapping[ConfigId, str | None]
+    changes: Mapping[ConfigId, Setting]
     unsettled: frozenset[str]
     unreadable: frozenset[str]
+    restoring: PutBack
+    needed: PutBack
+
+
+@dataclass
+class _Draft:
+    changes: dict[ConfigId, Setting] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)
+    restoring: dict[ConfigId, frozenset[str]] = field(default_factory=dict)
+    needed: dict[ConfigId, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -99,15 +120,14 @@ class _Holder:
         return self.part.wanted.get(config, ())
 
 
-def plan_lists(parts: Sequence[Part], view: KafkaView) -> ListPlan:
+def plan_lists(parts: Sequence[Part], view: KafkaView, put_back: PutBack = NOTHING) -> ListPlan:
     """What to record and to change for all Reassignments of a cluster together."""
-    holders, unreadable = _holders(parts, view)
+    holders, unreadable = _holders(parts, view, put_back)
     sharing: dict[ConfigId, list[_Holder]] = defaultdict(list)
     for holder in holders:
         for config in holder.own:
             sharing[config].append(holder)
-    changes: dict[ConfigId, str | None] = {}
-    unsettled: set[str] = set()
+    draft = _Draft()
     for config, those in sharing.items():
         present = _present(config, view)
         if present is None:
@@ -115,11 +135,12 @@ def plan_lists(parts: Sequence[Part], view: KafkaView) -> ListPlan:
             for holder in those:
                 holder.left = True
         elif config.name not in view.missing and ALL_REPLICAS not in present:
-            _settle(config, those, present, changes, unsettled)
+            _settle(config, those, present, put_back.get(config, NONE), draft)
     held = {one.part.name: _record(one) for one in holders if one.part.wanted or one.left}
     return ListPlan(
-        {part.name: held.get(part.name) for part in parts}, changes, frozenset(unsettled), frozenset(unreadable)
-    )
+        {part.name: held.get(part.name) for part in parts}, draft.changes, frozenset(draft.unsettled),
+        frozenset(unreadable), draft.restoring, draft.needed,
+    )  # fmt: skip
 
 
 def _present(config: ConfigId, view: KafkaView) -> list[str] | None:
@@ -128,7 +149,7 @@ def _present(config: ConfigId, view: KafkaView) -> list[str] | None:
     return split(value) if known else [] if config.name in view.missing else None
 
 
-def _holders(parts: Sequence[Part], view: KafkaView) -> tuple[list[_Holder], set[str]]:
+def _holders(parts: Sequence[Part], view: KafkaView, put_back: PutBack) -> tuple[list[_Holder], set[str]]:
     """(who has entries or is to have some, who needs some and cannot tell yet what stood there before)."""
     holders = [_Holder(part, _kept(part.held, part.own)) for part in parts if part.held is not None]
     ours: dict[ConfigId, set[str]] = defaultdict(set)
@@ -146,35 +167,40 @@ def _holders(parts: Sequence[Part], view: KafkaView) -> tuple[list[_Holder], set
             if present is None and not part.former:
                 unreadable.add(part.name)
             elif present:
-                kept[config] = frozenset(entries).intersection(present) - ours.get(config, NONE)
+                there = frozenset(present) - ours.get(config, NONE)
+                # What the controller took out is gone, whether or not the broker that was asked has heard of it.
+                kept[config] = there.intersection(entries) - put_back.get(config, NONE)
         if part.name not in unreadable:
             holders.append(_Holder(part, kept))
     return holders, unreadable
 
 
 def _settle(
-    config: ConfigId,
-    sharing: Sequence[_Holder],
-    present: Sequence[str],
-    changes: dict[ConfigId, str | None],
-    unsettled: set[str],
+    config: ConfigId, sharing: Sequence[_Holder], present: Sequence[str], put_back: frozenset[str], draft: _Draft
 ) -> None:
     """Make one list hold what is needed and nothing else of ours."""
-    needed = {entry for holder in sharing for entry in holder.wants(config)}
+    needed = frozenset(entry for holder in sharing for entry in holder.wants(config))
+    draft.needed[config] = needed
     # Statuses are written one by one: whose an entry is, is known by another until it is known by the one who needs it.
     known = {entry for holder in sharing if holder.part.held is not None for entry in holder.wants(config)}
+    own = NONE.union(*(holder.own[config] for holder in sharing))
+    # Of who has ended all has to go, whether or not the broker that was asked has heard of it.
+    ended = NONE.union(*(holder.own[config] for holder in sharing if not holder.part.wanted))
+    surplus = (own.intersection(present) | (ended - put_back)) - needed
     for holder in sharing:
-        holder.left |= not (needed - known).isdisjoint(holder.own[config].intersection(present))
-    surplus = NONE.union(*(holder.own[config] for holder in sharing)).intersection(present) - needed
+        holder.left |= not (surplus | (needed - known)).isdisjoint(holder.own[config])
     added = needed.difference(present)
-    if not added and not surplus:
-        return
-    stays = [entry for entry in present if entry not in surplus]
-    changes[config] = ",".join([*stays, *sorted(added, key=_numbers)]) or None
-    for holder in sharing:
-        holder.left |= not surplus.isdisjoint(holder.own[config])
-        if not added.isdisjoint(holder.wants(config)):
-            unsettled.add(holder.part.name)
+    if added:
+        draft.changes[config] = Appended(_ordered(added))
+        draft.unsettled.update(holder.part.name for holder in sharing if not added.isdisjoint(holder.wants(config)))
+    elif surplus:
+        others = set(present) - surplus - put_back or any(holder.kept.get(config) for holder in sharing)
+        draft.changes[config] = Subtracted(_ordered(surplus)) if others else None
+        draft.restoring[config] = surplus
+
+
+def _ordered(entries: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(entries, key=_numbers))
 
 
 def _record(holder: _Holder) -> ThrottledLists:

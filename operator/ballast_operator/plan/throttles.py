@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.actions import AlterConfig, Setting
 from ballast_operator.model.kafka import BROKER, ConfigId, KafkaView
 from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.model.reassignment import Throttle, ThrottledLists, ThrottleRecord
 from ballast_operator.plan.moves import between_brokers, directory_changes
-from ballast_operator.plan.throttled_lists import Part, entries_of, plan_lists
+from ballast_operator.plan.throttled_lists import NONE, NOTHING, Part, PutBack, entries_of, plan_lists
 from ballast_planner import Move
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -78,7 +78,8 @@ class ThrottlePlan:
     """`records` and `lists` by Reassignment have to be in their statuses before `changes` are made.
 
     `unsettled` names the Reassignments whose throttles do not all stand yet: no move of theirs may start. After the
-    changes those in `unreadable` still may not. `restoring` is what nobody needs any more: a change of it puts back.
+    changes those in `unreadable` still may not. `restoring` is what the changes put back; `put_back` what had been
+    before and is not needed again.
     """
 
     records: Mapping[str, tuple[ThrottleRecord, ...]]
@@ -86,13 +87,15 @@ class ThrottlePlan:
     changes: tuple[AlterConfig, ...]
     unsettled: frozenset[str]
     unreadable: frozenset[str]
-    restoring: frozenset[ConfigId]
+    restoring: PutBack
+    put_back: PutBack
 
 
 @dataclass
 class _Draft:
     records: dict[str, dict[ConfigId, ThrottleRecord]] = field(default_factory=lambda: defaultdict(dict))
-    changes: dict[tuple[str, str], dict[str, str | None]] = field(default_factory=lambda: defaultdict(dict))
+    changes: dict[tuple[str, str], dict[str, Setting]] = field(default_factory=lambda: defaultdict(dict))
+    held: set[ConfigId] = field(default_factory=set)
     unsettled: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
 
@@ -102,12 +105,11 @@ class _Draft:
             self.records[name][config] = record
 
 
-def plan_throttles(
-    shares: Sequence[Share], view: KafkaView, put_back: Collection[ConfigId] = frozenset()
-) -> ThrottlePlan:
+def plan_throttles(shares: Sequence[Share], view: KafkaView, put_back: PutBack = NOTHING) -> ThrottlePlan:
     """What to record and to change for all Reassignments of a cluster together.
 
-    `put_back` is what the controller acknowledged to have put back since it was needed last, as far as is remembered.
+    `put_back` is what the controller acknowledged to have put back since it was needed last, as far as is remembered:
+    at least for as long as a broker may lag.
     """
     draft = _Draft()
     recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
@@ -119,11 +121,12 @@ def plan_throttles(
         for config, value in share.wants.items():
             wanted[config].append((share.name, value))
     for config, wants in wanted.items():
-        _hold(draft, config, wants, recorded.get(config, ()), view)
-    restoring = recorded.keys() - wanted.keys()
-    for config in sorted(restoring):
+        _hold(draft, config, wants, recorded.get(config, ()), view, put_back.get(config, NONE))
+    restoring: dict[ConfigId, frozenset[str]] = {}
+    for config in sorted(recorded.keys() - wanted.keys()):
+        restoring[config] = frozenset(value for _, record in recorded[config] for value in record.applied)
         _restore(draft, config, recorded[config], view, config in put_back)
-    lists = plan_lists([share.lists for share in shares if share.lists is not None], view)
+    lists = plan_lists([share.lists for share in shares if share.lists is not None], view, put_back)
     for config, entries in lists.changes.items():
         draft.changes[config.resource, config.name][config.key] = entries
     unreadable = draft.unreadable | lists.unreadable
@@ -133,7 +136,12 @@ def plan_throttles(
         tuple(AlterConfig(resource, name, values) for (resource, name), values in draft.changes.items()),
         frozenset(draft.unsettled | lists.unsettled | unreadable),
         frozenset(unreadable),
-        frozenset(restoring),
+        {**restoring, **lists.restoring},
+        {
+            config: left
+            for config, gone in put_back.items()
+            if config not in draft.held and (left := gone - lists.needed.get(config, NONE))
+        },
     )
 
 
@@ -143,6 +151,7 @@ def _hold(
     wants: Sequence[tuple[str, str]],
     records: Sequence[tuple[str, ThrottleRecord]],
     view: KafkaView,
+    put_back: frozenset[str],
 ) -> None:
     """Some moves need this to be set."""
     known, observed = view.config(config)
@@ -152,6 +161,10 @@ def _hold(
         if not _away(config, view):
             draft.unreadable.update(names)
         return
+    if not records and observed in put_back:
+        draft.unreadable.update(names)  # the broker has not heard yet that this was put back
+        return
+    draft.held.add(config)
     prior = records[0][1].prior if records else observed
     target = str(min(int(value) for _, value in wants))
     known_as_ours = [*dict.fromkeys(value for _, record in records for value in record.applied)]

@@ -27,6 +27,8 @@ from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
 THROTTLED_REPLICAS = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
+# What brokers before Kafka 2.8 tell.
+NO_ID = "00000000-0000-0000-0000-000000000000"
 NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
 
 
@@ -65,6 +67,7 @@ class TopicFacts:
     others: bool = False
     intent: Intent | None = None
     creation_may_come: bool = False  # somebody asked for it a moment ago: that it is missing says nothing yet
+    deleted: bool = False  # the controller said so, or that there is none of this id
     reassignment: Reassignment | None = None
     moved_by: str | None = None
     throttle: Throttle | None = None
@@ -340,10 +343,15 @@ def _plan_deletion(topic: KafkaTopic, facts: TopicFacts) -> TopicPlan:
     waits = _reason_to_wait(topic, facts)
     if waits is not None:
         return TopicPlan(waits, status)
-    if facts.view is None:
-        may_come = facts.creation_may_come and topic.status.topic_id is None
-        return TopicPlan(TOPIC["Deleting"].says(), status, look_again=True) if may_come else gone
+    if facts.deleted:
+        return gone
     ours = topic.status.topic_id
+    if facts.view is None and ours is not None and ours != NO_ID:
+        # A broker that lags may not have heard of it yet: the controller knows.
+        return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=ours)
+    if facts.view is None:
+        may_come = facts.creation_may_come and ours is None
+        return TopicPlan(TOPIC["Deleting"].says(), status, look_again=True) if may_come else gone
     if ours is not None and ours != facts.view.id and not _creation_untold(topic, facts):
         return gone
     return TopicPlan(TOPIC["Deleting"].says(), status, delete_id=facts.view.id)

@@ -14,12 +14,14 @@ from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaClu
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a cluster is born with and keeps: its id, the nodes that vote, the replicas that topics get by default."""
+    """What a cluster is born with and keeps: its id, the nodes that vote, the replicas that topics get by default, and
+    the volume with the metadata log (empty where it is not known: the first one then)."""
 
     cluster_id: str
     voters: tuple[int, ...]
     dedicated: bool = False
     replication: int = 1
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +55,30 @@ def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]
 
 def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
     """The identity of a cluster that is being born."""
+    from ballast_operator.resources.names import METADATA_VOLUME
+
     spec = cluster.spec
     dedicated = spec.controllers is not None and spec.controllers.mode is ControllerMode.DEDICATED
-    return Identity(cluster_id, voters_for(spec.controllers, spec.brokers), dedicated, min(3, spec.brokers))
+    metadata = spec.volumes[0].name if spec.metadata_volume is None else METADATA_VOLUME
+    return Identity(cluster_id, voters_for(spec.controllers, spec.brokers), dedicated, min(3, spec.brokers), metadata)
+
+
+def restored_identity(cluster: KafkaCluster) -> Identity | None:
+    """The identity of a cluster that has one, from its status: who votes is not chosen a second time."""
+    from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+
+    status = cluster.status
+    if status.cluster_id is None or not status.voters:
+        return None
+    dedicated = min(status.voters) >= FIRST_CONTROLLER_ID
+    return Identity(status.cluster_id, status.voters, dedicated, min(3, cluster.spec.brokers))
 
 
 def read_identity(data: Mapping[str, Any]) -> Identity:
     voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
     replication = int(data.get("replication") or 1)
-    return Identity(str(data["clusterId"]), voters, data.get("dedicated") == "true", replication)
+    metadata = str(data.get("metadataVolume") or "")
+    return Identity(str(data["clusterId"]), voters, data.get("dedicated") == "true", replication, metadata)
 
 
 def write_identity(identity: Identity) -> dict[str, str]:
@@ -70,4 +87,5 @@ def write_identity(identity: Identity) -> dict[str, str]:
         "voters": ",".join(map(str, identity.voters)),
         "dedicated": "true" if identity.dedicated else "false",
         "replication": str(identity.replication),
+        "metadataVolume": identity.metadata,
     }

@@ -200,10 +200,13 @@ def _container(layout: Layout, role: str) -> dict[str, Any]:
 
 def template_volumes(stateful_set: dict[str, Any]) -> dict[str, Volume]:
     """The data volumes that a StatefulSet found in Kubernetes gives its pods."""
+    return {name: volume for name, volume in claim_templates(stateful_set).items() if name != METADATA_VOLUME}
+
+
+def claim_templates(stateful_set: dict[str, Any]) -> dict[str, Volume]:
+    """All volumes that it gives them."""
     found = {}
     for claim in stateful_set["spec"].get("volumeClaimTemplates") or ():
-        name = claim["metadata"]["name"]
-        if name != METADATA_VOLUME:
-            size = claim["spec"]["resources"]["requests"]["storage"]
-            found[name] = Volume(name, str(size), claim["spec"].get("storageClassName"))
+        name, size = claim["metadata"]["name"], claim["spec"]["resources"]["requests"]["storage"]
+        found[name] = Volume(name, str(size), claim["spec"].get("storageClassName"))
     return found

@@ -77,7 +77,7 @@ class World:
         for log in [*manager.logs.values(), *manager.future_logs.values()]:
             for segment in log.segments:
                 segment.close()
-        for directory in manager.directories:
+        for directory in manager.all_directories:
             directory.unlock()
 
 
@@ -112,6 +112,32 @@ def write(log, count=1):
 
 def run(work):
     return asyncio.run(work)
+
+
+@pytest.mark.spec("CLU-03")
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_metadata_log_may_have_a_directory_of_its_own_which_takes_no_replicas(world, tmp_path, clean):
+    async def story():
+        apart = str(tmp_path / "metadata")
+        manager = world.manager(metadata_log_dir=apart)
+        await manager.start()
+        log = await manager.open_raft_log(LogConfig())
+        assert log.folder.path == f"{apart}/__cluster_metadata-0"
+        write(log, 3)
+        for number in range(9):
+            create(manager, number)
+        assert {one.directory.path for one in manager.logs.values()} == set(world.paths)
+        assert manager.directory(apart) is None
+        if clean:
+            await manager.shutdown()
+        else:
+            world.kill(manager)
+        again = world.manager(metadata_log_dir=apart)
+        await again.start()
+        assert (await again.open_raft_log(LogConfig())).log_end_offset == 3
+        assert len(again.logs) == 9
+
+    run(story())
 
 
 @pytest.mark.spec("LOG-40")

@@ -8,8 +8,9 @@ from making import cluster, topic_view, view
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, with_racks
-from ballast_operator.resources.layout import Identity, Layout
+from ballast_operator.plan.cluster_status import health
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
+from ballast_operator.resources.layout import Identity, Layout, new_identity, read_identity, write_identity
 
 IDENTITY = Identity("id", (0, 1, 2), replication=3)
 A, B, C = (Volume(name, "10Gi") for name in "abc")
@@ -67,9 +68,23 @@ def test_a_volume_that_is_added_comes_last_and_a_new_order_alone_changes_nothing
 @pytest.mark.spec("OPR-40")
 def test_the_volume_with_the_metadata_log_is_kept() -> None:
     subject = cluster(volumes=[{"name": "b", "size": "10Gi"}])
-    assert managed.metadata_volume_leaves(subject, kube()) == "a"
+    assert managed.metadata_volume_leaves(subject, IDENTITY, kube()) == "a"
     own = cluster(volumes=[{"name": "b", "size": "10Gi"}], metadataVolume={"size": "1Gi"})
-    assert managed.metadata_volume_leaves(own, kube()) is None
+    assert managed.metadata_volume_leaves(own, IDENTITY, kube()) is None
+
+
+@pytest.mark.spec("OPR-40", "OPR-43", "OPR-45")
+def test_the_metadata_log_is_looked_for_where_it_is_whatever_the_order_of_the_volumes() -> None:
+    """A cluster that was deleted and comes back with another order would begin with an empty metadata log."""
+    born = new_identity(cluster(), "id")
+    assert read_identity(write_identity(born)) == born
+    turned = cluster(volumes=[{"name": name, "size": "10Gi"} for name in ("b", "a")])
+    found = kube_facts(turned, None, [], [stored("b-demo-0"), stored("a-demo-0")])
+    assert managed.held_layout(turned, born, found).volume_names == ("a", "b")
+    fewer = cluster(volumes=[{"name": "b", "size": "10Gi"}])
+    assert managed.metadata_volume_leaves(fewer, born, found) == "a"
+    own = new_identity(cluster(metadataVolume={"size": "1Gi"}), "id")
+    assert managed.held_layout(turned, own, found).volume_names == ("b", "a")
 
 
 @pytest.mark.spec("OPR-08")
@@ -164,9 +179,21 @@ def test_it_waits_until_the_isr_is_whole_again() -> None:
 
 
 @pytest.mark.spec("OPR-44")
+def test_it_waits_until_a_broker_whose_pod_is_ready_is_back_in_the_cluster() -> None:
+    """With a change that lets brokers listen but not join, the next one would be taken down, too."""
+    fenced = view({"orders": topic_view((0, 1, 2), isr={0: (1, 2)})}, offline=[0])
+    rolled = kube(revision="old", pods={0: PodFacts("demo-0", "u", 0, True, "10.0.0.0", "new")})
+    found = restart(rolled, fenced, least=1)
+    assert (found.broker, found.waits) == (None, "broker 0 is not online")
+    # What may mend it is not waited for: several that did not join may all have to be told anew.
+    both = view({"orders": topic_view((0, 1, 2), isr={0: (1,)})}, offline=[0, 2])
+    assert restart(kube(revision="old"), both, least=1).broker == 2
+
+
+@pytest.mark.spec("OPR-44")
 def test_no_partition_falls_below_min_insync_replicas() -> None:
-    lost_for_good = view({"orders": topic_view((0, 1, 2), isr={0: (0, 1)})}, offline=[2])
-    found = restart(kube(revision="old"), lost_for_good)
+    gone = view({"orders": topic_view((0, 1, 3), isr={0: (0, 1)})}, brokers=range(4), offline=[3])
+    found = restart(kube(revision="old"), gone)
     assert found.broker is None
     assert "fewer than 2" in str(found.waits)
 
@@ -191,8 +218,8 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     rows = (
         ClaimFacts("a-demo-0", "u", "a", "demo-0", "5Gi"),
         ClaimFacts("b-demo-0", "u", "b", "demo-0", "20Gi"),
-        ClaimFacts("a-demo-4", "u", "a", "demo-4", "10Gi"),
-        ClaimFacts("c-demo-0", "u", "c", "demo-0", "10Gi"),
+        ClaimFacts("a-demo-4", "u", "a", "demo-4", "10Gi", drained=True),
+        ClaimFacts("c-demo-0", "u", "c", "demo-0", "10Gi", drained=True),
     )
     facts = kube(claims=rows)
     layout = managed.held_layout(cluster(), IDENTITY, facts)
@@ -203,6 +230,43 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     holds = view({"orders": topic_view((0, 4))}, brokers=range(5), offline=[4])
     assert [claim.name for claim in managed.claims_to_delete(layout, facts, holds)] == ["c-demo-0"]
     assert [claim.name for claim in managed.claims_to_delete(layout, facts, view())] == ["a-demo-4", "c-demo-0"]
+    undrained = replace(facts, claims=tuple(replace(claim, drained=False) for claim in rows))
+    assert managed.claims_to_delete(layout, undrained, view()) == [], "nobody has seen that they are empty"
+    again = cluster(volumes=[{"name": "c", "size": "10Gi"}])
+    assert [claim.name for claim in managed.claims_in_use_again(again, facts)] == ["c-demo-0"]
+
+
+def stored(name: str, role: str = "broker", drained: bool = False) -> dict[str, object]:
+    annotations = {"ballast.dev/drained": "true"} if drained else {}
+    meta = {"name": name, "uid": name, "labels": {"ballast.dev/role": role}, "annotations": annotations}
+    return {"metadata": meta, "spec": {"resources": {"requests": {"storage": "10Gi"}}}}
+
+
+@pytest.mark.spec("OPR-08", "OPR-43", "OPR-45")
+def test_without_its_stateful_set_a_cluster_is_what_its_claims_hold() -> None:
+    """Somebody deleted it while brokers and volumes were being drained."""
+    claims = [stored(f"{volume}-demo-{n}") for n in range(5) for volume in ("c", "b", "metadata")]
+    claims += [stored("a-demo-7", drained=True), stored("d-demo-0", drained=True)]
+    # What is called in another way is somebody's own, whatever its labels.
+    claims += [stored("a-demo-0-copy-9"), stored("b-demo-restored"), stored("metadata-demo-controller-0", "controller")]
+    subject = cluster(volumes=[{"name": "b", "size": "10Gi"}])
+    facts = kube_facts(subject, None, [], claims)
+    assert (facts.replicas, list(facts.volumes)) == (5, ["b", "c"])
+    layout = managed.held_layout(subject, IDENTITY, facts)
+    assert (layout.brokers, layout.volume_names) == (5, ("b", "c"))
+    assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-7", "d-demo-0"]
+    assert [(claim.name, claim.pod) for claim in facts.controller_claims] == [
+        ("metadata-demo-controller-0", "demo-controller-0")
+    ]
+
+
+@pytest.mark.spec("OPR-40", "OPR-43")
+def test_the_volume_of_the_metadata_log_grows_wherever_it_is() -> None:
+    names = {"broker": "metadata-demo-0", "controller": "metadata-demo-controller-0"}
+    subject = cluster(metadataVolume={"size": "20Gi"})
+    facts = kube_facts(subject, None, [], [stored(name, role) for role, name in names.items()])
+    layout = managed.held_layout(subject, IDENTITY, facts)
+    assert managed.claims_to_grow(layout, facts) == dict.fromkeys(names.values(), "20Gi")
 
 
 # Racks.
@@ -273,3 +337,12 @@ def test_a_pod_whose_end_is_overdue_is_lost_with_its_node() -> None:
     assert managed.lost_pods(facts, due + 59) == []
     assert [pod.name for pod in managed.lost_pods(facts, due + 61)] == ["demo-1"]
     assert managed.lost_pods(kube(pods={1: replace(ending, node=None)}), due + 3_600) == []
+
+
+@pytest.mark.spec("OPR-42", "OPR-45")
+def test_a_broker_that_is_not_wanted_but_holds_replicas_is_missed() -> None:
+    """Its pod went with a StatefulSet or KafkaCluster that was deleted; nobody would bring it back."""
+    left = view({"orders": topic_view((0, 4))}, brokers=range(6), offline=[4, 5])
+    assert health(left, 3).reason == "BrokersOffline"
+    assert "online: 4." in health(left, 3).message
+    assert health(view({"orders": topic_view((0, 1))}, brokers=range(6), offline=[4, 5]), 3).reason == "Ready"

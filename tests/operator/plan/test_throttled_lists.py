@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from making import NOW, move, reassignment, topic_view, view
+from making import NOW, changed, move, reassignment, topic_view, view
 from test_left_behind import CLUSTER, shared_by
 
 from ballast_operator.cache import Cache
@@ -25,7 +25,15 @@ from ballast_operator.model.reassignment import Phase, ReassignmentStatus
 from ballast_operator.plan.lifecycle import Step, inverse
 from ballast_operator.plan.moves import assess_all
 from ballast_operator.plan.stored import StoredPlan, keep
-from ballast_operator.plan.throttled_lists import FOLLOWER_REPLICAS, LEADER_REPLICAS, Part, _kept, plan_lists, split
+from ballast_operator.plan.throttled_lists import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    Part,
+    PutBack,
+    _kept,
+    plan_lists,
+    split,
+)
 from ballast_operator.plan.throttles import LEADER_RATE, plan_throttles
 from ballast_operator.status import REASSIGNMENT
 from ballast_planner import Move, Placement, Plan
@@ -39,8 +47,8 @@ class Killed(Exception):
     """The operator, at this point."""
 
 
-# Enough to put back all rates and to see it: before that, the next one begins with them again.
-EFFECTS_OF_A_SHORT_LIFE = 20
+# Enough to put back all that there is and to see it: before that, the next one begins with it again.
+EFFECTS_OF_A_SHORT_LIFE = 40
 
 
 @dataclass
@@ -55,7 +63,7 @@ class Bench:
     kill_before: int | None = None
     kill_at_each: bool = False
     effects: int = 0
-    put_back: frozenset[ConfigId] = frozenset()
+    put_back: PutBack = field(default_factory=dict)
 
     def view(self) -> KafkaView:
         topics = {m.topic for plan in self.plans.values() for m in plan.moves}
@@ -71,7 +79,7 @@ class Bench:
         handler, seen = ReassignmentHandler(CLUSTER, shared_by(Cache())), self.view()
         cases = [self._case(name, seen) for name in self.plans]
         planned = plan_throttles([handler._share(case) for case in cases], seen, self.put_back)
-        self.put_back &= planned.restoring
+        self.put_back = planned.put_back
         before = dict(self.statuses)
         for case in cases:
             case.records = planned.records[str(case.reassignment.key)]
@@ -85,10 +93,11 @@ class Bench:
             for key, value in change.values.items():
                 self._happens()
                 config = ConfigId(change.resource, change.name, key)
-                self.configs.pop(config, None)
-                if value is not None:
-                    self.configs[config] = value
-                self.put_back |= {config} & planned.restoring
+                after = changed(self.configs.pop(config, None), value)
+                if after is not None:
+                    self.configs[config] = after
+                gone = planned.restoring.get(config, frozenset()) | self.put_back.get(config, frozenset())
+                self.put_back = {**self.put_back, config: gone} if config in planned.restoring else self.put_back
         return not planned.changes and not planned.unsettled and before == self.statuses
 
     def _case(self, name: str, seen: KafkaView) -> Case:
@@ -109,7 +118,7 @@ class Bench:
         if self.kill_at_each or self.effects == self.kill_before:
             if self.kill_at_each and self.effects % EFFECTS_OF_A_SHORT_LIFE:
                 return
-            self.put_back = frozenset()
+            self.put_back = {}
             raise Killed
 
     def settle(self, **directions: str) -> None:
@@ -316,9 +325,10 @@ def test_nothing_is_put_in_before_it_is_known_what_stood_there_and_nothing_is_fo
     begun = plan_lists([Part("r", wanted, own)], seen).held["r"]
     assert begun is not None
     ended = plan_lists([Part("r", {}, own, begun)], unread)
-    assert (ended.held, ended.changes) == ({"r": begun}, {})
+    assert ended.held == {"r": begun}
+    assert {config for config in ended.changes if config.name == "plain"} == set()
     gone = replace(unread, missing=frozenset({"plain"}))
-    assert plan_lists([Part("r", {}, own, begun)], gone).held == {"r": None}
+    assert plan_lists([Part("r", {}, own, begun)], gone, ended.restoring).held == {"r": None}
 
 
 def large(topics: int, partitions: int) -> StoredPlan:
@@ -362,7 +372,7 @@ def test_a_reassignment_of_thousands_of_topics_fits_into_a_request(stood_before:
     changes = [change for change in planned.changes if change.resource == TOPIC]
     assert len(changes) == 5_000 - len(half)
     for change in changes:
-        configs[change.name] |= {key: value for key, value in change.values.items() if value is not None}
+        configs[change.name] |= {key: changed(None, value) or "" for key, value in change.values.items()}
 
     again = reassignment("large", json.loads(told), **spec)
     ended = Case(again, plan, Step(Phase.VERIFYING, REASSIGNMENT["Planning"].says()), again.status)

@@ -3,9 +3,10 @@
 import pytest
 from making import move, topic_view, view
 
+from ballast_operator.model.actions import Subtracted
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
-from ballast_operator.model.reassignment import Throttle, ThrottleRecord
-from ballast_operator.plan.throttled_lists import FOLLOWER_REPLICAS, LEADER_REPLICAS
+from ballast_operator.model.reassignment import Throttle, ThrottledLists, ThrottleRecord
+from ballast_operator.plan.throttled_lists import FOLLOWER_REPLICAS, LEADER_REPLICAS, Part
 from ballast_operator.plan.throttles import (
     FOLLOWER_RATE,
     INTRA_RATE,
@@ -71,7 +72,7 @@ def test_when_nobody_needs_it_any_more_it_is_put_back(prior: str | None) -> None
     plan = plan_throttles([Share("r", {}, (record(RATE, prior, "100"),))], seen(rate="100"))
     assert plan.changes[0].values == {LEADER_RATE: prior}
     assert plan.records["r"] == (record(RATE, prior, "100"),)
-    assert plan.restoring == {RATE}
+    assert plan.restoring == {RATE: {"100"}}
     after = plan_throttles([Share("r", {}, plan.records["r"])], seen(rate=prior), plan.restoring)
     assert after.changes == ()
     assert after.records["r"] == ()
@@ -85,7 +86,7 @@ def test_a_broker_that_has_not_heard_yet_of_its_throttle_does_not_hide_it(prior:
     assert plan.changes[0].values == {LEADER_RATE: prior}
     assert plan.records["r"] == (record(RATE, prior, "100"),)
     needed_again = plan_throttles([Share("r", {RATE: "100"}, plan.records["r"])], seen(rate=prior), plan.restoring)
-    assert needed_again.restoring == frozenset()
+    assert (needed_again.restoring, needed_again.put_back) == ({}, {})
     assert needed_again.changes[0].values == {LEADER_RATE: "100"}
 
 
@@ -181,3 +182,35 @@ def test_a_broker_that_is_away_needs_no_throttle_and_holds_no_move() -> None:
         assert plan.records["r"] == records
     back = plan_throttles([Share("r", {RATE: "100"}, ())], seen())
     assert (back.unsettled, back.changes[0].values) == ({"r"}, {LEADER_RATE: "100"})
+
+
+@pytest.mark.spec("OPR-35")
+def test_a_broker_that_has_not_heard_that_a_rate_was_put_back_does_not_make_it_the_one_before() -> None:
+    """It was asked between the two, and what the first had set would be put back as the prior value by the second."""
+    put_back = {RATE: frozenset({"100"})}
+    lagging = plan_throttles([Share("second", {RATE: "300"}, ())], seen(rate="100"), put_back)
+    assert (lagging.records["second"], lagging.changes, lagging.unreadable) == ((), (), {"second"})
+    assert lagging.put_back == put_back
+    heard = plan_throttles([Share("second", {RATE: "300"}, ())], seen(rate="7"), lagging.put_back)
+    assert heard.records["second"] == (record(RATE, "7", "300"),)
+    assert heard.put_back == {}
+
+
+@pytest.mark.spec("OPR-35")
+def test_a_broker_that_has_not_heard_of_entries_does_not_hide_them() -> None:
+    held = ThrottledLists(1)
+    own = {LIST: ["0:0", "0:1"]}
+    ended = Share("r", {}, (), Part("r", {}, own, held))
+    for replicas, change in ((None, None), ("9:9", Subtracted(("0:0", "0:1")))):
+        plan = plan_throttles([ended], seen(replicas=replicas))
+        assert (plan.lists["r"], plan.changes[0].values) == (held, {LEADER_REPLICAS: change})
+        acknowledged = plan_throttles([ended], seen(replicas=replicas), plan.restoring)
+        assert (acknowledged.lists["r"], acknowledged.changes) == (None, ())
+
+
+@pytest.mark.spec("OPR-35")
+def test_entries_that_were_taken_out_a_moment_ago_did_not_stand_there_before() -> None:
+    part = Part("second", {LIST: ["0:0"]}, {LIST: ["0:0"]})
+    begun = plan_throttles([Share("second", {}, (), part)], seen(replicas="0:0"), {LIST: frozenset({"0:0"})})
+    assert begun.lists["second"] == ThrottledLists(1)
+    assert begun.put_back == {}

@@ -79,6 +79,19 @@ def test_what_was_made_anew_is_ours_until_that_is_told_and_what_somebody_makes_a
     assert plan_topic(told, replace(THREE, intent=anew)).verdict.reason == "TopicReplaced"
 
 
+@pytest.mark.spec("OPR-20", "OPR-21")
+def test_a_broker_that_has_not_heard_of_a_topic_does_not_save_it() -> None:
+    """It would stay for ever, with its object gone: only the controller knows that there is none of its id."""
+    going = topic(status=OURS, meta=GONE, deletionPolicy="Delete")
+    unheard = plan_topic(going, MISSING)
+    assert (unheard.delete_id, unheard.remove_finalizer) == (TOPIC_ID, False)
+    for seen in (MISSING, THREE):
+        told = plan_topic(going, replace(seen, deleted=True))
+        assert (told.delete_id, told.remove_finalizer) == (None, True)
+    nameless = topic(status={"topicId": "00000000-0000-0000-0000-000000000000"}, meta=GONE, deletionPolicy="Delete")
+    assert plan_topic(nameless, MISSING).remove_finalizer, "by its name it could be anybody's"
+
+
 @pytest.mark.spec("OPR-04", "OPR-08")
 def test_a_creation_that_may_still_come_holds_the_deletion() -> None:
     asked = replace(MISSING, intent=Intent("orders", create=True), creation_may_come=True)
@@ -87,7 +100,8 @@ def test_a_creation_that_may_still_come_holds_the_deletion() -> None:
     assert (held.remove_finalizer, held.delete_id, held.look_again) == (False, None, True)
     assert plan_topic(going, replace(asked, creation_may_come=False)).remove_finalizer
     known = topic(status=OURS, meta=GONE, deletionPolicy="Delete")
-    assert plan_topic(known, asked).remove_finalizer, "it was there, and somebody has deleted it"
+    assert (plan_topic(known, asked).remove_finalizer, plan_topic(known, asked).delete_id) == (False, TOPIC_ID)
+    assert plan_topic(known, replace(asked, deleted=True)).remove_finalizer, "the controller knows of none"
     came = replace(THREE, intent=Intent("orders", create=True), creation_may_come=True)
     assert plan_topic(going, came).delete_id == TOPIC_ID
 

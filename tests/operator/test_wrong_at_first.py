@@ -1,0 +1,148 @@
+"""A cluster that a person got wrong, or whose objects somebody took away: it heals when that is corrected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from world import ApiError, World
+
+from ballast_operator.apply.kubernetes import path_of
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+A, B = ({"name": name, "size": "4Gi"} for name in ("a", "b"))
+SET = path_of("apps/v1", "statefulsets", "default", "demo")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("world"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+def apply(world: World, **spec: Any) -> None:
+    whole = {"brokers": 1, "metadataVolume": {"size": "1Gi"}, "volumes": [A, B], "resyncSeconds": 1, **spec}
+    world.apply("KafkaCluster", "demo", whole)
+
+
+def claims(world: World) -> dict[str, str]:
+    found = world.objects("v1", "persistentvolumeclaims", "ballast.dev/cluster=demo")
+    return {one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"] for one in found}
+
+
+def pod(world: World) -> dict[str, Any]:
+    found = world.objects("v1", "pods", "ballast.dev/cluster=demo")
+    return found[0] if found else {"metadata": {"uid": ""}, "spec": {"volumes": []}}
+
+
+def mounted(world: World) -> set[str]:
+    return {volume["name"] for volume in pod(world)["spec"]["volumes"] if "persistentVolumeClaim" in volume}
+
+
+@pytest.mark.spec("OPR-01")
+@pytest.mark.parametrize(
+    ("name", "mode"), [("a.b", "Combined"), ("1a", "Combined"), ("x" * 53, "Combined"), ("y" * 42, "Dedicated")]
+)
+def test_a_name_that_pods_and_services_cannot_have_is_refused(world: World, name: str, mode: str) -> None:
+    """Kubernetes tells it where nobody looks: in an Event of the StatefulSet, which then never makes a pod."""
+    spec = {"brokers": 3, "volumes": [A], "controllers": {"mode": mode, "count": 3}}
+    with pytest.raises(ApiError, match="are named after a cluster"):
+        world.apply("KafkaCluster", name, spec)
+    world.apply("KafkaCluster", name, {"external": {"bootstrapServers": "127.0.0.1:1"}})
+    world.delete("KafkaCluster", name)
+
+
+@pytest.mark.spec("OPR-44", "OPR-45")
+def test_a_configuration_with_which_no_broker_starts_is_corrected(world: World) -> None:
+    """Kafka cannot be asked whether a restart does harm, and a pod is not made anew by itself."""
+    apply(world, config={"num.partitions": "many"})
+    world.until("the pod is in trouble", lambda: "CrashLoopBackOff" in world.condition("KafkaCluster", "demo")[2], 60)
+    apply(world)
+    world.bootstrap = world.until_ready("KafkaCluster", "demo", 60)["status"]["bootstrapServers"]
+
+
+@pytest.mark.spec("OPR-40", "OPR-43")
+def test_the_volume_of_the_metadata_log_grows(world: World) -> None:
+    apply(world, metadataVolume={"size": "2Gi"})
+    world.until("the claim has grown", lambda: claims(world)["metadata-demo-0"] == "2Gi", 30)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-44")
+def test_nothing_is_restarted_for_what_kubernetes_refuses(world: World) -> None:
+    """A pod that is deleted while its StatefulSet could not be changed comes back as it was, again and again."""
+    before, spec = pod(world)["metadata"]["uid"], {"metadataVolume": {"size": "2Gi"}, "config": {"num.partitions": 2}}
+    apply(world, metrics={"podMonitor": True}, **spec)
+    world.until_reason("KafkaCluster", "demo", "KubernetesRefused")
+    deadline = time.monotonic() + 4
+    world.until("looks pass", lambda: time.monotonic() > deadline)
+    assert pod(world)["metadata"]["uid"] == before
+    apply(world, **spec)
+    world.until("the change has arrived", lambda: pod(world)["metadata"]["uid"] not in ("", before), 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-08", "OPR-41")
+def test_a_stateful_set_of_somebody_else_is_left_alone(world: World) -> None:
+    labels = {"app": "theirs"}
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "theirs", "namespace": "default"},
+        "spec": {
+            "replicas": 0,
+            "serviceName": "theirs",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "it", "image": "it"}]}},
+        },
+    }
+    made = world.api("create", path_of("apps/v1", "statefulsets", "default"), theirs)
+    world.apply("KafkaCluster", "theirs", {"brokers": 1, "volumes": [A]})
+    assert "StatefulSet theirs exists already" in world.until_reason("KafkaCluster", "theirs", "KubernetesRefused")
+    found = world.api("find", path_of("apps/v1", "statefulsets", "default", "theirs"))
+    assert (found["metadata"]["uid"], found["spec"]) == (made["metadata"]["uid"], made["spec"])
+    world.delete("KafkaCluster", "theirs")
+    world.until_gone("KafkaCluster", "theirs")
+
+
+@pytest.mark.spec("OPR-08", "OPR-43")
+def test_a_volume_that_is_not_empty_outlives_its_stateful_set_and_is_drained_after_all(world: World) -> None:
+    spec: dict[str, Any] = {"metadataVolume": {"size": "2Gi"}, "config": {"num.partitions": 2}}
+    world.topic("orders", partitions=6, replicas=1)
+    world.until_ready("KafkaTopic", "orders")
+    world.fill(["orders"], partitions=6, records=3)
+    apply(world, volumes=[A], rebalance={"throttle": {"intraBroker": "10k"}}, **spec)
+    names = world.until(
+        "a drain", lambda: [r["metadata"]["name"] for r in world.list("Reassignment") if "-drain-" in str(r)]
+    )
+    world.until_phase(names[0], "Running")
+    before = pod(world)["metadata"]["uid"]
+    world.api("delete", SET)
+    world.until("another pod", lambda: pod(world)["metadata"]["uid"] not in ("", before), 60)
+    assert mounted(world) == {"metadata", "a", "b"}
+    # Whether unused claims are deleted is another question than whether this one may be.
+    copy = {
+        "metadata": {
+            "name": "a-demo-0-copy-1",
+            "labels": {"ballast.dev/cluster": "demo", "ballast.dev/role": "broker"},
+        },
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    world.api("create", path_of("v1", "persistentvolumeclaims", "default"), copy)
+    apply(world, volumes=[A], storage={"deleteClaim": True}, **spec)
+    world.until("it is still being drained", lambda: world.condition("KafkaCluster", "demo")[1] == "DrainingVolume", 60)
+    assert "b-demo-0" in claims(world)
+    world.patch("Reassignment", names[0], {"spec": {"throttle": None}})
+    world.until("volume b is not mounted any more", lambda: mounted(world) == {"metadata", "a"}, 90)
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert set(claims(world)) == {"metadata-demo-0", "a-demo-0", "a-demo-0-copy-1"}
+    world.until_ready("KafkaTopic", "orders", 60)
