@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaCluster, Volume
+from ballast_operator.resources.names import FIRST_CONTROLLER_ID, METADATA_VOLUME
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,6 @@ class Layout:
 
 def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]:
     """The nodes that vote in a new cluster of so many brokers: an odd number."""
-    from ballast_operator.resources.names import FIRST_CONTROLLER_ID
-
     if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
         return tuple(FIRST_CONTROLLER_ID + ordinal for ordinal in range(controllers.count))
     wanted = controllers.count if controllers is not None else min(3, brokers)
@@ -55,8 +54,6 @@ def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]
 
 def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
     """The identity of a cluster that is being born."""
-    from ballast_operator.resources.names import METADATA_VOLUME
-
     spec = cluster.spec
     dedicated = spec.controllers is not None and spec.controllers.mode is ControllerMode.DEDICATED
     metadata = spec.volumes[0].name if spec.metadata_volume is None else METADATA_VOLUME
@@ -65,8 +62,6 @@ def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
 
 def restored_identity(cluster: KafkaCluster) -> Identity | None:
     """The identity of a cluster that has one, from its status: who votes is not chosen a second time."""
-    from ballast_operator.resources.names import FIRST_CONTROLLER_ID
-
     status = cluster.status
     if status.cluster_id is None or not status.voters:
         return None
