@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ballast_cli.image_archive import write_layer
-from ballast_cli.image_contents import PLACE, PYTHON, USER
+from ballast_cli.image_contents import PLACE, PYTHON
 
 FEATURE = "ballast.example.version"
 MODULE = Path("broker-image/ballast_broker/metadata/features.py")
@@ -31,9 +31,3 @@ def write_next_layer(path: Path) -> None:
             mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
             py_compile.compile(os.fspath(module), os.fspath(compiled), inside, doraise=True, invalidation_mode=mode)
         write_layer(path, Path(place), PLACE)
-
-
-def next_dockerfile(image: str, layer: str) -> str:
-    """Adds that layer to an image of docker's. What is compiled in there is not checked: it is compiled again."""
-    compiled = f"python3 -m compileall -f -q --invalidation-mode unchecked-hash {PLACE}/{MODULE}"
-    return f"FROM {image}\nUSER 0\nADD {layer} /\nRUN {compiled}\nUSER {USER}:{USER}\n"

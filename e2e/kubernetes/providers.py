@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from e2e.kubernetes.binaries import binaries, missing_for_build
-from e2e.kubernetes.next_release import next_dockerfile, write_next_layer
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
 from ballast_cli.image import build_archive, build_layers
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
-from ballast_cli.image_contents import ROOT, Flavour, content_key
+from ballast_cli.image_contents import PLACE, ROOT, USER, Flavour, content_key
 
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"
@@ -34,6 +33,13 @@ START_SECONDS = 120.0
 NODE_PORTS = range(30000, 32768)
 MOST_BROKERS = 8
 KEPT_ARCHIVES = 3
+# What is compiled in an image is not checked against its source.
+LAYERED = f"""FROM {{image}}
+USER 0
+ADD layer.tar /
+RUN python3 -m compileall -f -q --invalidation-mode unchecked-hash {PLACE}/broker-image
+USER {USER}:{USER}
+"""
 
 
 class ProviderError(Exception):
@@ -80,9 +86,13 @@ class Provider(ABC):
         """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
         return ""
 
-    def next_image(self) -> str:
-        """The same of an image that stands for the next release (next_release.py)."""
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        """The same of our image with one layer more, for a test alone."""
         return ""
+
+    def load(self, _archive: Path) -> bool:
+        """Brings another image to the nodes; false where that is not possible."""
+        return False
 
     @property
     def node(self) -> Node:
@@ -140,16 +150,20 @@ class Host(Provider):
         archive.unlink()
         return name
 
-    def next_image(self) -> str:
-        name = f"{self.image}-next"
-        layer, archive = self.node.state / "next-layer.tar", self.node.state / "next.tar"
-        write_next_layer(layer)
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        name = f"{self.image}-{what}"
+        layer, archive = self.node.state / "layer.tar", self.node.state / "layered.tar"
+        write_layer(layer)
         built = build_archive(Flavour.BROKER, self.image, say=self.say)
         layers = [built.base.with_suffix(".tar"), *built.layers, layer]
         write_archive(archive, name, layers, Flavour.BROKER.settings(platform.machine()))
         self.node.load(archive)
         archive.unlink()
         return name
+
+    def load(self, archive: Path) -> bool:
+        self.node.load(archive)
+        return True
 
     @property
     def node(self) -> Node:
@@ -292,15 +306,19 @@ class Kind(Provider):
         self._load(name)
         return name
 
-    def next_image(self) -> str:
-        name = f"{self.image}-next"
-        with tempfile.TemporaryDirectory(prefix="ballast-e2e-next-") as context:
-            write_next_layer(Path(context) / "layer.tar")
-            (Path(context) / "Dockerfile").write_text(next_dockerfile(self.image, "layer.tar"))
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        name = f"{self.image}-{what}"
+        with tempfile.TemporaryDirectory(prefix="ballast-e2e-layer-") as context:
+            write_layer(Path(context) / "layer.tar")
+            (Path(context) / "Dockerfile").write_text(LAYERED.format(image=self.image))
             self._must(["docker", "build", "--tag", name, context], 300)
         self._built.append(name)
         self._load(name)
         return name
+
+    def load(self, archive: Path) -> bool:
+        self._must(["kind", "load", "image-archive", str(archive), "--name", KIND_CLUSTER], 600)
+        return True
 
     def stop(self) -> None:
         if self._created:

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 import pytest
+from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.providers import Kind, ProviderError, image_name, running
 
 from ballast_cli.image_contents import ROOT, Flavour
@@ -53,7 +54,7 @@ def test_from_the_image_to_the_node_and_nothing_stays(machine: Machine) -> None:
     with running(Kind(print)) as provider:
         assert (provider.image, provider.outside) == (IMAGE, "172.18.0.2")
         folder = provider.kubeconfig.parent
-        following = provider.next_image()
+        following = provider.image_with("next", write_next_layer)
     dockerfile = Flavour.BROKER.dockerfile
     assert machine.asked("docker build")[0] == f"docker build --file {dockerfile} --tag {IMAGE} {ROOT}"
     assert machine.asked(CREATE) == [f"{CREATE} --kubeconfig {folder}/kubeconfig"]
