@@ -219,9 +219,10 @@ class GroupMember(Worker):
         own = {"auto.offset.reset": "earliest", "auto.commit.interval.ms": 500, "session.timeout.ms": 10_000}
         self._topic = topic
         self._consumer = Consumer(_consumer_settings(bootstrap, "group", own))
+        self.assignments = 0  # so often it was told what is its part
 
     def work(self) -> None:
-        self._consumer.subscribe([self._topic])
+        self._consumer.subscribe([self._topic], on_assign=self._on_assign)
         try:
             while not self.stopping.is_set():
                 for message in self._consumer.consume(500, POLL_S):
@@ -229,6 +230,9 @@ class GroupMember(Worker):
                         self.ledger.note_group_read(*_place(message))
         finally:
             self._consumer.close()
+
+    def _on_assign(self, _consumer: Any, _partitions: Any) -> None:
+        self.assignments += 1
 
 
 def _consumer_settings(bootstrap: str, group: str, own: dict[str, Any]) -> dict[str, Any]:

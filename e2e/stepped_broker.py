@@ -1,7 +1,7 @@
 """A broker whose wall clock can be set, without touching the machine's: `python -m e2e.stepped_broker FILE ...`.
 
 The environment names a file with a number of milliseconds; it is read at the start and again at every SIGUSR1.
-Everything else is the broker as it is.
+Everything else is the broker as it is. In a container this file lies alone (e2e/kubernetes/clocks.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 OFFSET_FILE = "STEPPED_CLOCK_OFFSET_FILE"
 
 
-def main() -> int:
-    from ballast_broker import __main__ as broker
+def install(path: Path) -> None:
+    """The clock of a broker that starts in this process is so many milliseconds beside the machine's."""
     from ballast_broker import real_world
 
     class SteppedClock(real_world.RealClock):
@@ -24,14 +24,18 @@ def main() -> int:
         def wall_ms(self) -> int:
             return super().wall_ms() + self.offset_ms
 
-    path = Path(os.environ[OFFSET_FILE])
-
     def step(*_: object) -> None:
         SteppedClock.offset_ms = int(path.read_text()) if path.exists() else 0
 
     step()
     signal.signal(signal.SIGUSR1, step)
     real_world.RealClock = SteppedClock  # type: ignore[misc]
+
+
+def main() -> int:
+    from ballast_broker import __main__ as broker
+
+    install(Path(os.environ[OFFSET_FILE]))
     return broker.main()
 
 

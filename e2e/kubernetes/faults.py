@@ -2,7 +2,7 @@
 
 Every fault lasts until it was seen to bite and is healed when its call returns, by the cluster itself or by what a
 person would do (runbooks: a volume that was repaired, then a restart of its broker). What is random comes from the
-generator that is handed in. The clock of a node is this machine's and is left alone: `./ballast chaos` steps clocks.
+generator that is handed in. The clock of a node is this machine's and is left alone: those of brokers are stepped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from e2e import faulty_disk
+from e2e.kubernetes.clocks import STEPS_MS, step_clock
 from e2e.kubernetes.node import NodeError
 from e2e.kubernetes.story import until_in_sync
 from e2e.kubernetes.world import CLUSTER, World, cluster
@@ -118,6 +119,14 @@ def rolling_restart(world: World, rng: random.Random) -> str:
 
     world.until("every pod is another one", all_new, HEAL_SECONDS)
     return "another configuration restarted all brokers"
+
+
+def clock_steps(world: World, rng: random.Random) -> str:
+    name, offset_ms, seconds = rng.choice(sorted(world.pods())), rng.choice(STEPS_MS), rng.choice([3.0, 12.0])
+    step_clock(world, name, offset_ms)
+    seconds_pass(world, seconds)
+    step_clock(world, name, 0)
+    return f"the clock of {name} was {offset_ms / 1000:+.0f} s off for {seconds:.0f} s"
 
 
 # ---- network
@@ -245,7 +254,7 @@ def _until_offline(world: World, pod: str, volume: str) -> None:
 
 
 KINDS: tuple[Fault, ...] = (
-    kill_pod, kill_process, operator_away, rolling_restart, one_cut_off, two_cut_apart, volume_is_slow,
+    kill_pod, kill_process, clock_steps, operator_away, rolling_restart, one_cut_off, two_cut_apart, volume_is_slow,
     *(partial(volume_fails, error) for error in ("EIO", "ENOSPC", "EROFS")),
     *(partial(daemon_away, name) for name in AWAY),
     *(partial(kill_daemon, name) for name in DAEMONS),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from e2e.clients import QUIET
+from e2e.kubernetes.clocks import brokers_with_clocks
 from e2e.kubernetes.faults import HEAL_SECONDS, KINDS, Fault, fragile_volumes, volume_folders
 from e2e.kubernetes.load import Account, Load
 from e2e.kubernetes.story import produce, until_in_sync
@@ -38,8 +39,13 @@ class MixedFaults:
 
     def run(self) -> list[str]:
         """Findings; none means that all holds."""
-        world = self._world
+        with brokers_with_clocks(self._world):
+            return self._run(self._world)
+
+    def _run(self, world: World) -> list[str]:
         world.say(f"faults for {self._seconds / 60:g} minutes, seed {self._seed}")
+        world.apply(cluster(world))
+        world.until_ready("kafkacluster", CLUSTER, HEAL_SECONDS)
         fragile_volumes(world)
         config = {"min.insync.replicas": "2"}
         world.apply(topic(LOADED, partitions=9, replicas=3, config=config), topic(CARRIED, partitions=1, replicas=2))

@@ -30,12 +30,12 @@ def find_prometheus() -> str | None:
     return shutil.which("prometheus")
 
 
-def load_prometheus(world: World) -> None:
-    """Makes the image and brings it to the node."""
+def load_prometheus(world: World) -> bool:
+    """Makes the image and brings it to the nodes; false where that is not possible."""
     program = find_prometheus()
     assert program is not None
     base = debian_base(Flavour.BROKER.debian_packages, world.provider.say)
-    with tempfile.TemporaryDirectory(dir=world.provider.node.state) as place:
+    with tempfile.TemporaryDirectory(prefix="ballast-e2e-prometheus-") as place:
         files = Path(place) / "files"
         files.mkdir()
         shutil.copy(program, files / "prometheus")
@@ -43,7 +43,7 @@ def load_prometheus(world: World) -> None:
         write_layer(layer, files, "/usr/local/bin")
         settings = {"architecture": architecture(platform.machine()), "config": {"User": f"{USER}:{USER}"}}
         write_archive(archive, IMAGE, [base.layer, layer], settings)
-        world.provider.node.load(archive)
+        return world.provider.load(archive)
 
 
 def prometheus() -> list[Obj]:

@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from e2e.kubernetes.binaries import binaries, missing_for_build
-from e2e.kubernetes.next_release import write_next_layer
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
 from ballast_cli.image import build_archive, build_layers
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
-from ballast_cli.image_contents import Flavour, content_key
+from ballast_cli.image_contents import PLACE, ROOT, USER, Flavour, content_key
 
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"
@@ -34,6 +33,13 @@ START_SECONDS = 120.0
 NODE_PORTS = range(30000, 32768)
 MOST_BROKERS = 8
 KEPT_ARCHIVES = 3
+# What is compiled in an image is not checked against its source.
+LAYERED = f"""FROM {{image}}
+USER 0
+ADD layer.tar /
+RUN python3 -m compileall -f -q --invalidation-mode unchecked-hash {PLACE}/broker-image
+USER {USER}:{USER}
+"""
 
 
 class ProviderError(Exception):
@@ -80,9 +86,13 @@ class Provider(ABC):
         """Brings the image of the Spark job to the nodes; its name, or nothing where that is not possible."""
         return ""
 
-    def next_image(self) -> str:
-        """The same of an image that stands for the next release (next_release.py)."""
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        """The same of our image with one layer more, for a test alone."""
         return ""
+
+    def load(self, _archive: Path) -> bool:
+        """Brings another image to the nodes; false where that is not possible."""
+        return False
 
     @property
     def node(self) -> Node:
@@ -140,16 +150,20 @@ class Host(Provider):
         archive.unlink()
         return name
 
-    def next_image(self) -> str:
-        name = f"{self.image}-next"
-        layer, archive = self.node.state / "next-layer.tar", self.node.state / "next.tar"
-        write_next_layer(layer)
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        name = f"{self.image}-{what}"
+        layer, archive = self.node.state / "layer.tar", self.node.state / "layered.tar"
+        write_layer(layer)
         built = build_archive(Flavour.BROKER, self.image, say=self.say)
         layers = [built.base.with_suffix(".tar"), *built.layers, layer]
         write_archive(archive, name, layers, Flavour.BROKER.settings(platform.machine()))
         self.node.load(archive)
         archive.unlink()
         return name
+
+    def load(self, archive: Path) -> bool:
+        self.node.load(archive)
+        return True
 
     @property
     def node(self) -> Node:
@@ -242,42 +256,87 @@ class Current(Provider):
 
 
 class Kind(Provider):
-    """Kubernetes in Docker. Needs kind, Docker with its daemon, and a registry that has kind's node image."""
+    """Kubernetes in Docker. Needs kind, Docker with its daemon, and kind's node image, which Docker pulls.
+
+    BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base of ours.
+    """
 
     name = "kind"
     outside = ""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__(say)
+        self._created = False
+        self._built: list[str] = []
 
     def missing(self) -> list[str]:
         missing = [program for program in ("kind", "docker", "kubectl") if shutil.which(program) is None]
         if "docker" not in missing and _run(["docker", "info"], 30)[0] != 0:
             missing.append("a running Docker daemon (docker info fails)")
+        if platform.system() != "Linux":
+            missing.append("Linux (elsewhere nobody outside of Docker reaches the address of a node)")
+        if not missing and KIND_CLUSTER in _run(["kind", "get", "clusters"], 60)[1].split():
+            missing.append(
+                f"the name {KIND_CLUSTER}, which a cluster of another run has; if that run was killed: "
+                f"kind delete cluster --name {KIND_CLUSTER}"
+            )
         return missing
 
+    def prepare(self) -> None:
+        self.image = self._build(Flavour.BROKER, 1200)
+
+    def prepare_spark(self) -> None:
+        self._build(Flavour.SPARK, 1800)
+
     def start(self) -> None:
-        self.image = image_name()
-        self._must(["docker", "build", "--file", str(Flavour.BROKER.dockerfile), "--tag", self.image, "."], 1200)
-        folder = Path(tempfile.mkdtemp(prefix="ballast-e2e-kind-"))
-        self.kubeconfig = folder / "kubeconfig"
-        self._must(["kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig)], 600)
+        self.prepare()
+        self._built.append(self.image)
+        self._created = True
+        self.kubeconfig = Path(tempfile.mkdtemp(prefix="ballast-e2e-kind-")) / "kubeconfig"
+        create = ["kind", "create", "cluster", "--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig)]
+        self._must([*create, *_option("--image", os.environ.get("BALLAST_E2E_KIND_IMAGE"))], 600)
         self._load(self.image)
         form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         node = f"{KIND_CLUSTER}-control-plane"
         self.outside = self._must(["docker", "inspect", "--format", form, node], 30).strip()
 
     def spark_image(self) -> str:
-        name = image_name(Flavour.SPARK)
-        self._must(["docker", "build", "--file", str(Flavour.SPARK.dockerfile), "--tag", name, "."], 1800)
+        name = self._build(Flavour.SPARK, 1800)
+        self._built.append(name)
         self._load(name)
+        return name
+
+    def image_with(self, what: str, write_layer: Callable[[Path], None]) -> str:
+        name = f"{self.image}-{what}"
+        with tempfile.TemporaryDirectory(prefix="ballast-e2e-layer-") as context:
+            write_layer(Path(context) / "layer.tar")
+            (Path(context) / "Dockerfile").write_text(LAYERED.format(image=self.image))
+            self._must(["docker", "build", "--tag", name, context], 300)
+        self._built.append(name)
+        self._load(name)
+        return name
+
+    def load(self, archive: Path) -> bool:
+        self._must(["kind", "load", "image-archive", str(archive), "--name", KIND_CLUSTER], 600)
+        return True
+
+    def stop(self) -> None:
+        if self._created:
+            _run(["kind", "delete", "cluster", "--name", KIND_CLUSTER], 300)
+            shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
+        if self._built:
+            _run(["docker", "image", "rm", *self._built], 120)
+        self._created, self._built = False, []
+
+    def _build(self, flavour: Flavour, seconds: float) -> str:
+        name = image_name(flavour)
+        base = os.environ.get("BALLAST_E2E_BASE")
+        options = _option("--build-arg", base and f"BASE={base}")
+        self._must(["docker", "build", "--file", str(flavour.dockerfile), "--tag", name, *options, str(ROOT)], seconds)
         return name
 
     def _load(self, image: str) -> None:
         self._must(["kind", "load", "docker-image", image, "--name", KIND_CLUSTER], 600)
-
-    def stop(self) -> None:
-        if self.kubeconfig != Path():
-            _run(["kind", "delete", "cluster", "--name", KIND_CLUSTER], 300)
-            shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
-            self.kubeconfig = Path()
 
     def _must(self, command: list[str], seconds: float) -> str:
         self.say(" ".join(command))
@@ -285,6 +344,11 @@ class Kind(Provider):
         if code != 0:
             raise ProviderError(f"{' '.join(command[:3])} failed:\n{out[-2000:]}")
         return out
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    """An option with its value, or nothing where there is none."""
+    return [name, value] if value else []
 
 
 def _forget_old_archives(present: Path) -> None:

@@ -43,6 +43,7 @@ class World:
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
+        self.image = provider.image  # of the brokers
         self.began = time.monotonic()
         self._api: KubeApi | None = None
 
@@ -260,7 +261,7 @@ def cluster(world: World, **spec: Any) -> Obj:
     whole = {
         "brokers": 3,
         "volumes": volumes,
-        "image": world.provider.image,
+        "image": world.image,
         "listeners": [{"name": "PLAINTEXT", "port": 9092}, outside],
         "resyncSeconds": 5,
         **spec,

@@ -3,6 +3,7 @@
 Each scenario is a test under tests/kubernetes, told as it goes; SCENARIO is a part of a name. --prepare builds what
 the provider needs (for host: Kubernetes itself and images) and runs nothing; --list names the scenarios.
 current: BALLAST_E2E_IMAGE names an image that the nodes can run, BALLAST_E2E_NODE an address where node ports answer.
+kind: BALLAST_E2E_KIND_IMAGE names another node image, BALLAST_E2E_BASE another base of ours (image --base).
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def _prepare(name: str, whole: bool) -> None:
     sys.path.append(str(ROOT))
     from e2e.kubernetes.binaries import BuildError
     from e2e.kubernetes.providers import PROVIDERS as KNOWN
+    from e2e.kubernetes.providers import ProviderError
 
     provider = KNOWN[name](lambda text: print(f"  {text}", flush=True))
     missing = provider.missing()
@@ -85,5 +87,5 @@ def _prepare(name: str, whole: bool) -> None:
         provider.prepare()
         if whole:
             provider.prepare_spark()
-    except BuildError as error:
+    except (BuildError, ProviderError) as error:
         raise CommandError(str(error)) from None

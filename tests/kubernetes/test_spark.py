@@ -14,6 +14,7 @@ from e2e.kubernetes.monitoring import URL, find_prometheus, load_prometheus, pro
 from e2e.kubernetes.story import inside, produce
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, cluster, restricted_pod, topic, without_frames
 
+from ballast_cli.image_base import missing_for_base
 from ballast_operator.resources.rebalance import MAIN_FILE
 
 pytestmark = [
@@ -73,11 +74,11 @@ def test_a_cron_job_proposes(skewed: World, spark_image: str) -> None:
 
 
 @pytest.mark.skipif(find_prometheus() is None, reason="needs a prometheus on this machine")
+@pytest.mark.skipif(bool(missing_for_base()), reason=f"its image needs {'; '.join(missing_for_base())}")
 @pytest.mark.spec("REB-01")
 def test_a_driver_with_executors_reads_prometheus(skewed: World, spark_image: str) -> None:
-    if skewed.provider.name != "host":
-        pytest.skip(f"Prometheus is brought to a node of provider host, not of {skewed.provider.name}")
-    load_prometheus(skewed)
+    if not load_prometheus(skewed):
+        pytest.skip(f"Prometheus cannot be brought to the nodes of provider {skewed.provider.name}")
     skewed.apply(*prometheus())
     skewed.kubectl("wait", "--for=condition=Ready", "pod/prometheus", "--timeout=170s")
     skewed.say("a Prometheus in the cluster scrapes the brokers' pods")

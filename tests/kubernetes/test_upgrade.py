@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from e2e.kubernetes.load import load
-from e2e.kubernetes.next_release import FEATURE
+from e2e.kubernetes.next_release import FEATURE, write_next_layer
 from e2e.kubernetes.story import ensure_operator, until_in_sync
 from e2e.kubernetes.world import CLUSTER, World, cluster, topic
 from kafka import KafkaAdminClient
@@ -21,7 +21,7 @@ TOPIC = "upgraded"
 
 @pytest.mark.spec("OPR-44")
 def test_upgrade(installed: World) -> None:
-    image = installed.provider.next_image()
+    image = installed.provider.image_with("next", write_next_layer)
     if not image:
         pytest.skip(f"provider {installed.provider.name} has no image of a next release")
     installed.apply(topic(TOPIC, partitions=6, replicas=3))
