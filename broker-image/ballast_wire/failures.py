@@ -29,6 +29,7 @@ NOTHING: dict[str, Any] = {
     "port": -1,
     "producer_epoch": -1,
     "replication_factor": -1,
+    "timestamp": -1,
 }
 
 

@@ -36,6 +36,11 @@ def java_string_hash(text: str) -> int:
     return result - (1 << 32) if result >= 1 << 31 else result
 
 
+def java_length(text: str) -> int:
+    """`String.length()`."""
+    return len(text) if text.isascii() else len(_utf16_units(text))
+
+
 def _utf16_units(text: str) -> memoryview:
     return memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
 

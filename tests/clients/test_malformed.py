@@ -107,6 +107,34 @@ def test_unknown_versions_of_api_versions_are_answered_in_version_0(broker: Runn
     assert found[18] == (0, BROKER_APIS[18].highest)
 
 
+def of_too_many(name: str) -> bytes:
+    """A request that names 200,001 things, each as small as it may be; or one of 8 MB with nothing in it."""
+    many = 200_001
+    partitions = struct.pack(">i", many)
+    body, version = {
+        "Produce": (struct.pack(">hhiihc", -1, -1, 1000, 1, 1, b"t") + partitions + struct.pack(">ii", 0, 0) * many, 3),
+        "Fetch": (
+            struct.pack(">iiiibihc", -1, 0, 1, 1 << 20, 0, 1, 1, b"t")
+            + partitions
+            + struct.pack(">iqi", 0, 0, 1) * many,
+            4,
+        ),
+        "DescribeGroups": (partitions + struct.pack(">h", 0) * many, 0),
+        "ListOffsets": (struct.pack(">iihc", -1, 1, 1, b"t") + partitions + struct.pack(">iq", 0, -1) * many, 1),
+        "Heartbeat": (struct.pack(">h", 30_000) + b"g" * 30_000 + bytes(8_000_000), 0),
+    }[name]
+    return frame_request(message(name + "Request").API_KEY, version, 7, "test", body, flexible=False)
+
+
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize("name", ["Produce", "Fetch", "DescribeGroups", "ListOffsets", "Heartbeat"])
+def test_what_would_keep_all_others_waiting_is_cut_off(broker: RunningBroker, name: str) -> None:
+    with Raw(broker) as raw:
+        raw.send(of_too_many(name))
+        assert raw.is_cut_off()
+    assert is_alive(broker)
+
+
 # ---- record batches that lie
 
 

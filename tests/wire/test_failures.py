@@ -31,7 +31,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "ElectLeaders": {"topic_partitions": [{"topic": "t", "partitions": [3]}]},
     "FindCoordinator": {"key": "t", "coordinator_keys": ["t"]},
     "IncrementalAlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
-    "ListOffsets": {"topics": [{"name": "t", "partitions": [{"partition_index": 3, "timestamp": -1}]}]},
+    "ListOffsets": {"topics": [{"name": "t", "partitions": [{"partition_index": 3, "timestamp": -2}]}]},
     "ListPartitionReassignments": {"topics": [{"name": "t", "partition_indexes": [3]}]},
     "Metadata": {"topics": [{"name": "t", "topic_id": UUID(int=0)}]},
     "OffsetCommit": {

@@ -27,19 +27,12 @@ def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
     try:
         group = context.broker.groups.describe(group_id)
     except ApiError as error:
-        return _answer(context, group_id, error_code=error.code, operations=operations)
+        return _answer(context, group_id, error_code=error.code)
     if group is None:
         if context.version < FIRST_VERSION_THAT_SAYS_NOT_FOUND:
             return _answer(context, group_id, state="Dead", operations=operations)
         text = f"Group {group_id} not found."
-        return _answer(
-            context,
-            group_id,
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=text,
-            state="Dead",
-            operations=operations,
-        )
+        return _answer(context, group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text, state="Dead")
     return _answer(
         context,
         group_id,

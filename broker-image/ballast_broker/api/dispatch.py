@@ -21,10 +21,11 @@ from ballast_broker.api.registry import Api, Handler, handler_of
 from ballast_broker.api.services import BrokerServices
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
+from ballast_wire.entries import entries_in
 from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
-from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest
 from ballast_wire.headers import (
     API_VERSIONS_KEY,
     frame_response,
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 PRODUCE = 0
 FETCH = 1
+# Of a request that carries no records; one is read in a second or two, and nothing else is done meanwhile.
+MOST_BYTES = 4 * 1024 * 1024
 _start_of = struct.Struct(">hhih").unpack_from  # key, version, correlation id, length of the client's id
 _HEADER_START_BYTES = 10
 
@@ -131,6 +134,9 @@ class Dispatcher:
         return Pending(task, pipelined=False)
 
     def _decode(self, api: Api, version: int, frame: memoryview, body: int) -> Any:
+        from_clients = self._produce is not None  # to controllers only nodes speak, of what they were asked
+        if from_clients and len(frame) > MOST_BYTES:
+            raise MalformedRequest(f"{api.name} version {version} of {len(frame)} bytes")
         kind = message(api.name + "Request")
         if is_flexible(api.name + "Request", version):
             body = skip_header_tags(frame, body)
@@ -141,6 +147,8 @@ class Dispatcher:
         null = misplaced_null(request, version)
         if null is not None:
             raise MalformedRequest(f"{api.name} version {version}: {null} must not be null")
+        if from_clients and entries_in(request, version, MOST_ENTRIES) > MOST_ENTRIES:
+            raise MalformedRequest(f"{api.name} version {version} names more than {MOST_ENTRIES} things")
         return request
 
     async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:

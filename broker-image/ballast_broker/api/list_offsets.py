@@ -11,7 +11,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.replication.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.messages import message
+from ballast_wire.fast.offsets import ListOffsetsResponse
 from ballast_wire.names import TopicPartition
 
 EARLIEST_PENDING_UPLOAD = -6
@@ -32,29 +32,29 @@ PARTITIONS_PER_TURN = 50
 Answer = tuple[ErrorCode, int, int, int]  # error, timestamp, offset, leader epoch
 
 
-async def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     if request.isolation_level not in ISOLATION_LEVELS:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
     times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
-    kind = message("ListOffsetsResponse").ListOffsetsTopicResponse
-    partitions: dict[str, dict[int, Any]] = {}
+    topics: dict[str, dict[int, Answer]] = {}
     looked_up = 0
     for asked in request.topics:
-        answers = partitions.setdefault(asked.name, {})
+        answers = topics.setdefault(asked.name, {})
         for each in asked.partitions:
             if times[asked.name, each.partition_index] > 1:
                 answer: Answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
             else:
                 answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
-            answers[each.partition_index] = _partition(kind, context.version, each.partition_index, answer)
+            answers[each.partition_index] = answer
             looked_up += 1
             if looked_up % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-    topics = [
-        kind(version=context.version, name=name, partitions=list(answers.values()))
-        for name, answers in partitions.items()
-    ]
-    return message("ListOffsetsResponse")(version=context.version, topics=topics)
+    response = ListOffsetsResponse(context.version)
+    for name, answers in topics.items():
+        for index, answer in answers.items():
+            response.add(index, *answer)
+        response.end_topic(name)
+    return response
 
 
 def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:
@@ -83,15 +83,3 @@ def _error_for(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return code
-
-
-def _partition(kind: Any, version: int, index: int, answer: Answer) -> Any:
-    error, timestamp, offset, leader_epoch = answer
-    return kind.ListOffsetsPartitionResponse(
-        version=version,
-        partition_index=index,
-        error_code=error,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=leader_epoch,
-    )

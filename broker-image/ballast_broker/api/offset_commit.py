@@ -7,7 +7,7 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.messages import message
+from ballast_wire.fast.offsets import OffsetCommitResponse
 from ballast_wire.names import TopicPartition
 
 FIRST_VERSION_THAT_KNOWS_NO_GROUP = 9
@@ -15,7 +15,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 
 
-async def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     topics = context.broker.image().topics
     by_id = context.version >= FIRST_VERSION_WITH_TOPIC_IDS
     offsets: Offsets = {}
@@ -59,19 +59,15 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> di
         return dict.fromkeys(offsets, ErrorCode.ILLEGAL_GENERATION if no_group and old else error.code)
 
 
-def _response(request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]) -> Any:
-    kind = message("OffsetCommitResponse")
-    topics = []
+def _response(
+    request: Any, version: int, by_id: bool, answers: dict[tuple[Any, int], ErrorCode]
+) -> OffsetCommitResponse:
+    response = OffsetCommitResponse(version)
     for asked in request.topics:
         if not asked.partitions:
             continue
         key = asked.topic_id if by_id else asked.name
-        partitions = [
-            kind.OffsetCommitResponseTopic.OffsetCommitResponsePartition(
-                version=version, partition_index=p.partition_index, error_code=answers[(key, p.partition_index)]
-            )
-            for p in asked.partitions
-        ]
-        named = {"topic_id": key} if by_id else {"name": key}
-        topics.append(kind.OffsetCommitResponseTopic(version=version, partitions=partitions, **named))
-    return kind(version=version, topics=topics)
+        for p in asked.partitions:
+            response.add(p.partition_index, answers[key, p.partition_index])
+        response.end_topic(key)
+    return response

@@ -30,7 +30,7 @@ from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.names import TopicPartition, java_string_hash
+from ballast_wire.names import TopicPartition, java_length, java_string_hash
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         self._check_committer(shard, group_id, member_id, instance_id, generation)
         limit = self._config.offset_metadata_max_bytes
-        accepted = {p: o for p, o in offsets.items() if len(o.metadata.encode()) <= limit}
+        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
             error = await self._write_offsets(shard, group_id, accepted)

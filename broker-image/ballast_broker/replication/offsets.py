@@ -89,6 +89,4 @@ def delete_records(
         log.advance_log_start_offset(target)
     if replica.state.lowest_log_start_offset() >= target:
         return log.log_start_offset
-    waiter = PendingCommit(deadlines, timeout_ms)
-    replica.delete_waiters.append((target, waiter))
-    return waiter.future
+    return PendingCommit(deadlines, timeout_ms, replica.delete_waiters, target).future

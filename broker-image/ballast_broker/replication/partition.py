@@ -8,12 +8,12 @@ leads, it never passes a member of the ISR, and it stands still below `min.insyn
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
+from ballast_broker.replication.waiters import Waiter, Waiters
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -159,8 +159,7 @@ class Partition:
         self.epoch_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
-        # Produce requests that wait for an offset to be committed, in ascending order of that offset.
-        self.waiting: deque[tuple[int, Any]] = deque()
+        self.waiting = Waiters()  # produce requests, for an offset to be committed
 
     # -- role -----------------------------------------------------------------------------------------------------
     @property
@@ -185,7 +184,7 @@ class Partition:
         return self.is_leader and len(self.isr) < self.effective_min_isr
 
     def become(self, metadata: Registration, *, log_end_offset: int, high_watermark: int, now_ms: int) -> Transition:
-        """Take in what the metadata says. Waiting produce requests of a lost leadership: see `take_all`."""
+        """Take in what the metadata says. Who waited under a lost leadership is to be refused."""
         if metadata.leader_epoch < self.leader_epoch or metadata.partition_epoch < self.partition_epoch:
             return Transition.STALE
         new_epoch = metadata.leader_epoch > self.leader_epoch
@@ -299,28 +298,9 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def wait(self, offset: int, waiter: Any) -> None:
-        waiting = self.waiting
-        if not waiting or waiting[-1][0] <= offset:
-            waiting.append((offset, waiter))
-            return
-        # Only a duplicate of an older batch asks for less than the last one.
-        position = next(index for index, (other, _) in enumerate(waiting) if other > offset)
-        waiting.insert(position, (offset, waiter))
-
-    def take_committed(self) -> list[Any]:
+    def take_committed(self) -> list[Waiter]:
         """The waiters whose offset the high watermark has reached; `committed` says what to tell them."""
-        taken = []
-        waiting = self.waiting
-        while waiting and waiting[0][0] <= self.high_watermark:
-            taken.append(waiting.popleft()[1])
-        return taken
-
-    def take_all(self) -> list[Any]:
-        """All waiters: the leadership is lost, or the partition."""
-        taken = [waiter for _, waiter in self.waiting]
-        self.waiting.clear()
-        return taken
+        return self.waiting.take(self.high_watermark)
 
     def lowest_log_start_offset(self) -> int:
         """Of all live followers (DeleteRecords waits for it); -1 while one of them has not fetched yet."""

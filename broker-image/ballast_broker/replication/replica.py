@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.replication.partition import NO_LEADER, Partition, Registration, Transition
+from ballast_broker.replication.waiters import Waiters
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_wire.errors import ApiError, ErrorCode
@@ -19,7 +20,7 @@ from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.log_config import LogConfig
-    from ballast_broker.replication.waiting import ParkedFetch, PendingCommit, Wakeups
+    from ballast_broker.replication.waiting import ParkedFetch, Wakeups
     from ballast_broker.replication.watching import Watched
     from ballast_broker.seams import Clock, Threads
     from ballast_broker.storage.log import Log
@@ -44,7 +45,7 @@ class Replica:
         self.offline = False
         self.parked: dict[ParkedFetch, None] = {}
         self.watched: dict[Watched, None] = {}  # by fetch sessions
-        self.delete_waiters: list[tuple[int, PendingCommit]] = []
+        self.delete_waiters = Waiters()  # DeleteRecords, for all replicas to have taken the new start over
         self.leader_throttled = False
         self.follower_throttled = False
         # Told of every truncation: a move cuts its copy at the same offset.
@@ -233,21 +234,14 @@ class Replica:
             waiter.answer(self.state.committed(0) or ErrorCode.NONE)
 
     def refuse_waiting(self, error: ErrorCode) -> None:
-        for waiter in self.state.take_all():
-            waiter.answer(error)
-        waiters, self.delete_waiters = self.delete_waiters, []
-        for _, waiter in waiters:
+        for waiter in self.state.waiting.take_all() + self.delete_waiters.take_all():
             waiter.answer(error)
 
     def log_start_moved(self) -> None:
         """Answer those DeleteRecords whose offset all replicas have passed."""
         lowest = min(self.state.lowest_log_start_offset(), self.online_log().log_start_offset)
-        waiters, self.delete_waiters = self.delete_waiters, []
-        for offset, waiter in waiters:
-            if offset <= lowest:
-                waiter.answer(ErrorCode.NONE)
-            else:
-                self.delete_waiters.append((offset, waiter))
+        for waiter in self.delete_waiters.take(lowest):
+            waiter.answer(ErrorCode.NONE)
 
     # -- waking ---------------------------------------------------------------------------------------------------
     def wake(self, new_bytes: int, *, followers_only: bool) -> None:

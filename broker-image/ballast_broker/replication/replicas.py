@@ -188,9 +188,7 @@ class Replicas:
         error = replica.state.committed(offset)
         if error is not None:
             return error
-        waiter = PendingCommit(self._deadlines, timeout_ms)
-        replica.state.wait(offset, waiter)
-        return waiter.future
+        return PendingCommit(self._deadlines, timeout_ms, replica.state.waiting, offset).future
 
     async def append_own(self, topic_partition: TopicPartition, batches: bytearray, acks: int) -> AppendInfo:
         """The coordinators' way to write: several batches at once, and by a thread where the disk stalls."""

@@ -19,6 +19,7 @@ from ballast_wire.errors import ErrorCode
 if TYPE_CHECKING:
     from ballast_broker.replication.reading import FetchEntry, FetchParams, FetchResult
     from ballast_broker.replication.replica import Replica
+    from ballast_broker.replication.waiters import Waiters
     from ballast_broker.replication.watching import Watch
 
 log = logging.getLogger(__name__)
@@ -163,15 +164,21 @@ class Wakeups:
 
 
 class PendingCommit:
-    """A produce (or a DeleteRecords) that waits on one partition."""
+    """A produce (or a DeleteRecords) that waits on one partition, among its `waiters`."""
 
-    __slots__ = ("_deadlines", "future", "slot")
+    __slots__ = ("_deadlines", "_waiters", "future", "slot")
 
-    def __init__(self, deadlines: Deadlines, timeout_ms: int) -> None:
+    def __init__(self, deadlines: Deadlines, timeout_ms: int, waiters: Waiters, offset: int) -> None:
         self.future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self.slot = -1
         self._deadlines = deadlines
+        self._waiters = waiters
         deadlines.add(self, timeout_ms)
+        waiters.add(offset, self)
+
+    @property
+    def answered(self) -> bool:
+        return self.future.done()
 
     def answer(self, error: ErrorCode) -> None:
         self._deadlines.discard(self)
@@ -179,6 +186,6 @@ class PendingCommit:
             self.future.set_result(error)
 
     def expire(self) -> None:
-        # It stays in its partition's queue until the high watermark passes; answering twice is harmless.
         if not self.future.done():
             self.future.set_result(ErrorCode.REQUEST_TIMED_OUT)
+            self._waiters.gave_up()

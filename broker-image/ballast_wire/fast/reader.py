@@ -1,7 +1,7 @@
 """Reads Kafka's primitive types out of a buffer, for the two requests that are parsed by hand.
 
 Bounded by the buffer: whatever reaches past its end raises `MalformedRequest`. A count is never trusted for memory:
-nothing is allocated from it.
+nothing is allocated from it. Nobody has to answer for more than `MOST_ENTRIES`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
+# Elements of arrays in one request. The loop answers for as many in a few seconds, and does nothing else meanwhile.
+MOST_ENTRIES = 200_000
+
 
 class MalformedRequest(ValueError):
     """The request's bytes do not say what its version says they must."""
 
 
 class Reader:
-    __slots__ = ("buffer", "end", "position")
+    __slots__ = ("buffer", "end", "entries", "position")
 
     def __init__(self, buffer: memoryview, position: int = 0) -> None:
         self.buffer = buffer
         self.position = position
         self.end = len(buffer)
+        self.entries = 0
 
     def int8(self) -> int:
         value = self.buffer[self.position]
@@ -88,6 +92,9 @@ class Reader:
         count = self.unsigned_varint() - 1 if compact else self.int32()
         if count > self.end - self.position:
             raise MalformedRequest("an array has more elements than the request has bytes")
+        self.entries += count
+        if self.entries > MOST_ENTRIES:
+            raise MalformedRequest(f"the request names more than {MOST_ENTRIES} things")
         return count
 
     def skip_tags(self) -> None:

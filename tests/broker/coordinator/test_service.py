@@ -126,6 +126,20 @@ async def coordinating(folder: Path, *, timeout_ms: int = 20_000) -> AsyncIterat
             scene.close()
 
 
+@pytest.mark.spec("CLI-10")
+async def test_metadata_of_a_commit_is_measured_in_characters_as_java_counts_them(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        for partition, metadata, error in (
+            (T0, "é" * 4096, ErrorCode.NONE),
+            (T1, "é" * 4097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+            (T0, "\N{GRINNING FACE}" * 2048, ErrorCode.NONE),
+            (T1, "\N{GRINNING FACE}" * 2049, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ):
+            committed = CommittedOffset(5, -1, metadata, RealClock().wall_ms())
+            assert await scene.groups.commit("g", "", None, -1, {partition: committed}) == {partition: error}
+        assert scene.groups.fetch_offsets("g")[T0].metadata == "\N{GRINNING FACE}" * 2048
+
+
 def ask(fresh_member_id: str, member_id: str = "") -> JoinAsk:
     protocols = (Protocol("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"),)
     return JoinAsk(

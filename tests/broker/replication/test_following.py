@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,25 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
         with pytest.raises(ApiError) as refused:
             one.produce(ORDERS, "b")
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.spec("REP-14")
+async def test_requests_that_took_too_long_are_forgotten_while_a_follower_is_stuck(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.controller.away = True  # so the follower stays in the ISR
+        cluster.cuts.add(frozenset({1, 2}))
+        replica = one.replicas._replicas[ORDERS]
+        for _ in range(20):
+            assert await one.produce_to_all(ORDERS, "b", timeout_ms=1) is ErrorCode.REQUEST_TIMED_OUT
+            deleted = await one.replicas.delete_records({ORDERS: 1}, 1)
+            assert deleted == {ORDERS: (ErrorCode.REQUEST_TIMED_OUT, -1)}
+        assert (len(replica.state.waiting), len(replica.delete_waiters)) == (0, 0)
+        waiting = asyncio.ensure_future(one.produce_to_all(ORDERS, "c"))
+        cluster.cuts.clear()
+        assert await waiting is ErrorCode.NONE
 
 
 @pytest.mark.spec("REP-07")

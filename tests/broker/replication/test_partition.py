@@ -100,13 +100,36 @@ def test_min_insync_replicas_above_the_replication_factor_counts_as_the_factor()
 def test_waiters_are_answered_in_order_of_their_offsets() -> None:
     partition = leader(replicas=(1, 2), isr=(1, 2))
     partition.appended(3, now_ms=1)
-    partition.wait(1, "first")
-    partition.wait(3, "third")
-    partition.wait(2, "a duplicate of an older batch")
+    first, third, duplicate, other = (Waiting() for _ in range(4))
+    partition.waiting.add(1, first)
+    partition.waiting.add(3, third)
+    partition.waiting.add(2, duplicate)  # of an older batch
+    partition.waiting.add(2, other)
     partition.follower_fetched(2, -1, 2, 0, now_ms=2)
-    assert partition.take_committed() == ["first", "a duplicate of an older batch"]
+    assert partition.take_committed() == [first, duplicate, other]
     assert partition.committed(3) is None
-    assert partition.take_all() == ["third"]
+    assert partition.waiting.take_all() == [third]
+
+
+@pytest.mark.spec("REP-14")
+def test_waiters_whose_time_is_over_are_let_go_though_nothing_is_committed() -> None:
+    partition = leader(replicas=(1, 2), isr=(1, 2))
+    patient = [Waiting() for _ in range(10)]
+    for number in range(10_000):
+        waiter = patient[number // 1000] if number % 1000 == 500 else Waiting()
+        partition.waiting.add(number % 7, waiter)
+        if waiter not in patient:
+            waiter.answered = True
+            partition.waiting.gave_up()
+        assert len(partition.waiting) <= 2 * len(patient) + 1
+    assert set(partition.waiting.take_all()) >= set(patient)
+
+
+class Waiting:
+    answered = False
+
+    def answer(self, error: ErrorCode) -> None:
+        raise AssertionError("nobody answers here")
 
 
 @pytest.mark.spec("REP-13")

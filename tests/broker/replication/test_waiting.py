@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ballast_broker.replication.waiters import Waiters
 from ballast_broker.replication.waiting import TICK_S, Deadlines, PendingCommit
 from ballast_wire.errors import ErrorCode
 
@@ -17,7 +18,7 @@ async def test_long_waits_that_end_otherwise_leave_nothing_behind() -> None:
     """A producer with the longest of timeouts, acknowledged every 10 ms for ten minutes."""
     deadlines = Deadlines()
     for number in range(60_000):
-        PendingCommit(deadlines, LONGEST_MS - number * 10).answer(ErrorCode.NONE)
+        PendingCommit(deadlines, LONGEST_MS - number * 10, Waiters(), 0).answer(ErrorCode.NONE)
     assert len(deadlines) < 1000
     deadlines.close()
 
@@ -26,7 +27,7 @@ async def test_long_waits_that_end_otherwise_leave_nothing_behind() -> None:
 async def test_a_wait_ends_not_early_and_not_much_later(delay_ms: int) -> None:
     deadlines, loop = Deadlines(), asyncio.get_running_loop()
     began = loop.time()
-    waiting = PendingCommit(deadlines, delay_ms)
+    waiting = PendingCommit(deadlines, delay_ms, Waiters(), 0)
     latest = loop.time() + delay_ms / 1000 * 1.01 + TICK_S
     assert waiting.slot * TICK_S <= latest
     assert await waiting.future is ErrorCode.REQUEST_TIMED_OUT
@@ -44,7 +45,7 @@ class Broken:
 async def test_a_bug_in_one_does_not_keep_the_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
     deadlines = Deadlines()
     deadlines.add(Broken(), 5)
-    waits = [PendingCommit(deadlines, 5), PendingCommit(deadlines, 50)]
+    waits = [PendingCommit(deadlines, delay_ms, Waiters(), 0) for delay_ms in (5, 50)]
     async with asyncio.timeout(PATIENCE_S):
         for waiting in waits:
             assert await waiting.future is ErrorCode.REQUEST_TIMED_OUT
