@@ -215,25 +215,26 @@ async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition,
 async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPartition) -> None:
     """Reads on and on from the beginning; what was seen at an offset must never be anything else."""
     kind = message("FetchRequest")
+    asked = kind.FetchTopic.FetchPartition(
+        version=11,
+        partition=partition.partition,
+        current_leader_epoch=-1,
+        fetch_offset=0,
+        log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+    )
+    topic = kind.FetchTopic(version=11, topic=partition.topic, partitions=[asked])
+    request = kind(
+        replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+        session_epoch=-1, topics=[topic], forgotten_topics_data=[], rack_id="",
+    )  # fmt: skip
     offset = 0
     while True:
         leader = await client.leader_of(partition)
         if leader is None:
             await asyncio.sleep(RETRY_S)
             continue
-        asked = kind.FetchTopic.FetchPartition(
-            version=11,
-            partition=partition.partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            log_start_offset=-1,
-            partition_max_bytes=1 << 20,
-        )
-        topic = kind.FetchTopic(version=11, topic=partition.topic, partitions=[asked])
-        request = kind(
-            replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
-            session_epoch=-1, topics=[topic], forgotten_topics_data=[], rack_id="",
-        )  # fmt: skip
+        asked.fetch_offset = offset
         try:
             answer = await client.ask(leader, request, 11)
         except (OSError, TimeoutError):

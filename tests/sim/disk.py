@@ -11,6 +11,7 @@ import errno
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 DEFAULT_CAPACITY = 1 << 34
@@ -27,42 +28,47 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Inode:
+    """A file. What is behind `data` and before `size` is zeros: indexes are made as long as they may grow."""
+
     data: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    size: int = 0
+    durable: tuple[bytes, int] = (b"", 0)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (size, None): truncate
     modified_ms: int = 0
 
+    def read(self, size: int, position: int) -> bytes:
+        found = bytes(self.data[position : position + size])
+        return found + bytes(max(0, min(size, self.size - position) - len(found)))
+
     def write(self, data: bytes, position: int) -> None:
-        end = position + len(data)
-        if len(self.data) < end:
-            self.data.extend(bytes(end - len(self.data)))
-        self.data[position:end] = data
+        if len(self.data) < position:
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position : position + len(data)] = data
+        self.size = max(self.size, position + len(data))
         self.pending.append((position, data))
 
     def truncate(self, size: int) -> None:
-        if size < len(self.data):
-            del self.data[size:]
-        else:
-            self.data.extend(bytes(size - len(self.data)))
+        del self.data[size:]
+        self.size = size
         self.pending.append((size, None))
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        self.durable = bytes(self.data), self.size
         self.pending.clear()
 
     def lose_power(self, rng: random.Random) -> None:
-        kept = Inode(bytearray(self.durable))
-        count = rng.randint(0, len(self.pending))
-        for position, data in self.pending[:count]:
-            if data is None:
-                kept.truncate(position)
+        count, lost = rng.randint(0, len(self.pending)), self.pending
+        data, size = self.durable
+        self.data, self.size, self.pending = bytearray(data), size, []
+        for position, written in lost[:count]:
+            if written is None:
+                self.truncate(position)
             else:
-                kept.write(data, position)
-        if count < len(self.pending):
-            position, data = self.pending[count]
-            if data and rng.random() < 0.5:
-                kept.write(data[: rng.randint(0, len(data))], position)
-        self.data = kept.data
+                self.write(written, position)
+        if count < len(lost):
+            position, written = lost[count]
+            if written and rng.random() < 0.5:
+                self.write(written[: rng.randint(0, len(written))], position)
         self.sync()
 
 
@@ -121,14 +127,15 @@ class Store:
         return entry
 
 
-def _parts(path: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
     assert path.startswith("/"), f"not absolute: {path}"
-    return [part for part in path.split("/") if part]
+    return tuple(part for part in path.split("/") if part)
 
 
 def _size_of(entry: Inode | Folder) -> int:
     if isinstance(entry, Inode):
-        return len(entry.data)
+        return entry.size
     return sum(_size_of(child) for child in entry.entries.values())
 
 
@@ -222,7 +229,7 @@ class SimDisk:
 
     def size(self, path: str) -> int:
         self.touch(path, reading=True)
-        return len(self._file(path).data)
+        return self._file(path).size
 
     def modified_ms(self, path: str) -> int:
         self.touch(path, reading=True)
@@ -277,7 +284,8 @@ class SimDisk:
 
     def read_bytes(self, path: str) -> bytes:
         self.touch(path, reading=True)
-        return bytes(self._file(path).data)
+        file = self._file(path)
+        return file.read(file.size, 0)
 
     def write_atomically(self, path: str, data: bytes) -> None:
         beside = path + ".tmp"
@@ -329,21 +337,16 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._touch(reading=True)
-        return bytes(self._inode.data[position : position + size])
-
-    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        data = self.pread(len(buffer), position)
-        buffer[: len(data)] = data
-        return len(data)
+        return self._inode.read(size, position)
 
     def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._touch(growth=position + len(data) - len(self._inode.data))
+        self._touch(growth=position + len(data) - self._inode.size)
         self._inode.write(bytes(data), position)
         self._inode.modified_ms = self._store.wall_ms()
 
     def size(self) -> int:
         self._touch(reading=True)
-        return len(self._inode.data)
+        return self._inode.size
 
     def truncate(self, size: int) -> None:
         self._touch()
@@ -356,30 +359,5 @@ class SimFile:
     def descriptor(self) -> int | None:
         return None
 
-    def map(self, size: int) -> SimMap:
-        self._disk.touch(self._path)
-        if len(self._inode.data) < size:
-            self._inode.truncate(size)
-        return SimMap(self, self._inode, size)
-
     def close(self) -> None:
         self._closed = True
-
-
-class SimMap:
-    """A private copy that is written back at flush and close: like a map, it may be lost before."""
-
-    def __init__(self, file: SimFile, inode: Inode, size: int) -> None:
-        self._file = file
-        self._buffer = bytearray(inode.data[:size])
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self._buffer)
-
-    def flush(self) -> None:
-        self._file.pwrite(bytes(self._buffer), 0)
-        self._file.sync()
-
-    def close(self) -> None:
-        self._file.pwrite(bytes(self._buffer), 0)

@@ -10,7 +10,8 @@ import asyncio
 import contextvars
 import heapq
 import inspect
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,6 +36,49 @@ class SimTask(asyncio.Task[Any]):
         return self.number
 
 
+class SimHandle:
+    """What is to be called, soon or at its time: asyncio's own handles without what only its debug mode asks of them.
+
+    None is before another one: in which order timers of the same time come out of the heap depends on times alone.
+    """
+
+    __slots__ = ("__weakref__", "_args", "_callback", "_cancelled", "_context", "_loop", "_scheduled", "_when")
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self._loop = loop
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._scheduled = when > 0.0  # in the heap
+
+    def __lt__(self, other: SimHandle) -> bool:
+        return False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._loop.cancelled_timers += self._scheduled
+            self._callback, self._args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+def _nothing() -> None: ...
+
+
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, start: float = 1000.0) -> None:
         super().__init__()
@@ -42,47 +86,80 @@ class SimLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self._steps = 0
         self._tasks_made = 0
-        self._stalled: dict[str, tuple[float, list[asyncio.Handle]]] = {}
+        self._stalled: dict[str, tuple[float, list[SimHandle]]] = {}
         self._tasks_of: dict[str, dict[asyncio.Task[Any], None]] = {}
         self.errors: list[dict[str, Any]] = []
-        self._ready: Any
-        self._scheduled: Any
-        self._timer_cancelled_count: int
+        self.cancelled_timers = 0  # that are still in the heap
+        self._ready: deque[SimHandle]  # type: ignore[misc]
+        self._timers: list[tuple[float, SimHandle]] = []
+        self._stopping: bool
         self.set_task_factory(self._make_task)
         self.set_exception_handler(lambda _, context: self.errors.append(context))
 
     def time(self) -> float:
         return self._now
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        handle = SimHandle(self, 0.0, callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        handle = SimHandle(self, when, callback, args, context)
+        heapq.heappush(self._timers, (when, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        handle = SimHandle(self, self._now + delay, callback, args, context)
+        heapq.heappush(self._timers, (handle._when, handle))
+        return handle
+
     def _run_once(self) -> None:
-        """What is ready runs; if nothing is, it is the time of the next timer."""
-        ready, scheduled = self._ready, self._scheduled
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise AssertionError(f"the run is over its bound of {MAX_STEPS} steps")
-        if self._timer_cancelled_count > max(MOST_CANCELLED, len(scheduled) // 2):
-            self._forget_cancelled()
-        if not ready and not self._stopping:
-            while scheduled and scheduled[0]._cancelled:
-                heapq.heappop(scheduled)._scheduled = False
-            if not scheduled:
-                raise Deadlock("every task waits and nothing is scheduled")
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
-            ready.append(timer)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled and not (self._stalled and self._held_back(handle)):
-                handle._run()
+        """Runs until it is to stop: what is ready runs; if nothing is, it is the time of the next timer."""
+        ready, timers, pop = self._ready, self._timers, heapq.heappop
+        while True:
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise AssertionError(f"the run is over its bound of {MAX_STEPS} steps")
+            if self.cancelled_timers > MOST_CANCELLED and self.cancelled_timers > len(timers) // 2:
+                self._forget_cancelled()
+            if not ready and not self._stopping:
+                while timers and timers[0][1]._cancelled:
+                    pop(timers)[1]._scheduled = False
+                if not timers:
+                    raise Deadlock("every task waits and nothing is scheduled")
+                self._now = max(self._now, timers[0][0])
+            now = self._now
+            while timers and timers[0][0] <= now:
+                timer = pop(timers)[1]
+                timer._scheduled = False
+                ready.append(timer)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled or (self._stalled and self._held_back(handle)):
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    what = f"Exception in callback {handle._callback}"
+                    self.call_exception_handler({"message": what, "exception": error, "handle": handle})
+            if self._stopping:
+                return
 
     def _forget_cancelled(self) -> None:
-        for handle in self._scheduled:
+        for _, handle in self._timers:
             handle._scheduled = not handle._cancelled
-        self._scheduled[:] = [handle for handle in self._scheduled if handle._scheduled]
-        heapq.heapify(self._scheduled)
-        self._timer_cancelled_count = 0
+        self._timers[:] = [timer for timer in self._timers if timer[1]._scheduled]
+        heapq.heapify(self._timers)
+        self.cancelled_timers = 0
 
     # -- processes that stand still ---------------------------------------------------------------------------------
     def stall(self, node: str, seconds: float) -> None:
@@ -95,9 +172,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def is_stalled(self, node: str) -> bool:
         return node in self._stalled
 
-    def _held_back(self, handle: asyncio.Handle) -> bool:
-        context: contextvars.Context = handle._context  # type: ignore[attr-defined]
-        stalled = self._stalled.get(context.get(NODE, ""))
+    def _held_back(self, handle: SimHandle) -> bool:
+        stalled = self._stalled.get(handle._context.get(NODE, ""))
         if stalled is not None:
             stalled[1].append(handle)
         return stalled is not None
@@ -129,8 +205,8 @@ class SimLoop(asyncio.BaseEventLoop):
         Tasks are cancelled, so their `finally` blocks run; whatever these touch raises (`disk.Crashed`).
         """
         _, held = self._stalled.pop(node, (0.0, []))
-        for handle in [*self._ready, *self._scheduled, *held]:
-            if handle._context is not None and handle._context.get(NODE) == node:
+        for handle in [*self._ready, *(handle for _, handle in self._timers), *held]:
+            if handle._context.get(NODE) == node:
                 handle.cancel()
         for task in self.tasks_of(node):
             coroutine: Any = task.get_coro()

@@ -26,10 +26,13 @@ MUST_BE_FOUND = 13
 
 
 def settle_down() -> None:
-    """Of a process that plays one seed after the other: garbage is looked for between them, not all the time."""
+    """Of a process that plays one seed after the other: garbage is looked for between them, not all the time, and not
+    among what was there before the first."""
     logging.disable(logging.CRITICAL)
     gc.set_threshold(100_000, 50, 1000)
     gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def fails(seed: int) -> str | None:

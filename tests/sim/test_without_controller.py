@@ -50,7 +50,7 @@ def test_nothing_goes_by_a_default_that_the_topic_overrides(defaults: dict[str, 
             assert log.high_watermark == log.log_end_offset > 10
             await asyncio.sleep(ALONE_S)
             assert log.log_start_offset == 0
-            assert logs.compactor.dirtiest(log.context.clock.wall_ms()) is None
+            assert await logs.compactor.dirtiest(log.context.clock.wall_ms()) is None
             log.update_config(LogConfig(retention_ms=60_000))  # as if the topic were known, and did not keep it
             await asyncio.sleep(ALONE_S)
             assert log.log_start_offset == log.log_end_offset

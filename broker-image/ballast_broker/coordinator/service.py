@@ -35,6 +35,8 @@ from ballast_wire.names import TopicPartition, java_length, java_string_hash
 log = logging.getLogger(__name__)
 
 RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
+FIRST_LOAD_PAUSE_S = 0.1  # after a load that failed; doubled each time
+LONGEST_LOAD_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,28 +90,39 @@ class GroupCoordinator:
             self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
 
     async def _load(self, shard: Shard) -> None:
-        count = 0
-        try:
-            async for key, value in self._store.read_all(shard.partition):
-                self._replay(shard, key, value)
-                count += 1
-                if count % RECORDS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-                    if not self._is_current(shard):
-                        return
-        except Exception:
-            # Who knows a part only would say of all the rest that it was never committed.
-            log.exception("partition %d of the offsets topic cannot be loaded", shard.partition)
-            if self._is_current(shard):
-                self.resign(shard.partition)
+        """Until it is loaded, or led by somebody else: nobody but this broker can answer for these groups."""
+        pause_s = FIRST_LOAD_PAUSE_S
+        while self._is_current(shard):
+            try:
+                count = await self._read(shard)
+                break
+            except Exception:
+                # Who knows a part only would say of all the rest that it was never committed.
+                shard.fail()
+                partition = shard.partition
+                log.exception("partition %d of the offsets topic cannot be loaded; again in %g s", partition, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_LOAD_PAUSE_S)
         if not self._is_current(shard):
             return
-        shard.loaded = True
+        shard.loaded, shard.failed = True, False
         if shard.deleted_meanwhile:
             self._forget_topics_of(shard, shard.deleted_meanwhile)
         for group in shard.groups.values():
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
+
+    async def _read(self, shard: Shard) -> int:
+        """All that the log says, unless the shard is given up meanwhile; how many records that was."""
+        count = 0
+        async for key, value in self._store.read_all(shard.partition):
+            self._replay(shard, key, value)
+            count += 1
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+                if not self._is_current(shard):
+                    break
+        return count
 
     def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
         try:
@@ -284,9 +297,10 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[Group]:
         """The groups of every partition that this broker answers for; raises while one of them is loading."""
-        if any(not shard.loaded for shard in self._shards.values()):
+        if any(not shard.loaded and not shard.failed for shard in self._shards.values()):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        found = (shard.group(group_id) for shard in self._shards.values() for group_id in shard.all_group_ids())
+        loaded = [shard for shard in self._shards.values() if shard.loaded]
+        found = (shard.group(group_id) for shard in loaded for group_id in shard.all_group_ids())
         return [group for group in found if group is not None]
 
     def loaded_groups(self) -> list[tuple[Group, Offsets]]:
@@ -422,7 +436,7 @@ class GroupCoordinator:
         if not group_id and not may_be_nameless:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shard = self._shards.get(partition_for(group_id, self._partitions))
-        if shard is None:
+        if shard is None or shard.failed:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         if not shard.loaded:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

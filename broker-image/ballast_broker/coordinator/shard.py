@@ -21,11 +21,18 @@ from ballast_wire.names import TopicPartition
 class Shard:
     partition: int
     loaded: bool = False
+    failed: bool = False  # the last attempt to load it, and there will be another one
     groups: dict[str, Group] = field(default_factory=dict)
     offsets: dict[str, Offsets] = field(default_factory=dict)
     being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
     deleted_meanwhile: set[str] = field(default_factory=set)
     """Topics that went while this was loaded."""
+
+    def fail(self) -> None:
+        """It could not be loaded: nothing is known of it."""
+        self.failed = True
+        self.groups.clear()
+        self.offsets.clear()
 
     def replay(self, key: bytes, value: bytes | None, now_ms: int) -> None:
         decoded = records.decode_key(key)

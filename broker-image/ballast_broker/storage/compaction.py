@@ -132,31 +132,38 @@ class Compactor:
         finally:
             await self._runner.close()
 
-    def dirtiest(self, now_ms: int) -> tuple[Log, Dirt] | None:
-        best: tuple[Log, Dirt] | None = None
-        for log in self._manager.logs.values():
-            if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
-                continue
-            if not log.directory.online or log.topic_partition in self.uncleanable:
-                continue
-            try:
-                with log.disk_faults():
-                    dirt = measure(log, log.cleaned_to, now_ms)
-            except LogDirectoryFailure:
-                continue
-            if not dirt.dirty_bytes or not (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
-                continue
-            if best is None or (dirt.overdue, dirt.ratio) > (best[1].overdue, best[1].ratio):
-                best = log, dirt
+    async def dirtiest(self, now_ms: int) -> Log | None:
+        """Of all logs; others have their turn meanwhile."""
+        best, most = None, (False, 0.0)
+        async for log in self._manager.maintenance.slices(self._manager.logs.values()):
+            dirt = self._dirt_of(log, now_ms)
+            if dirt is not None and (best is None or (dirt.overdue, dirt.ratio) > most):
+                best, most = log, (dirt.overdue, dirt.ratio)
         return best
 
+    def _dirt_of(self, log: Log, now_ms: int) -> Dirt | None:
+        """None where there is not enough to be cleaned, or it must not be."""
+        if "compact" not in log.config.cleanup_policy or log.cleaning_paused or log.closed:
+            return None
+        if log.topic_partition in self.uncleanable:
+            return None
+        try:
+            with log.disk_faults():
+                dirt = measure(log, log.cleaned_to, now_ms)
+        except LogDirectoryFailure:
+            return None
+        enough = dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio
+        return dirt if dirt.dirty_bytes and enough else None
+
     async def clean_dirtiest(self) -> bool:
-        """One log; whether there was one."""
+        """One log; whether there may be more to clean."""
         now_ms = self._manager.clock.wall_ms()
-        found = self.dirtiest(now_ms)
-        if found is None:
+        log = await self.dirtiest(now_ms)
+        if log is None:
             return False
-        log, dirt = found
+        dirt = self._dirt_of(log, now_ms)
+        if dirt is None:
+            return True  # it was cut, closed or moved since it was looked at
         try:
             await self.clean(log, dirt, now_ms)
         except CleanerFailed as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import mmap
 import os
 import resource
 import shutil
@@ -26,19 +25,6 @@ READ_AHEAD_BYTES = 8 << 20
 OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
 
 
-class RealMappedFile:
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._map = mmap.mmap(descriptor, size)
-        self.view = memoryview(self._map)
-
-    def flush(self) -> None:
-        self._map.flush()
-
-    def close(self) -> None:
-        self.view.release()
-        self._map.close()
-
-
 class RealFile:
     """One open descriptor."""
 
@@ -52,9 +38,6 @@ class RealFile:
 
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self._descriptor, size, position)
-
-    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        return os.preadv(self._descriptor, [buffer], position)
 
     def pwrite(self, data: Bytes, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)
@@ -97,9 +80,6 @@ class RealFile:
 
     def descriptor(self) -> int | None:
         return self._descriptor
-
-    def map(self, size: int) -> RealMappedFile:
-        return RealMappedFile(self._descriptor, size)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -178,7 +178,7 @@ class Maintenance:
 
     # Work over all logs, in slices
 
-    async def _slices(self, logs: Iterable[Log], *, also_closed: bool = False) -> AsyncIterator[Log]:
+    async def slices(self, logs: Iterable[Log], *, also_closed: bool = False) -> AsyncIterator[Log]:
         """Each log, giving the loop away every 2 ms."""
         clock = self._manager.clock
         began = clock.monotonic()
@@ -192,7 +192,7 @@ class Maintenance:
     async def delete_old_segments(self) -> int:
         now_ms = self._manager.clock.wall_ms()
         count = 0
-        async for log in self._slices(self._manager.logs.values()):
+        async for log in self.slices(self._manager.logs.values()):
             try:
                 count += log.delete_old_segments(now_ms)
             except LogDirectoryFailure as error:
@@ -202,14 +202,14 @@ class Maintenance:
     async def expire_producers(self) -> None:
         now_ms = self._manager.clock.wall_ms()
         expiration_ms = self._manager.config.producer_id_expiration_ms
-        async for log in self._slices(self._manager.logs.values()):
+        async for log in self.slices(self._manager.logs.values()):
             if log.producers_are_loaded:
                 log.producers.expire(now_ms, expiration_ms)
 
     async def flush_old(self) -> None:
         """`flush.ms`, where it is set."""
         now_ms = self._manager.clock.wall_ms()
-        async for log in self._slices(self._manager.logs.values()):
+        async for log in self.slices(self._manager.logs.values()):
             if log.end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
                 await self._flush(log)
 
@@ -244,7 +244,7 @@ class Maintenance:
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
                 d: {} for d in self._manager.all_directories if d.online
             }
-            async for log in self._slices(self._manager.all_current_logs(), also_closed=True):
+            async for log in self.slices(self._manager.all_current_logs(), also_closed=True):
                 value = value_of(log)
                 if value is not None and log.directory in values:
                     values[log.directory][log.topic_partition] = value

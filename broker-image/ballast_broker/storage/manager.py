@@ -435,8 +435,7 @@ class LogManager:
         log.closed = True
         log.invalidate_write_state()
         for segment in log.segments:
-            segment.deleted = True
-            segment.close()
+            segment.abandon()
         if log.directory.online:
             self.maintenance.remove_later([log.folder.path], log.config.file_delete_delay_ms)
 
@@ -469,6 +468,8 @@ class LogManager:
     def _tell(self, directory: LogDirectory) -> None:
         for callback in self.on_directory_failure:
             callback(directory)
+        self.context.open_files.abandon(directory.path)
+        directory.unlock()
 
     # The metadata log
 

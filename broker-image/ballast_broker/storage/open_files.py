@@ -14,6 +14,10 @@ class Closable(Protocol):
     def close_if_idle(self) -> bool:
         """Close the file unless somebody holds it; True when it is closed (now or already)."""
 
+    def path(self) -> str: ...
+    def abandon(self) -> None:
+        """It is of no use any more: closed now, or once nobody holds it."""
+
 
 class OpenFiles:
     """Second chance: each use sets a flag (cheap), the sweep at the limit clears flags and closes what had none."""
@@ -42,6 +46,11 @@ class OpenFiles:
                 continue
             item.used_lately = False
             self._opened[item] = None
+
+    def abandon(self, folder: str) -> None:
+        """The disk under this folder is gone."""
+        for item in [item for item in self._opened if item.path().startswith(folder + "/")]:
+            item.abandon()
 
     def forget(self, item: Closable) -> None:
         """Its file was closed by its owner."""

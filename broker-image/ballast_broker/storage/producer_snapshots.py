@@ -5,12 +5,12 @@ Loop thread, or the thread that loads the log before anybody else has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import write_unsynced
 from ballast_broker.storage.errors import CorruptFile
-from ballast_broker.storage.producers import ProducerState, ProducerStates
+from ballast_broker.storage.producers import NO_OFFSET, WINDOW, ProducerState, ProducerStates
 from ballast_broker.storage.segment import Folder, Segment
 from ballast_wire.records import CONTROL_MASK, TRANSACTIONAL_MASK, Header
 
@@ -100,14 +100,36 @@ def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) 
 def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
     """A snapshot has the last batch of each producer only: those before it are looked up at the log's end."""
     state.whole = True
+    again = _written_lately({producer_id}, segments).get(producer_id)
+    if again is not None and again.epoch == state.epoch and again.last_offset == state.last_offset:
+        state.batches = again.batches
+
+
+def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: ProducerSnapshots, offset: int) -> None:
+    """The log was cut and ends at `offset`. What is not known any more is looked up at its end, and only if it is not
+    found there all batches since the last snapshot are looked at: the loop waits for this."""
+    unknown = producers.cut_back(offset)
+    found = _written_lately(unknown, segments) if unknown else ProducerStates()
+    states = {producer_id: found.get(producer_id) for producer_id in unknown}
+    if any(state is None or state.transactional for state in states.values()):
+        snapshots.load(producers, offset)
+        replay(producers, segments, offset)
+    else:
+        for producer_id, state in states.items():
+            assert state is not None
+            state.whole = len(state.batches) == WINDOW
+            state.begins = NO_OFFSET
+            producers.replace(producer_id, state)
+    producers.map_end_offset = offset
+
+
+def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> ProducerStates:
     found = ProducerStates()
     for segment, start in _the_end_of(segments):
         for _, header in segment.batches(start):
-            if header.producer_id == producer_id:
+            if header.producer_id in producer_ids:
                 observe(found, header, header.base_offset + header.last_offset_delta)
-    again = found.get(producer_id)
-    if again is not None and again.epoch == state.epoch and again.last_offset == state.last_offset:
-        state.batches = again.batches
+    return found
 
 
 def _the_end_of(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:

@@ -61,10 +61,15 @@ def sequence_is_ahead(sequence: int, of: int) -> bool:
 
 
 class ProducerState:
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp", "whole")
+    __slots__ = (
+        "batches", "begins", "coordinator_epoch", "current_txn_first_offset", "epoch", "last_timestamp",
+        "transactional", "whole",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
+        self.begins = NO_OFFSET  # of its first batch; none where it was known from a snapshot
+        self.transactional = False  # since it was known
         self.batches: list[SentBatch] = []
         self.whole = True  # whether `batches` lacks none of the last five: a snapshot has one
         self.coordinator_epoch = -1
@@ -76,6 +81,7 @@ class ProducerState:
         result.epoch, result.batches, result.whole = self.epoch, self.batches.copy(), self.whole
         result.coordinator_epoch, result.last_timestamp = self.coordinator_epoch, self.last_timestamp
         result.current_txn_first_offset = self.current_txn_first_offset
+        result.begins, result.transactional = self.begins, self.transactional
         return result
 
     @property
@@ -166,6 +172,7 @@ class ProducerStates:
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
+            state.begins = last_offset - offset_delta
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
@@ -176,8 +183,10 @@ class ProducerStates:
             del batches[0]
             state.whole = True
         state.last_timestamp = timestamp
-        if transactional and state.current_txn_first_offset == NO_OFFSET:
-            state.current_txn_first_offset = last_offset - offset_delta
+        if transactional:
+            state.transactional = True
+            if state.current_txn_first_offset == NO_OFFSET:
+                state.current_txn_first_offset = last_offset - offset_delta
 
     def record_end_of_transaction(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> int:
         """A control batch was written; answers where the transaction began (-1: it had no data here)."""
@@ -187,6 +196,7 @@ class ProducerStates:
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
+        state.transactional = True
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = timestamp
         first, state.current_txn_first_offset = state.current_txn_first_offset, NO_OFFSET
@@ -207,6 +217,26 @@ class ProducerStates:
         for producer_id in gone:
             del self._states[producer_id]
         return len(gone)
+
+    def cut_back(self, offset: int) -> set[int]:
+        """Batches that end at or after `offset` were never written. Answers the producers of which it is not known here
+        what they wrote before; they are left as they were."""
+        unknown = set()
+        for producer_id, state in list(self._states.items()):
+            kept = [batch for batch in state.batches if batch.last_offset < offset]
+            if len(kept) == len(state.batches) and not state.transactional:
+                continue
+            if state.begins >= offset:
+                del self._states[producer_id]
+            elif not kept or state.transactional:
+                unknown.add(producer_id)
+            else:
+                state.whole = state.whole and len(state.batches) < WINDOW
+                state.batches, state.last_timestamp = kept, kept[-1].timestamp
+        return unknown
+
+    def replace(self, producer_id: int, state: ProducerState) -> None:
+        self._states[producer_id] = state
 
     def clear(self, end_offset: int) -> None:
         self._states.clear()

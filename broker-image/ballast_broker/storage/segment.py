@@ -169,6 +169,10 @@ class Segment:
         if not self.references:
             self._close()
 
+    def abandon(self) -> None:
+        self.deleted = True
+        self.close()
+
     def _close(self, *, told: bool = False) -> None:
         file, self._file = self._file, None
         if self._offset_index is not None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ballast_broker.storage import lookup, retention
-from ballast_broker.storage.producer_snapshots import replay
+from ballast_broker.storage import lookup, producer_snapshots, retention
 from ballast_broker.storage.recovery import rebuild_indexes
 from ballast_broker.storage.segment import Segment
 from ballast_wire.errors import ApiError, ErrorCode
@@ -113,10 +112,7 @@ def _after(log: Log, offset: int) -> None:
     log.write_epochs()
     log.update_high_watermark(log.high_watermark)
     log.snapshots.remove_after(offset)
-    if len(log.producers) or log.snapshots.offsets:
-        log.snapshots.load(log.producers, offset)
-        replay(log.producers, log.segments, offset)
-    log.producers.map_end_offset = offset
+    producer_snapshots.cut_back(log.producers, log.segments, log.snapshots, offset)
 
 
 def advance_start(log: Log, offset: int) -> None:

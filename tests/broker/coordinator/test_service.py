@@ -6,7 +6,8 @@ A commit that is under way is one whose follower cannot fetch: the link is cut u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import errno
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
+from ballast_broker.seams import Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -38,6 +40,20 @@ RETENTION_MS = 60_000
 LINK = frozenset({1, 2})
 
 
+class Reads:
+    """Threads that read the log; as many of the next reads as `failing` says fail."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.failing = 0
+        self._threads = threads
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        if self.failing:
+            self.failing -= 1
+            raise OSError(errno.EIO, "a sector that cannot be read")
+        return await self._threads.run(work)
+
+
 class Coordinating:
     """Broker 1 leads the one partition of the offsets topic, broker 2 follows."""
 
@@ -45,6 +61,7 @@ class Coordinating:
         self.cluster = cluster
         self.node = node
         self._timeout_ms = timeout_ms
+        self.reads = Reads(cluster.threads)
         self._all: list[GroupCoordinator] = []
         self.groups = self._another()
         leadership = GroupLeadership(node.broker_id, self.groups)
@@ -58,9 +75,7 @@ class Coordinating:
 
     def _another(self) -> GroupCoordinator:
         clock = RealClock()
-        store = OffsetsStore(
-            self.node.replicas, clock, self.cluster.threads, timeout_ms=self._timeout_ms, load_bytes=1 << 20
-        )
+        store = OffsetsStore(self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=1 << 20)
         limits = GroupLimits(initial_rebalance_delay_ms=0)
         groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
         self._all.append(groups)
@@ -363,6 +378,25 @@ async def test_records_that_nobody_can_read_do_not_keep_a_partition_from_its_gro
         scene.node.replicas.append(OFFSETS, None, batch, -1)
         assert await scene.commit("g", T1, 6) is ErrorCode.NONE
         assert offsets_of(await scene.next_one(), "g") == {T0: 5, T1: 6}
+
+
+async def test_a_load_that_fails_is_tried_again_while_the_broker_leads(tmp_path: Path) -> None:
+    """Nobody else would answer for these groups until the next election."""
+    other = TopicPartition("u", 0)
+    async with coordinating(tmp_path) as scene:
+        for partition, offset in ((T0, 5), (other, 7)):
+            assert await scene.commit("g", partition, offset) is ErrorCode.NONE
+        scene.reads.failing = 2
+        scene.groups.resign(0)
+        scene.groups.lead(0, 1)
+        await eventually(lambda: scene.reads.failing < 2)
+        with pytest.raises(ApiError) as refused:
+            scene.groups.fetch_offsets("g")
+        assert refused.value.code is ErrorCode.NOT_COORDINATOR
+        assert scene.groups.list_groups() == []
+        scene.cluster.controller.delete_topic("t")  # it must not come back with what is read later
+        await eventually(scene.groups.loaded_groups, "the coordinator loads")
+        await eventually(lambda: offsets_of(scene.groups, "g") == {other: 7})
 
 
 async def test_a_coordinator_whose_disk_is_away_does_not_say_that_nothing_was_committed(tmp_path: Path) -> None:

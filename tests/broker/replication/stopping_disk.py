@@ -27,10 +27,6 @@ class StoppingFile:
         self._disk.check()
         return self.file.pread(size, position)
 
-    def pread_into(self, buffer: bytearray | memoryview, position: int) -> int:
-        self._disk.check()
-        return self.file.pread_into(buffer, position)
-
     def pwrite(self, data: Bytes, position: int) -> None:
         half = memoryview(data)[: len(data) // 2]
         self._disk.change(
@@ -51,9 +47,6 @@ class StoppingFile:
 
     def descriptor(self) -> int | None:
         return self.file.descriptor()
-
-    def map(self, size: int) -> Any:
-        return self.file.map(size)
 
     def close(self) -> None:
         self.file.close()

@@ -8,7 +8,7 @@ import random
 from uuid import UUID
 
 import pytest
-from tests.broker.storage.conftest import SeededRandom
+from tests.broker.storage.conftest import Clock, SeededRandom
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
@@ -36,6 +36,14 @@ class BesideOthers(CleanerInThread):
         meanwhile, self._world.meanwhile = self._world.meanwhile, lambda: None
         meanwhile()
         return await super().run(job)
+
+
+class Passing(Clock):
+    """A millisecond goes by whenever somebody looks."""
+
+    def monotonic(self):
+        self.now_ms += 1
+        return super().monotonic()
 
 
 class World:
@@ -194,5 +202,35 @@ def test_what_others_do_to_a_log_while_it_is_cleaned_does_not_end_its_cleaning(n
         log.roll()
         assert await manager.compactor.clean_dirtiest()
         assert log.cleaned_to == log.log_end_offset
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+def test_others_have_their_turn_while_logs_are_looked_through(new_world):
+    """And what becomes of the dirtiest log meanwhile is seen before it is cleaned."""
+
+    async def looked(manager, meanwhile):
+        cleaning = asyncio.create_task(manager.compactor.clean_dirtiest())
+        for turn in range(10):
+            assert not cleaning.done()
+            if turn == 5:
+                meanwhile()
+            await asyncio.sleep(0)
+        return await cleaning
+
+    async def story():
+        world = new_world()
+        world.clock = Passing()
+        manager = await world.start()
+        log = create(manager)
+        for number in range(1, 50):
+            manager.get_or_create(TopicPartition("t", number), UUID(int=number + 1), COMPACT, is_new=True)
+        assert not await looked(manager, lambda: None)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        assert await looked(manager, lambda: manager.delete(PARTITION))  # there may be others: it is to look again
+        assert not await looked(manager, lambda: None)
+        assert manager.compactor.passes == 0
 
     asyncio.run(story())

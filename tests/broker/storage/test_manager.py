@@ -905,3 +905,38 @@ def test_a_new_log_holds_no_file_open_before_it_is_written_to(world):
         assert len(manager.context.open_files) == 1
 
     run(story())
+
+
+def open_under(path):
+    """What this process has open there."""
+    fds = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    targets = [os.readlink(fd) for fd in fds if os.path.lexists(fd)]
+    return sorted(os.path.basename(target) for target in targets if target.startswith(path + "/"))
+
+
+@pytest.mark.spec("DIR-41")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells what a process has open")
+def test_a_directory_that_failed_is_let_go_of(world):
+    """Else its disk could not be unmounted before the broker ends. What is being sent is let go of when it is sent."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        logs = [create(manager, number, assigned_directory=manager.directories[0].id) for number in range(3)]
+        other = create(manager, 3, assigned_directory=manager.directories[1].id)
+        for log in (*logs, other):
+            write(log)
+        for log in logs[1:]:
+            log.roll()
+            write(log)
+        sent = logs[0].read(0, 1000, upper_offset=1)
+        assert len(open_under(world.paths[0])) == 6
+        manager.directories[0].fail(OSError("gone"))
+        assert open_under(world.paths[0]) == ["00000000000000000000.log"]
+        assert sent.read()
+        sent.release()
+        assert open_under(world.paths[0]) == []
+        assert len(open_under(world.paths[1])) == 2
+        write(other)
+
+    asyncio.run(story())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ballast_broker.storage.disk import RealFile
 from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.producer_snapshots import replay
 from ballast_broker.storage.producers import MAXIMUM_SEQUENCE, ProducerStates, sequence_after, sequence_before
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
@@ -156,3 +158,62 @@ def test_snapshots_are_read_as_written_and_never_when_damaged(entries, data):
     for damaged in (bytes(broken), raw[: data.draw(st.integers(0, len(raw) - 1))]):
         with pytest.raises(CorruptFile):
             ProducerStates().load(damaged, 0)
+
+
+@pytest.mark.spec("CLI-05", "LOG-32")
+def test_a_cut_reads_little_of_a_long_segment(bench, monkeypatch):
+    """The loop waits for it, and an active segment may have a GiB of batches."""
+    log = bench.create()
+    send(bench, log, 0, producer=8)
+    for number in range(300):
+        bench.append(log, size=10_000, producer_id=7, producer_epoch=0, base_sequence=number)
+    for sequence in range(3):
+        send(bench, log, sequence, producer=9)
+    reads = []
+    pread = RealFile.pread
+    monkeypatch.setattr(RealFile, "pread", lambda self, *where: reads.append(where) or pread(self, *where))
+    log.truncate_to(299)
+    assert len(reads) < 10
+    assert log.producers.get(9) is None
+    assert log.producers.get(7).last_sequence == 297
+    assert send(bench, log, 0, producer=8).duplicate
+    for number in range(298, 301):
+        bench.append(log, size=10_000, producer_id=7, producer_epoch=0, base_sequence=number)
+
+
+@pytest.mark.spec("CLI-05")
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_after_a_cut_as_much_is_known_as_the_log_says(new_bench, data):
+    """Whatever producers wrote, in which epochs, and wherever segments begin; also after a start from a snapshot."""
+    bench = new_bench()
+    log = bench.create()
+    written = {}  # producer: (epoch, next sequence)
+    for _ in range(data.draw(st.integers(1, 25), "steps")):
+        producer = data.draw(st.integers(0, 3), "producer")
+        epoch, sequence = written.get(producer, (0, 0))
+        what = data.draw(st.sampled_from(["write", "write", "write", "write", "bump", "roll", "plain", "again"]))
+        if what == "bump":
+            epoch, sequence = epoch + 1, 0
+        if what in ("write", "bump"):
+            count = data.draw(st.integers(1, 2))
+            send(bench, log, sequence, count, producer=producer, epoch=epoch)
+            written[producer] = epoch, sequence + count
+        elif what == "plain":
+            bench.append(log)
+        elif what == "roll":
+            log.roll()
+        else:
+            log.close()
+            log = bench.load(clean=True)
+    offset = data.draw(st.integers(0, log.log_end_offset), "cut")
+    log.truncate_to(offset)
+    said = ProducerStates()
+    replay(said, log.segments, offset)
+    assert {number for number, _ in log.producers.items()} == {number for number, _ in said.items()}
+    for number, state in said.items():
+        known = log.producers.get(number)
+        assert (known.epoch, known.last_timestamp) == (state.epoch, state.last_timestamp)
+        assert known.batches == state.batches[-len(known.batches) :]
+        assert not known.whole or known.batches == state.batches
+    bench.release()
