@@ -11,12 +11,10 @@ import re
 import time
 from collections.abc import Iterator
 
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
-from e2e.clients import QUIET
 from e2e.kubernetes.clocks import brokers_with_clocks
 from e2e.kubernetes.faults import HEAL_SECONDS, KINDS, Fault, fragile_volumes, volume_folders
 from e2e.kubernetes.load import Account, Load
-from e2e.kubernetes.story import produce, until_in_sync
+from e2e.kubernetes.story import produce, throttles_left, until_in_sync
 from e2e.kubernetes.world import CLUSTER, World, cluster, reassignment, topic
 
 LOADED, CARRIED = "mixed-faults", "carried"
@@ -25,7 +23,6 @@ THROTTLE = {"interBroker": "1Mi", "intraBroker": "1Mi"}
 # What is not a replica's folder: it is on its way, or out.
 PASSING = re.compile(r"-(future|delete|stray)$")
 REPLICA = re.compile(r"^(.+)-(\d+)$")
-LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 TIDY_SECONDS = 150.0  # deleted folders go a minute later
 
 
@@ -114,7 +111,7 @@ class MixedFaults:
         """After a while, in which what was deleted goes; what is still there then is a finding."""
         deadline = time.monotonic() + TIDY_SECONDS
         while True:
-            findings = self._strange_pods() + self._throttles() + self._strange_folders()
+            findings = self._strange_pods() + throttles_left(self._world) + self._strange_folders()
             if not findings or time.monotonic() > deadline:
                 return findings
             time.sleep(1)
@@ -125,18 +122,6 @@ class MixedFaults:
         named = {one["name"] for one in pods if one not in operators}
         found = [f"pods {sorted(named)} are there"] if named != {f"{CLUSTER}-{n}" for n in range(3)} else []
         return found + ([] if len(operators) == 2 else [f"{len(operators)} pods of the operator are there"])
-
-    def _throttles(self) -> list[str]:
-        view = self._world.view()
-        admin = AdminClient({**QUIET, "bootstrap.servers": self._world.bootstrap})
-        asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in view.brokers]
-        asked += [ConfigResource(ResourceType.TOPIC, name) for name in view.topics]
-        return [
-            f"{key} of {resource.name} is still {entry.value}"
-            for resource in asked  # a call takes one broker
-            for key, entry in admin.describe_configs([resource])[resource].result(60).items()
-            if ("throttled" in key or key == LOG_DIRS_RATE) and not entry.is_default
-        ]  # fmt: skip
 
     def _strange_folders(self) -> list[str]:
         """Each broker has exactly the folders of its replicas, each once."""

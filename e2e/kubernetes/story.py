@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from e2e.clients import QUIET
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World, cluster
 
@@ -14,6 +15,7 @@ from ballast_cli.kube_api import Obj
 INSTALL_SECONDS = 300.0
 CLUSTER_SECONDS = 300.0
 CLIENT_SECONDS = 180.0
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 # The pods of brokers and operator must pass it.
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 # Produces or consumes as told, and prints how many.
@@ -115,3 +117,17 @@ def until_in_sync(world: World) -> None:
         return not view.topic_errors and all(set(part.isr) == set(part.replicas) for part in partitions)
 
     world.until("every replica is in sync", whole)
+
+
+def throttles_left(world: World) -> list[str]:
+    """What brokers and topics still have of any throttle."""
+    view = world.view()
+    admin = AdminClient({**QUIET, "bootstrap.servers": world.bootstrap})
+    asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in view.brokers]
+    asked += [ConfigResource(ResourceType.TOPIC, name) for name in view.topics]
+    return [
+        f"{key} of {resource.name} is still {entry.value}"
+        for resource in asked  # a call takes one broker
+        for key, entry in admin.describe_configs([resource])[resource].result(60).items()
+        if ("throttled" in key or key == LOG_DIRS_RATE) and not entry.is_default
+    ]  # fmt: skip

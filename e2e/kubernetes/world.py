@@ -32,6 +32,8 @@ WAIT_SECONDS = 240.0
 POLL_SECONDS = 0.2
 # Set by `./ballast e2e --faults MINUTES --seed SEED`.
 FAULT_MINUTES, FAULT_SEED = "BALLAST_E2E_FAULT_MINUTES", "BALLAST_E2E_FAULT_SEED"
+# Set by `./ballast e2e --away MINUTES`.
+AWAY_MINUTES = "BALLAST_E2E_AWAY_MINUTES"
 
 
 class Disappointed(AssertionError):

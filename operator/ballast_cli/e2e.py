@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults", type=float, metavar="MINUTES", help="only this: faults of every kind, for so long, on host"
     )
+    parser.add_argument(
+        "--away", type=float, metavar="MINUTES", help="only this: no operator for so long, while a replica moves"
+    )
     parser.add_argument("--seed", type=int, help="of the faults (another one each time)")
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="a part of a scenario's name (all)")
 
@@ -54,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
         scenarios = ["test_mixed_faults"]
         variables["BALLAST_E2E_FAULT_MINUTES"] = str(args.faults)
         variables["BALLAST_E2E_FAULT_SEED"] = "" if args.seed is None else str(args.seed)
+    if args.away is not None:
+        scenarios = ["test_operator_away"]
+        variables["BALLAST_E2E_AWAY_MINUTES"] = str(args.away)
     if scenarios:
         command += ["-k", " or ".join(scenarios)]
     sys.stdout.flush()
@@ -62,12 +68,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
+    for option, minutes in (("--faults", args.faults), ("--away", args.away)):
+        if minutes is not None and not minutes > 0:
+            raise CommandError(f"{option} needs a number of minutes above 0.")
+    if args.away is not None and (args.faults is not None or args.scenario):
+        raise CommandError("--away is a scenario of its own: without --faults, and without names of scenarios.")
     if args.faults is None:
         if args.seed is not None:
             raise CommandError("--seed is of --faults.")
         return
-    if not args.faults > 0:
-        raise CommandError("--faults needs a number of minutes above 0.")
     if args.provider != "host" or args.scenario:
         raise CommandError("--faults breaks a node of its own: with --provider host, and without names of scenarios.")
 

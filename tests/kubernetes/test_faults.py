@@ -5,14 +5,15 @@ Nothing that was acknowledged with acks=all may be lost, no produce call may fai
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from e2e.kubernetes.faults import HEAL_SECONDS, api_answers, cut_off, out_of_sync, replace_pod, seconds_pass
 from e2e.kubernetes.load import Account, load
-from e2e.kubernetes.story import until_in_sync
-from e2e.kubernetes.world import CLUSTER, World, topic
+from e2e.kubernetes.story import produce, throttles_left, until_in_sync
+from e2e.kubernetes.world import AWAY_MINUTES, CLUSTER, World, reassignment, topic
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -21,6 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 TOPIC = "faults"
+CARRIED = "carried-away"
+SECONDS_AWAY = 60 * float(os.environ.get(AWAY_MINUTES, 0))
 
 
 @contextmanager
@@ -49,18 +52,35 @@ def test_pods_killed(installed: World) -> None:
 
 @pytest.mark.spec("OPR-04")
 @pytest.mark.spec("OPR-45")
+@pytest.mark.spec("OPR-35")
+@pytest.mark.timeout(900 + 2 * SECONDS_AWAY)
 def test_operator_away(installed: World) -> None:
-    """What it has made goes on without it; what was asked for meanwhile is done when it is back."""
+    """What it has made goes on without it; what was asked for meanwhile, and what it had begun, is done when it is
+    back."""
+    installed.apply(topic(CARRIED, partitions=1, replicas=2))
+    installed.until_ready("kafkatopic", CARRIED)
+    produce(installed, CARRIED, [os.urandom(10_000) for _ in range(500)])
+    kept, gone = installed.view().topics[CARRIED].partitions[0].replicas
+    row = {"topic": CARRIED, "partition": 0, "replicas": [kept, ({0, 1, 2} - {kept, gone}).pop()]}
     with under_load(installed) as account:
+        installed.apply(reassignment(CARRIED, partitions=[row], throttle={"interBroker": "1Mi"}))
+        installed.until_phase(CARRIED, "Running")
         installed.kubectl("scale", "deployment/ballast-operator", "--replicas=0")
         name = "app.kubernetes.io/name=ballast-operator"
         installed.until("the operator is gone", lambda: not installed.all("pods", name))
         replace_pod(installed, "demo-1", "--wait=false")
         until_in_sync(installed)
         installed.apply(topic("asked-meanwhile", partitions=1, replicas=3))
+        seconds_pass(installed, SECONDS_AWAY)
         installed.kubectl("scale", "deployment/ballast-operator", "--replicas=2")
         installed.until_ready("kafkatopic", "asked-meanwhile")
-    installed.say(f"a pod came back and a topic was asked for while there was no operator; meanwhile {account}")
+        installed.until_phase(CARRIED, "Succeeded")
+    installed.until("no throttle is left", lambda: not throttles_left(installed))
+    installed.kubectl("delete", "reassignment", CARRIED)
+    away = f"for {SECONDS_AWAY / 60:g} minutes " if SECONDS_AWAY else ""
+    installed.say(
+        f"{away}there was no operator: a replica moved on, a pod came back, a topic was asked for; meanwhile {account}"
+    )
 
 
 @pytest.mark.spec("OPR-04")
