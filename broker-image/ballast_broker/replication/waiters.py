@@ -6,7 +6,6 @@ Bounded by who still waits: of those whose time was over first there are never m
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from typing import Protocol
 
 from ballast_wire.errors import ErrorCode
@@ -22,9 +21,9 @@ def _offset_of(entry: tuple[int, Waiter]) -> int:
     return entry[0]
 
 
-class Waiters(deque[tuple[int, Waiter]]):
+class Waiters(list[tuple[int, Waiter]]):
     """Nearly all come in order and leave in order. What a timeout leaves behind is taken out in one go, when it is
-    half of all."""
+    half of all. A list, for every partition has two: an empty deque is ten times as large."""
 
     __slots__ = ("_left_behind",)
 
@@ -41,9 +40,11 @@ class Waiters(deque[tuple[int, Waiter]]):
 
     def take(self, reached: int) -> list[Waiter]:
         """Those whose offset is reached; they may be answered already."""
-        taken = []
-        while self and self[0][0] <= reached:
-            taken.append(self.popleft()[1])
+        if not self or self[0][0] > reached:
+            return []
+        count = bisect_right(self, reached, key=_offset_of)
+        taken = [waiter for _, waiter in self[:count]]
+        del self[:count]
         return taken
 
     def take_all(self) -> list[Waiter]:
@@ -55,7 +56,5 @@ class Waiters(deque[tuple[int, Waiter]]):
         """One of them was answered before its offset was reached."""
         self._left_behind += 1
         if self._left_behind * 2 > len(self):
-            waiting = [entry for entry in self if not entry[1].answered]
-            self.clear()
-            self.extend(waiting)
+            self[:] = [entry for entry in self if not entry[1].answered]
             self._left_behind = 0
