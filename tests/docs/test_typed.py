@@ -29,12 +29,8 @@ PROMETHEUS_OPERATOR = ("PodMonitor", "PrometheusRule", "ServiceMonitor")
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    found = Up(tmp_path_factory.mktemp("up"))
-    try:
-        found.await_ready()
+    with Up(tmp_path_factory.mktemp("up")) as found:
         yield found
-    finally:
-        found.stop()
 
 
 def test_readme(up: Up) -> None:

@@ -39,6 +39,7 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.stopped = False
         self.data = folder / ".ballast" / "up"
         installed(folder / ".ballast")
         (folder / "bin").mkdir()
@@ -108,7 +109,20 @@ class Up:
         rows = [row for pid in self._pids() for row in _read(f"/proc/{pid}/smaps_rollup").splitlines()]
         return sum(int(row.split()[1]) for row in rows if row.startswith("Pss:")) / 1024
 
+    def __enter__(self) -> Up:
+        try:
+            self.await_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.stopped:
+            self.stop()
+
     def stop(self) -> None:
+        self.stopped = True
         try:
             self.process.send_signal(signal.SIGINT)
             assert self.process.wait(60) == 0

@@ -26,14 +26,10 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("world"))
-    try:
-        found.start()
+    with World(tmp_path_factory.mktemp("world")) as found:
         found.apply("KafkaCluster", "demo", SPEC)
         found.until_reason("KafkaCluster", "demo", "RackUnknown", 90)
         yield found
-    finally:
-        found.stop()
 
 
 def label(world: World, zone: str) -> None:

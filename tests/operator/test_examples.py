@@ -45,13 +45,8 @@ def approve(up: Up, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    found = Up(tmp_path_factory.mktemp("up"))
-    try:
-        found.await_ready()
+    with Up(tmp_path_factory.mktemp("up")) as found:
         yield found
-    finally:
-        if found.process.poll() is None:
-            found.stop()
 
 
 def test_it_is_ready_soon_with_little_memory_and_says_what_to_do_next(up: Up) -> None:

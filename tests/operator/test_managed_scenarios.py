@@ -24,9 +24,7 @@ VOLUMES = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("world"))
-    try:
-        found.start()
+    with World(tmp_path_factory.mktemp("world")) as found:
         found.topic("orders", partitions=6, replicas=3)
         found.until_reason("KafkaTopic", "orders", "ClusterNotFound", 60)
         apply(found)
@@ -35,8 +33,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         found.bootstrap = (found.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
         found.until_ready("KafkaTopic", "orders")
         yield found
-    finally:
-        found.stop()
 
 
 def apply(world: World, **spec: Any) -> None:

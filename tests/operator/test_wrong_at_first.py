@@ -21,12 +21,8 @@ SET = path_of("apps/v1", "statefulsets", "default", "demo")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("world"))
-    try:
-        found.start()
+    with World(tmp_path_factory.mktemp("world")) as found:
         yield found
-    finally:
-        found.stop()
 
 
 def apply(world: World, **spec: Any) -> None:

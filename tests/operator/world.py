@@ -57,6 +57,17 @@ class World:
     def run(self, work: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
+    def __enter__(self) -> World:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         self.run(self._stack.start(), 90)
 

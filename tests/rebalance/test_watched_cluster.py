@@ -130,9 +130,7 @@ def broker_addresses(world: World) -> list[str]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    world = World(tmp_path_factory.mktemp("world"))
-    try:
-        world.start()
+    with World(tmp_path_factory.mktemp("world")) as world:
         apply_cluster(world)
         world.until_ready("KafkaCluster", "demo", 120)
         world.bootstrap = (world.get("KafkaCluster", "demo") or {})["status"]["bootstrapServers"]
@@ -142,8 +140,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         rules = MONITORING / "rules.yaml"
         with prometheus_of(tmp_path_factory.mktemp("prometheus"), jobs, rules=rules) as (endpoint, targets):
             yield Watched(world, endpoint, targets, f"127.0.0.1:{world.probe_port}")
-    finally:
-        world.stop()
 
 
 def produce(watched: Watched, sizes: dict[int, int]) -> None:

@@ -7,18 +7,16 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.fast.offsets import OffsetFetchResponse
+from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
 from ballast_wire.names import TopicPartition
 
-FIRST_VERSION_WITH_GROUP_ERROR = 2
-FIRST_VERSION_WITH_MANY_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NOTHING = CommittedOffset(-1, -1, "", -1)
 
 
 async def handle(request: Any, context: RequestContext) -> OffsetFetchResponse:
     response = OffsetFetchResponse(context.version)
-    groups = request.groups if context.version >= FIRST_VERSION_WITH_MANY_GROUPS else [request]
+    groups = request.groups if context.version >= FETCH_FIRST_WITH_MANY_GROUPS else [request]
     for asked in groups:
         _add_group(response, asked, context)
     return response
@@ -28,7 +26,7 @@ def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContex
     try:
         offsets = context.broker.groups.fetch_offsets(asked.group_id)
     except ApiError as error:
-        if context.version < FIRST_VERSION_WITH_GROUP_ERROR:  # it is told at each partition
+        if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
             _add_asked(response, asked, context, {}, error.code)
         response.end_group(asked.group_id, error.code)
         return

@@ -7,6 +7,7 @@ They have the same shape: topics, and in them partitions, which are added one af
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -33,7 +34,7 @@ _listed = struct.Struct(">ihqq").pack
 _listed_with_epoch = struct.Struct(">ihqqi").pack
 
 
-class _Response:
+class _Response(ABC):
     """Has what a dispatcher needs of a response: its version, its bytes and its errors."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
@@ -66,8 +67,8 @@ class _Response:
             raise ValueError(f"encoded for version {self.version}, not {version}")
         return self._bytes()
 
-    def _bytes(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _bytes(self) -> bytes: ...
 
 
 class OffsetCommitResponse(_Response):

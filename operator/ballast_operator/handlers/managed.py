@@ -287,10 +287,14 @@ class ManagedCluster:
         for broker in brokers:
             if not scene.view.is_online(broker):
                 continue  # it was asked nothing, and can be given nothing
-            topics, _, errors = await observe_topics(scene.kafka, None, broker)
-            if plan.replicas_on(replace(scene.view, topics=topics, topic_errors=errors), [broker]) != 0:
+            if plan.replicas_on(await self._as_told_by(broker, scene), [broker]) != 0:
                 return False
         return True
+
+    async def _as_told_by(self, broker: int, scene: Scene) -> KafkaView:
+        """What this broker itself knows of topics."""
+        topics, _, errors = await observe_topics(scene.kafka, None, broker)
+        return replace(scene.view, topics=topics, topic_errors=errors)
 
     async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
         found, logs, described = await observe_directories(scene.kafka, brokers)
@@ -426,10 +430,9 @@ class ManagedCluster:
         if restart.broker is not None and scene.view.is_online(restart.broker):
             # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
             try:
-                topics, _, errors = await observe_topics(scene.kafka, None, restart.broker)
+                own = await self._as_told_by(restart.broker, scene)
             except KafkaUnavailableError as error:
                 return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
-            own = replace(scene.view, topics=topics, topic_errors=errors)
             restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
         if restart.broker is not None:
             if restart.unprotected:

@@ -87,8 +87,7 @@ class ReassignmentHandler:
         self._unthrottled: dict[str, str] = {}
         # Throttles that are back where they were, as the controller acknowledged, and since when. Forgotten, they are
         # put back again.
-        self._put_back: dict[ConfigId, frozenset[str]] = {}
-        self._put_back_at: dict[ConfigId, float] = {}
+        self._put_back: dict[ConfigId, tuple[frozenset[str], float]] = {}
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -260,7 +259,7 @@ class ReassignmentHandler:
 
     def _plan_throttles(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
         shares = [self._share(case) for case in cases if case.plan or case.records]
-        return plan_throttles(shares, view, self._put_back)
+        return plan_throttles(shares, view, {config: gone for config, (gone, _) in self._put_back.items()})
 
     def _share(self, case: Case) -> Share:
         """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
@@ -363,9 +362,9 @@ class ReassignmentHandler:
         names = {str(case.reassignment.key) for case in ready}
         self._unthrottled = {}
         self._put_back = {
-            config: gone
+            config: (gone, since)
             for config, gone in throttles.put_back.items()
-            if monotonic() - self._put_back_at[config] < LAG_SECONDS
+            if monotonic() - (since := self._put_back[config][1]) < LAG_SECONDS
         }
         if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
@@ -390,9 +389,8 @@ class ReassignmentHandler:
             for key in change.values if outcome is not None and outcome.ok else ():
                 config = ConfigId(change.resource, change.name, key)
                 if config in throttles.restoring:
-                    self._put_back[config] = self._put_back.get(config, NONE) | throttles.restoring[config]
-                    self._put_back_at[config] = monotonic()
-        self._put_back_at = {config: self._put_back_at[config] for config in self._put_back}
+                    before, _ = self._put_back.get(config, (NONE, 0.0))
+                    self._put_back[config] = (before | throttles.restoring[config], monotonic())
 
     async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         stops = [move for case in cases if case.step is not None for move in case.step.stop]

@@ -37,9 +37,7 @@ def reference_page(crd: Mapping[str, Any]) -> str:
     whole = [("metadata.name", rule["message"]) for rule in schema.get("x-kubernetes-validations", ())]
     rules = [*whole, *_rules("spec", schema["properties"]["spec"])]
     if rules:
-        lines += ["", "## What is refused at once", ""] + [
-            f"- `{path or 'the object'}`: {message}" for path, message in rules
-        ]
+        lines += ["", "## What is refused at once", ""] + [f"- `{path}`: {message}" for path, message in rules]
     return "\n".join(lines) + "\n"
 
 
