@@ -94,12 +94,15 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     metrics = None
     try:
         metrics = await _open_metrics(node, server, lag)
+        gc.disable()  # what a start makes, it keeps
         starting: asyncio.Task[Any] = loop.create_task(node.start())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             return 0
         starting.result()
+        gc.freeze()  # nor is it gone through again while requests wait
+        gc.enable()
         if lag is not None:
             lag.forget_longest()
         print(_ready_line(node, metrics), flush=True)

@@ -164,7 +164,8 @@ class LogManager:
             node_id=self.config.node_id,
             generate=self.config.generate_cluster_id,
         )
-        await asyncio.gather(*(self._load(directory) for directory in self.all_directories if directory.online))
+        turn = asyncio.Lock()
+        await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
         self._finish_interrupted_swaps()
         for path in self._deleted:
             self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
@@ -179,10 +180,15 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
 
-    async def _load(self, directory: LogDirectory) -> None:
+    async def _load(self, directory: LogDirectory, turn: asyncio.Lock) -> None:
         try:
             found = await load_directory(
-                self.context, directory, self.threads, self.config.num_recovery_threads_per_data_dir, self.config_of
+                self.context,
+                directory,
+                self.threads,
+                self.config.num_recovery_threads_per_data_dir,
+                self.config_of,
+                turn,
             )
         except OSError as error:
             directory.fail(error)
