@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ballast_broker.net.server import Server
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# What a start makes, it keeps; one that has to wait for its quorum is still gone through now and then.
+GC_THRESHOLD_AT_START = 1_000_000
+# Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
 GC_THRESHOLDS = (50_000, 20, 100)
 QUORUM_THREADS = 2  # to flush the metadata log, and to finish a snapshot meanwhile
 
@@ -46,8 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for warning in config.warnings:
         logging.getLogger("ballast").warning("%s", warning)
-    # Requests make little garbage in cycles: fewer, later collections keep pauses away from the hot path.
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(GC_THRESHOLD_AT_START)
     if config.metrics_port is None:
         return asyncio.run(_run(config, None))
     lag = LoopLag()
@@ -94,7 +96,6 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     metrics = None
     try:
         metrics = await _open_metrics(node, server, lag)
-        gc.disable()  # what a start makes, it keeps
         starting: asyncio.Task[Any] = loop.create_task(node.start())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -102,7 +103,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
             return 0
         starting.result()
         gc.freeze()  # nor is it gone through again while requests wait
-        gc.enable()
+        gc.set_threshold(*GC_THRESHOLDS)
         if lag is not None:
             lag.forget_longest()
         print(_ready_line(node, metrics), flush=True)

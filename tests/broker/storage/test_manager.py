@@ -16,7 +16,7 @@ import pytest
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint, loading
+from ballast_broker.storage import checkpoint, loading, starting
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
@@ -555,6 +555,55 @@ def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
         assert disk.most == 1
         assert log.directory.online
         assert checkpoint.read_offsets(disk, f"{world.paths[0]}/{checkpoint.RECOVERY_POINTS}") == {partition(): 2}
+
+    run(story())
+
+
+class CountingDisk(BadDisk):
+    """Knows in how many directories logs are being looked at; one that waits stays until another comes, or a while."""
+
+    def __init__(self, waits_for_each_log):
+        super().__init__()
+        self.waits_for_each_log = waits_for_each_log
+        self.waited = 0
+        self.another = threading.Event()
+        self.at_once = 0
+        self.most = 0
+
+    def waits(self):
+        return self.waited
+
+    def list(self, path):
+        if path.endswith("-0"):
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            if self.at_once > 1:
+                self.another.set()
+            self.another.wait(0.1)
+            self.waited += self.waits_for_each_log
+            self.at_once -= 1
+        return super().list(path)
+
+
+@pytest.mark.spec("LOG-33")
+@pytest.mark.parametrize("slow", [False, True])
+def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_disk_is_slow(world, monkeypatch, slow):
+    monkeypatch.setattr(starting, "SLICE", 1)
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        for number, topic in enumerate("abcdefghi"):
+            manager.get_or_create(
+                partition(topic=topic), UUID(int=number + 1), LogConfig(), is_new=True,
+                assigned_directory=manager.directories[number % 3].id,
+            )  # fmt: skip
+        await manager.shutdown()
+        world.disk = CountingDisk(starting.WAITS_OF_SLOW_DISK if slow else 0)
+        manager = world.manager()
+        await manager.start()
+        assert len(manager.logs) == 9
+        assert (world.disk.most > 1) == slow
 
     run(story())
 
