@@ -10,7 +10,7 @@ import struct
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
-from ballast_broker.storage.validation import CLIENT, timestamp_refused
+from ballast_broker.storage.validation import CLIENT, check_size, timestamp_refused
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records, encode_batch
@@ -44,6 +44,7 @@ def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str
         records = _checked_records(view, config, partition, origin, now_ms)
         if wanted != view.codec:
             batch = memoryview(_encode_again(view, records, wanted))
+            check_size(batch, config, partition)
             view = BatchView(batch)
     if append_time:
         view.stamp_append_time(now_ms)
