@@ -52,7 +52,7 @@ class Dirt:
 
 
 def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
-    """Dirty: from where cleaning ended to the active segment, the last stable offset, or what is too young."""
+    """Dirty: from where cleaning ended to the first segment that is active, too young, or not stable up to its end."""
     first = min(max(cleaned_to, log.bases[0]), log.end_offset)
     lag_ms = log.config.min_compaction_lag_ms
     end = min(log.active.base_offset, log.last_stable_offset)
@@ -63,10 +63,10 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         if following <= first:
             clean_bytes += segment.size
             continue
-        if segment.base_offset >= end or (lag_ms > 0 and retention.timestamp_of(log, segment) > now_ms - lag_ms):
+        if following > end or (lag_ms > 0 and retention.timestamp_of(log, segment) > now_ms - lag_ms):
             break
         dirty_bytes += segment.size
-        limit = min(following, end)
+        limit = following
         if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
             timestamp = segment.first_batch_timestamp()
             overdue = overdue or now_ms - max(timestamp, 0) > log.config.max_compaction_lag_ms

@@ -296,3 +296,27 @@ def test_a_cleaner_that_cannot_be_started_is_started_later(bench, tmp_path, monk
         threads.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_segment_is_cleaned_once_all_of_it_is_committed_and_not_again_and_again_until_then(new_world, read_all):
+    """While too few replicas are in sync the high watermark stands still, and segments come after it."""
+
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        put(log, 3)
+        log.update_high_watermark(3)
+        async with asyncio.timeout(10):
+            while await manager.compactor.clean_dirtiest():
+                pass
+        assert [int(record.key) for record in read_all(log)] == [1, 2, 1, 2, 3]
+        log.update_high_watermark(5)
+        assert await manager.compactor.clean_dirtiest()
+        assert not await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2, 3]
+
+    asyncio.run(story())
