@@ -10,7 +10,7 @@ import struct
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
-from ballast_broker.storage.validation import CLIENT, check_size, timestamp_refused
+from ballast_broker.storage.validation import CLIENT, timestamp_refused
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records, encode_batch
@@ -44,7 +44,12 @@ def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str
         records = _checked_records(view, config, partition, origin, now_ms)
         if wanted != view.codec:
             batch = memoryview(_encode_again(view, records, wanted))
-            check_size(batch, config, partition)
+            if len(batch) > config.max_message_bytes:
+                raise ApiError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"Message batch size is {len(batch)} bytes in append to partition {partition} "
+                    f"which exceeds the maximum configured size of {config.max_message_bytes}.",
+                )
             view = BatchView(batch)
     if append_time:
         view.stamp_append_time(now_ms)

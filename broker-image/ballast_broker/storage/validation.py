@@ -79,22 +79,19 @@ def is_plain(batch: memoryview, header: tuple[int, ...], config: LogConfig, now_
     )
 
 
-def check_size(batch: memoryview, config: LogConfig, partition: object) -> None:
-    if len(batch) > config.max_message_bytes:
-        raise ApiError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"The record batch size in the append to {partition} is {len(batch)} bytes "
-            f"which exceeds the maximum configured value of {config.max_message_bytes}).",
-        )
-
-
 def check_leader_batch(
     batch: memoryview, header: Header, config: LogConfig, partition: object, origin: str, now_ms: int
 ) -> None:
     """A batch as a producer (or a coordinator) sent it, before offsets are given."""
     if header.magic != 2:
         raise _magic_refused(header.magic)
-    check_size(batch, config, partition)
+    size = header.length + LOG_OVERHEAD
+    if size > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The record batch size in the append to {partition} is {size} bytes "
+            f"which exceeds the maximum configured value of {config.max_message_bytes}).",
+        )
     if crc32c(batch[CRC_FROM:]) != header.crc:
         check_crc(batch, header, partition)
     attributes, delta, count = header.attributes, header.last_offset_delta, header.record_count

@@ -220,6 +220,7 @@ def test_what_the_topics_compression_makes_too_large_is_refused(bench, codec):
         log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert log.end_offset == 0
+    assert refused.value.message.endswith("which exceeds the maximum configured size of 1000.")
 
 
 def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
