@@ -277,6 +277,7 @@ class _Broker:
             network=world.network,
             threads=world.threads,
         )
+        self.replicas.on_gone.append(node.traffic.forget)
         store = OffsetsStore(
             self.replicas,
             world.clock,

@@ -113,6 +113,7 @@ class FetcherGroup:
         if self.partitions.pop(key, None) is not None:
             self._aside.discard(key)
             self._throttled_out.discard(key)
+            self._backoff.worked(key)
             self._session.want(key, None)
 
     async def close(self) -> None:

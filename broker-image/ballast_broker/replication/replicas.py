@@ -107,6 +107,7 @@ class Replicas:
         )
         self._directories = Directories(logs, self._replicas, self.movers)
         self._nudges = Nudges(self._reader.answer_follower)
+        self.on_gone: list[Callable[[TopicPartition], None]] = []
         self._eligible: dict[int, int] = {}
         self._shrink_task: asyncio.Task[None] | None = None
         self._published = False
@@ -422,6 +423,8 @@ class Replicas:
         replica.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica.wake_all()
         self._logs.delete(topic_partition)
+        for tell in self.on_gone:
+            tell(topic_partition)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         # A flush may find out, in its thread.

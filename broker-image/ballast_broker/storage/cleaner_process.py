@@ -30,6 +30,10 @@ class CleanerFailed(Exception):
         self.os_error = os_error
 
 
+class CleanerMissing(CleanerFailed):
+    """There is none now, which says nothing of the log that was to be cleaned."""
+
+
 class CleanerRunner(Protocol):
     async def run(self, job: CleanJob) -> CleanResult:
         """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
@@ -70,7 +74,10 @@ class CleanerProcess:
     async def run(self, job: CleanJob) -> CleanResult:
         async with self._turn:
             if self._process is None:
-                self._process = await _spawn()
+                try:
+                    self._process = await _spawn()
+                except OSError as error:  # no memory or no handles left
+                    raise CleanerMissing(f"the cleaner process cannot be started: {error}") from error
             finished = False
             try:
                 answer = await _exchange(self._process, json.dumps(dataclasses.asdict(job)))

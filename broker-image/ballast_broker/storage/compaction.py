@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanJob, CleanResult
-from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerRunner
+from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerMissing, CleanerRunner
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
@@ -52,7 +52,7 @@ class Dirt:
 
 
 def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
-    """Dirty: from where cleaning ended to the active segment, the last stable offset, or what is too young."""
+    """Dirty: from where cleaning ended to the first segment that is active, too young, or not stable up to its end."""
     first = min(max(cleaned_to, log.bases[0]), log.end_offset)
     lag_ms = log.config.min_compaction_lag_ms
     end = min(log.active.base_offset, log.last_stable_offset)
@@ -63,10 +63,10 @@ def measure(log: Log, cleaned_to: int, now_ms: int) -> Dirt:
         if following <= first:
             clean_bytes += segment.size
             continue
-        if segment.base_offset >= end or (lag_ms > 0 and retention.timestamp_of(log, segment) > now_ms - lag_ms):
+        if following > end or (lag_ms > 0 and retention.timestamp_of(log, segment) > now_ms - lag_ms):
             break
         dirty_bytes += segment.size
-        limit = min(following, end)
+        limit = following
         if log.config.max_compaction_lag_ms < LONG_MAX and segment.size:
             timestamp = segment.first_batch_timestamp()
             overdue = overdue or now_ms - max(timestamp, 0) > log.config.max_compaction_lag_ms
@@ -166,6 +166,9 @@ class Compactor:
             return True  # it was cut, closed or moved since it was looked at
         try:
             await self.clean(log, dirt, now_ms)
+        except CleanerMissing as error:
+            logger.error("cleaning has to wait: %s", error)
+            return False
         except CleanerFailed as error:
             if error.os_error in (errno.EIO, errno.ENOSPC, errno.EROFS):
                 log.directory.fail(OSError(error.os_error, str(error)))
@@ -185,7 +188,8 @@ class Compactor:
         segments = {segment.base_offset: segment for segment in log.segments[: len(job.segments)]}
         truncations = log.truncations
         # The gaps that cleaning leaves must not look like a hole that a loss of power left.
-        await self._manager.threads.run(lambda: log.flush(log.active.base_offset))
+        end = log.active.base_offset
+        await self._manager.threads.run(lambda: log.flush(end))
         try:
             result = await self._runner.run(job)
         except CleanerFailed:
@@ -195,6 +199,7 @@ class Compactor:
             return CleanResult(dirt.first_offset, [])  # what it read was taken away meanwhile: another time
         self.passes += 1
         self.cleaned_bytes += result.read_bytes
+        complete = True
         with log.disk_faults():
             if log.cleaning_paused or log.closed or log.truncations != truncations:
                 self._throw_away(log, [group.replaced[0] for group in result.groups])
@@ -203,12 +208,13 @@ class Compactor:
                 sources = [segments[base] for base in group.replaced]
                 if any(source.deleted for source in sources):
                     self._throw_away(log, group.replaced[:1])
+                    complete = complete and all(source.deleted for source in sources)
                 else:
                     swap_in(log, sources, group.size)
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
-        # go one day without what it deletes.
+        # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
         await self._manager.threads.run(lambda: flushing.sync_names(log))
-        if log.truncations == truncations:
+        if complete and log.truncations == truncations:
             log.cleaned_to = result.end_offset
             await self._manager.maintenance.checkpoint_cleaned_offsets()
         return result

@@ -44,6 +44,12 @@ def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str
         records = _checked_records(view, config, partition, origin, now_ms)
         if wanted != view.codec:
             batch = memoryview(_encode_again(view, records, wanted))
+            if len(batch) > config.max_message_bytes:
+                raise ApiError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"Message batch size is {len(batch)} bytes in append to partition {partition} "
+                    f"which exceeds the maximum configured size of {config.max_message_bytes}.",
+                )
             view = BatchView(batch)
     if append_time:
         view.stamp_append_time(now_ms)

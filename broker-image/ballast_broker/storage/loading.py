@@ -143,7 +143,7 @@ class _Loading:
             self._recover()
         first = self.segments[0].base_offset if self.segments else start_offset
         start = max(start_offset, first)
-        log = self._log(directory, partition, start)
+        log = self._log(directory, partition, start, clean)
         if start > self.end_offset or not self.segments:
             truncation.truncate_fully(log, start)
         for segment in log.segments:
@@ -151,15 +151,20 @@ class _Loading:
             segment.open_files = self.context.open_files
         return log
 
-    def _log(self, directory: LogDirectory, partition: TopicPartition, start: int) -> Log:
+    def _log(self, directory: LogDirectory, partition: TopicPartition, start: int, clean: bool) -> Log:
         self.epochs.truncate_from_end(self.end_offset)
         self.epochs.truncate_from_start(start)
         producers: ProducerStates | None = None
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
-        snapshots.remove_after(self.end_offset)
+        # A loss of power may bring back one of a log that was cut: later ones than what was flushed are not believed.
+        snapshots.remove_after(self.end_offset if clean else min(self.recovery_point, self.end_offset))
         if self.end_offset not in snapshots.offsets:  # else it is read when it is needed
             producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
+            if self.segments and producers.map_end_offset < self.segments[-1].base_offset:
+                bases = [segment.base_offset for segment in self.segments]
+                replay(producers, self.segments, bases[-1])
+                snapshots.take(producers, bases[-1], bases)
             replay(producers, self.segments, self.end_offset)
         return _assemble(
             self.context,

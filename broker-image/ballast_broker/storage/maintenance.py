@@ -77,6 +77,11 @@ class Maintenance:
         for _, _, paths in self._removals:
             paths[:] = [path for path in paths if not path.startswith(prefix)]
 
+    def folder_was_renamed(self, before: str, after: str) -> None:
+        prefix = before + "/"
+        for _, _, paths in self._removals:
+            paths[:] = [after + path.removeprefix(before) if path.startswith(prefix) else path for path in paths]
+
     # Tasks
 
     async def run(self) -> None:
@@ -155,7 +160,8 @@ class Maintenance:
             self._flush_added.clear()
             while self._flushes:
                 _, log = self._flushes.popitem()
-                await self._flush(log, log.active.base_offset)
+                if log.directory.online:  # else it may be without a segment: its disk failed when it was cut
+                    await self._flush(log, log.active.base_offset)
                 self._flushed.set()
 
     async def _checkpoint_when(self, happened: asyncio.Event, write: Callable[[], Awaitable[None]]) -> None:

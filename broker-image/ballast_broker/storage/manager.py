@@ -459,6 +459,8 @@ class LogManager:
             log.folder.path = path
         if suffix == DELETE_SUFFIX:
             self.maintenance.forget_removals_under(before)
+        elif not suffix:
+            self.maintenance.folder_was_renamed(before, path)
 
     # Failure
 

@@ -314,3 +314,19 @@ async def test_metadata_older_than_the_log_changes_nothing(tmp_path: Path) -> No
         assert one.logs.get(ORDERS).epochs.entries == epochs
         with pytest.raises(ApiError):
             one.produce(ORDERS, "with a dead epoch")
+
+
+@pytest.mark.spec("REP-01", "LOG-33")
+async def test_of_a_partition_that_failed_and_is_followed_no_more_nothing_is_kept(tmp_path: Path) -> None:
+    """The leader mostly hears first that a topic is deleted, and refuses what the follower asks until it hears too."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        for name in ("orders", "kept"):
+            cluster.controller.create_topic(name, [[1, 2]])
+        cluster.cuts.add(frozenset({1, 2}))
+        one.replicas._stop(ORDERS, one.replicas._replicas[ORDERS].topic_id)
+        cluster.cuts.clear()
+        [group] = {*two.replicas.fetchers._groups.values()}
+        await eventually(lambda: bool(group._aside), "the leader refuses it")
+        cluster.controller.delete_topic("orders")
+        assert not group._backoff._failures

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tests.broker.storage.conftest import Clock, SeededRandom
+from tests.broker.storage.conftest import NOW_MS, Clock, SeededRandom
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
@@ -35,7 +37,10 @@ class BesideOthers(CleanerInThread):
     async def run(self, job):
         meanwhile, self._world.meanwhile = self._world.meanwhile, lambda: None
         meanwhile()
-        return await super().run(job)
+        result = await super().run(job)
+        afterwards, self._world.afterwards = self._world.afterwards, lambda: None
+        afterwards()
+        return result
 
 
 class Passing(Clock):
@@ -52,6 +57,7 @@ class World:
     def __init__(self, clock, seed=0):
         self.clock = clock
         self.meanwhile = lambda: None  # before the next cleaning reads
+        self.afterwards = lambda: None  # after it has read, before its result is taken
         self.store = Store(random.Random(seed), clock.wall_ms)
         self.disk = SimDisk(self.store)
         self.threads = RealThreads(1)
@@ -232,5 +238,85 @@ def test_others_have_their_turn_while_logs_are_looked_through(new_world):
         assert await looked(manager, lambda: manager.delete(PARTITION))  # there may be others: it is to look again
         assert not await looked(manager, lambda: None)
         assert manager.compactor.passes == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+def test_what_could_not_be_put_in_place_is_not_clean(new_world, read_all):
+    """Else a tombstone goes one day, and an old value that it deletes is there still."""
+
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1)
+        log.roll()
+        put(log, 2)
+        log.roll()
+        log.update_config(replace(COMPACT, segment_bytes=log.size_bytes, delete_retention_ms=1000))
+        log.append_as_leader(encode_batch([Record(b"2", None, log.context.clock.now_ms)]), 0, now_ms=NOW_MS)
+        log.update_high_watermark(log.log_end_offset)
+        log.roll()
+
+        def retention():
+            log.advance_log_start_offset(1)
+            assert log.delete_old_segments(0) == 1
+
+        world.afterwards = retention
+        assert await manager.compactor.clean_dirtiest()
+        world.clock.now_ms += 2000
+        for key in (3, 4):
+            put(log, key)
+            log.roll()
+            assert await manager.compactor.clean_dirtiest()
+        assert [(record.key, record.value is None) for record in read_all(log)] == [(b"3", False), (b"4", False)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_cleaner_that_cannot_be_started_is_started_later(bench, tmp_path, monkeypatch, read_all):
+    """Out of memory or of handles for a moment: that ends neither the broker nor the cleaning of this log."""
+
+    async def story():
+        config = StorageConfig(node_id=1, log_dirs=(str(tmp_path / "d"),), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+        threads = RealThreads(1)
+        manager = LogManager(bench.disk, bench.clock, threads, config, SeededRandom(), config_of=lambda _: COMPACT)
+        await manager.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", str(tmp_path / "missing"))
+            assert not await manager.compactor.clean_dirtiest()
+        assert await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2]
+        await manager.shutdown()
+        threads.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_segment_is_cleaned_once_all_of_it_is_committed_and_not_again_and_again_until_then(new_world, read_all):
+    """While too few replicas are in sync the high watermark stands still, and segments come after it."""
+
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        put(log, 3)
+        log.update_high_watermark(3)
+        async with asyncio.timeout(10):
+            while await manager.compactor.clean_dirtiest():
+                pass
+        assert [int(record.key) for record in read_all(log)] == [1, 2, 1, 2, 3]
+        log.update_high_watermark(5)
+        assert await manager.compactor.clean_dirtiest()
+        assert not await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2, 3]
 
     asyncio.run(story())

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
 
@@ -203,6 +204,23 @@ def test_append_time_keys_and_compression_are_seen_to_where_the_topic_asks(bench
         log.append_as_leader(encode_batch([Record(b"k", b"v", 5), Record(None, b"v", 5)]), 0, now_ms=99)
     assert refused.value.code is ErrorCode.INVALID_RECORD
     assert [index for index, _ in refused.value.record_errors] == [1]
+
+
+@pytest.mark.spec("LOG-03", "CLI-07")
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
+def test_what_the_topics_compression_makes_too_large_is_refused(bench, codec):
+    """As Kafka does: nobody is given a batch that is longer than the topic allows."""
+    log = bench.create(compression_type=codec, max_message_bytes=1000)
+    batch = encode_batch([Record(b"k", b"v" * 600, bench.clock.now_ms)] * 3, codec=Codec.ZSTD)
+    assert len(batch) < 1000
+    if codec == "gzip":
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+        return
+    with pytest.raises(ApiError) as refused:
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.end_offset == 0
+    assert refused.value.message.endswith("which exceeds the maximum configured size of 1000.")
 
 
 def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):

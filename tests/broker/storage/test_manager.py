@@ -989,3 +989,48 @@ def test_a_directory_that_failed_is_let_go_of(world):
         write(other)
 
     asyncio.run(story())
+
+
+@pytest.mark.spec("DIR-41")
+def test_a_disk_that_fails_in_the_middle_of_a_cut_leaves_maintenance_to_the_other_disks(world):
+    """Nothing is left of the log then, not even a segment."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        cut, other = create(manager, 0), create(manager, 1)
+        write(cut)
+        cut.flush()
+        maintenance = asyncio.create_task(manager.maintenance.run())
+        await asyncio.sleep(0)
+        world.disk.bad = (cut.folder.path,)
+        with pytest.raises(LogDirectoryFailure):
+            cut.truncate_fully_and_start_at(0)
+        write(other)
+        other.roll()
+        async with asyncio.timeout(10):
+            while other.recovery_point < other.end_offset and not maintenance.done():
+                await asyncio.sleep(0.01)
+        assert not maintenance.done()
+        maintenance.cancel()
+        await asyncio.gather(maintenance, return_exceptions=True)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-24", "DIR-29")
+def test_what_a_copy_was_cut_of_is_removed_also_when_the_copy_is_the_log_meanwhile(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        write(current)
+        future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
+        future.append_as_follower(memoryview(current.read(0, 1 << 20, upper_offset=1).read()))
+        future.truncate_fully_and_start_at(0)
+        manager.swap_future(partition())()
+        assert [name for name in os.listdir(future.folder.path) if name.endswith(".deleted")]
+        await manager.maintenance.remove_everything_waiting()
+        assert not [name for name in os.listdir(future.folder.path) if name.endswith(".deleted")]
+
+    run(story())

@@ -236,7 +236,7 @@ def test_producers_are_rebuilt_from_the_newest_whole_snapshot(bench):
         if damage is not None:
             with open(newest, "wb") as file:
                 file.write(damage)
-        again = bench.load(clean=False, recovery_point=0, segment_bytes=1000)
+        again = bench.load(clean=False, recovery_point=40, segment_bytes=1000)
         assert {
             producer: (s.epoch, s.last_sequence, s.last_offset) for producer, s in again.producers.items()
         } == expected
@@ -325,3 +325,24 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all
     assert again.log_end_offset >= point
     again.flush()
     assert not [name for name in bench.disk.list(str(bench.folder)) if name.endswith(".unflushed")]
+
+
+@pytest.mark.spec("LOG-40", "CLI-05")
+def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_it_back(bench):
+    """Else a batch that this log has no more is taken for one that it has: it is acknowledged, and lost."""
+    log = bench.create()
+    bench.append(log, 5)
+    log.flush()
+    bench.append(log, 5, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.roll()
+    snapshot = Path(snapshot_path(log.folder, 10))
+    of_the_past = snapshot.read_bytes()
+    log.truncate_to(5)
+    bench.append(log, 5)
+    log.roll()
+    bench.append(log, 1)
+    snapshot.write_bytes(of_the_past)
+    again = bench.load(clean=False, recovery_point=5)
+    assert again.log_end_offset == 11
+    assert again.producers.get(7) is None
+    assert snapshot.read_bytes() != of_the_past, "a cut need not look at more than the last segment"
