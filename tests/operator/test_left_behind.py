@@ -53,13 +53,15 @@ class Told:
     def __init__(self) -> None:
         self.finalizers: dict[str, bool] = {}
         self.reasons: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
 
     async def set_finalizer(self, resource: Any, wanted: bool) -> bool:
         self.finalizers[resource.meta.name] = wanted
         return True
 
     async def write_status(self, resource: Any, status: Any) -> bool:
-        self.reasons[resource.meta.name] = next(one.reason for one in status.conditions if one.type == "Ready")
+        ready = next(one for one in status.conditions if one.type == "Ready")
+        self.reasons[resource.meta.name], self.messages[resource.meta.name] = ready.reason, ready.message
         return True
 
 
