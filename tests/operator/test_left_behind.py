@@ -209,6 +209,32 @@ def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypa
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-02", "OPR-07")
+@pytest.mark.parametrize(("status", "reason"), [(403, "KubernetesRefused"), (409, None)])
+def test_what_kubernetes_does_not_let_the_operator_read_is_told(
+    monkeypatch: pytest.MonkeyPatch, status: int, reason: str | None
+) -> None:
+    """A Role that is too small, for instance: it was in the operator's log only, and the status stayed empty."""
+    cache, told = Cache(), Told()
+    cache.clusters.put(body("demo", {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}))
+    cache.put_topic(body("orders", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+
+    async def refused(*_: Any) -> None:
+        raise ApiError(status, "Refused", 'configmaps "demo-identity" is forbidden')
+
+    async def scenario() -> Again:
+        shared = shared_by(cache, told)
+        monkeypatch.setattr(shared.api, "find", refused)
+        work = Work({Key("default", "orders")}, reassignments=True, cluster=True)
+        return await ClusterCycle(CLUSTER, shared).run(work)
+
+    again = asyncio.run(scenario())
+    assert (again.failed, again.topics) == (True, {Key("default", "orders")})
+    assert told.reasons.get("demo") == reason
+    assert told.reasons.get("orders") == (reason and "ClusterUnreachable")
+    assert reason is None or "demo-identity" in told.messages["demo"]
+
+
 @pytest.mark.spec("OPR-05", "OPR-33")
 def test_a_plan_that_kubernetes_does_not_keep_is_told_by_its_reassignment(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: Any) -> None:
