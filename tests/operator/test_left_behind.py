@@ -399,6 +399,22 @@ def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: py
     asyncio.run(scenario())
 
 
+@pytest.mark.spec("OPR-04", "OPR-35")
+@pytest.mark.parametrize("observed", ["1048576", "7"])
+def test_a_handler_that_has_just_begun_suspects_the_rates_that_reassignments_ask_for(observed: str) -> None:
+    cache = Cache()
+    cache.put_reassignment(body("former", {"clusterRef": {"name": "demo"}, "throttle": {"intraBroker": "1Mi"}}))
+    handler = ReassignmentHandler(CLUSTER, shared_by(cache))
+    handler._put_back.look()
+    subject = reassignment("next", throttle={"intraBroker": "2Mi"}, drainBrokers=[0])
+    case = Case(subject, keep(Plan((move(((0, "/a"),), ((0, "/b"),)),))))
+    configs = {0: {"replica.alter.log.dirs.io.max.bytes.per.second": observed}}
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs=configs)
+    handler._decide([case], seen)
+    planned = handler._plan_throttles([case], seen)
+    assert planned.unreadable == ({str(subject.key)} if observed == "1048576" else set())
+
+
 @pytest.mark.spec("OPR-04")
 def test_what_a_restored_backup_of_the_api_says_counts_although_it_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its versions begin again where the backup was made; events of it look as if they came late."""
