@@ -23,7 +23,8 @@ from ballast_operator.logs import CLUSTER
 from ballast_operator.metrics import Metrics
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import Key
-from ballast_operator.status import SHARED, Verdict
+from ballast_operator.status import CLUSTER as CLUSTER_REASONS
+from ballast_operator.status import SHARED, NotServedError, Verdict
 from ballast_operator.worker import Again, Work
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class ClusterCycle:
         kafka, blocked = None, None
         try:
             kafka = await self._reach(cluster, work, again)
-        except (KafkaUnavailableError, SecretMissingError) as error:
+        except (KafkaUnavailableError, SecretMissingError, NotServedError) as error:
             blocked = await self._lost(cluster, error, again)
         except (ApiError, ApiUnavailableError) as error:
             log.warning("cluster %s: Kubernetes: %s", self._key, error)
@@ -112,7 +113,13 @@ class ClusterCycle:
 
     async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
-        bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
+        try:
+            bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            said = CLUSTER_REASONS["KubernetesRefused"].says(error=error.message.rstrip("."))
+            raise NotServedError(said) from error
         if bootstrap is None:
             return None
         kafka = await self._connections.get(cluster, bootstrap)
@@ -144,7 +151,12 @@ class ClusterCycle:
             self._topics.moved_topics = self._reassignments.moved_topics
         if work.topics:
             with self._shared.metrics.reconcile("KafkaTopic", len(work.topics)):
-                await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
+                try:
+                    await self._topics.handle(work.topics, self._shared.now(), again, kafka, self._ledger)
+                except NotServedError as error:
+                    again.failed = True
+                    again.topics |= work.topics
+                    await self._topics.handle(work.topics, self._shared.now(), again, blocked=error.verdict)
             if not again.topics:
                 await self._ledger.prune(self._shared.cache)
 

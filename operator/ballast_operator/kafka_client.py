@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
@@ -38,6 +38,13 @@ class KafkaUnavailableError(Exception):
 
 class KafkaBusyError(KafkaUnavailableError):
     """Too many calls wait for this cluster already."""
+
+
+class Answer(NamedTuple):
+    """To a request; `again` where it was sent before, and may have been carried out then without an answer."""
+
+    response: Any
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +136,14 @@ class KafkaConnection:
 
     async def send_all_to_controller(
         self, requests: Sequence[Any], errors: Callable[[Any], Sequence[int]]
-    ) -> list[Any]:
+    ) -> list[Answer]:
         """As `send_to_controller`, for requests that may overtake each other: a few travel at the same time."""
 
-        def call(client: KafkaAdminClient) -> list[Any]:
+        def call(client: KafkaAdminClient) -> list[Answer]:
             if _any_broker_passes_on(client):
-                answers: list[Any] = client._manager.run(_send_side_by_side, client._manager, requests)
+                answers: list[Answer] = client._manager.run(_send_side_by_side, client._manager, requests)
                 return answers
-            return [_send_to_controller(client, request, errors) for request in requests]
+            return [Answer(_send_to_controller(client, request, errors)) for request in requests]
 
         return await self._call(call) if requests else []
 
@@ -234,9 +241,9 @@ async def _send_one(manager: Any, request: Any, node: int | None) -> Any:
     raise failure
 
 
-async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Any]:
+async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Answer]:
     """Runs on the library's loop. Each goes to a broker that has little to do; an answer is waited for in its turn."""
-    answers: list[Any] = []
+    answers: list[Answer] = []
     under_way: deque[tuple[Any, Any]] = deque()
     for request in requests:
         if len(under_way) == SIDE_BY_SIDE:
@@ -247,11 +254,11 @@ async def _send_side_by_side(manager: Any, requests: Sequence[Any]) -> list[Any]
     return answers
 
 
-async def _answer(manager: Any, request: Any, sent: Any) -> Any:
+async def _answer(manager: Any, request: Any, sent: Any) -> Answer:
     try:
-        return await sent
+        return Answer(await sent)
     except (kafka_errors.KafkaConnectionError, kafka_errors.NodeNotReadyError, OSError):
-        return await _send_one(manager, request, None)
+        return Answer(await _send_one(manager, request, None), again=True)
 
 
 async def _send_each(manager: Any, requests: Mapping[int, Any]) -> dict[int, Any]:

@@ -9,10 +9,11 @@ operators that both believe to be the leader one fails before it touches Kafka.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
 from ballast_operator.apply.writer import MANAGER, owner_reference
 from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
@@ -20,6 +21,7 @@ from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import MANAGED_BY
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.topics import Intent
+from ballast_operator.status import TOPIC, NotServedError
 
 KEY = "intents.json"
 # Of the 1 MiB that a ConfigMap may have.
@@ -45,12 +47,28 @@ class Ledger:
     async def load(self) -> Mapping[str, Intent]:
         """What is written; read from the API once."""
         if self._intents is None:
-            found = await self._api.find(self._path)
+            with self._told():
+                found = await self._api.find(self._path)
             self._resource_version = found["metadata"]["resourceVersion"] if found else None
             text = ((found or {}).get("data") or {}).get(KEY, "{}")
-            self._keep({uid: _read(entry) for uid, entry in json.loads(text).items()})
+            try:
+                self._keep({uid: _read(entry) for uid, entry in json.loads(text).items()})
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                said = TOPIC["LedgerUnusable"].says(name=self._name, error=f"its {KEY} is not what was written there")
+                raise NotServedError(said) from error
         assert self._intents is not None
         return self._intents
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A refusal that trying again does not change is told to people."""
+        try:
+            yield
+        except ApiError as error:
+            if not error.refused:
+                raise
+            said = TOPIC["LedgerUnusable"].says(name=self._name, error=error.message.rstrip("."))
+            raise NotServedError(said) from error
 
     def age_s(self, uid: str) -> float:
         """How long this operator has known of the intention. It may be older, and another one's."""
@@ -113,12 +131,13 @@ class Ledger:
     async def _save(self, intents: dict[str, Intent]) -> None:
         body = self._body(intents)
         try:
-            if self._resource_version is None:
-                collection = path_of("v1", "configmaps", self._cluster.meta.namespace)
-                answer = await self._api.create(collection, body)
-            else:
-                body["metadata"]["resourceVersion"] = self._resource_version
-                answer = await self._api.replace(self._path, body)
+            with self._told():
+                if self._resource_version is None:
+                    collection = path_of("v1", "configmaps", self._cluster.meta.namespace)
+                    answer = await self._api.create(collection, body)
+                else:
+                    body["metadata"]["resourceVersion"] = self._resource_version
+                    answer = await self._api.replace(self._path, body)
         except Exception:
             self._intents = None
             raise

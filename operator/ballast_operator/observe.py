@@ -85,13 +85,19 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
 
 async def _observe_controller(kafka: KafkaConnection, told: int) -> int:
     """With KRaft any broker may be told as the controller, since all forward to it; the quorum knows the active one."""
+    leader = await observe_leader(kafka)
+    return told if leader is None else leader[0]
+
+
+async def observe_leader(kafka: KafkaConnection) -> tuple[int, int] | None:
+    """(active controller, its epoch) as the quorum knows them; None where there is none, or it does not tell us."""
     if not await kafka.supports(DescribeQuorumRequest):
-        return told
+        return None
     row = DescribeQuorumRequest.TopicData
     topic = row(topic_name="__cluster_metadata", partitions=[row.PartitionData(partition_index=0)])
     response = await kafka.send(DescribeQuorumRequest(topics=[topic]))
-    leaders = [part.leader_id for found in response.topics for part in found.partitions if not part.error_code]
-    return leaders[0] if leaders and not response.error_code else told
+    found = [part for topic in response.topics for part in topic.partitions if not part.error_code]
+    return (found[0].leader_id, found[0].leader_epoch) if found and not response.error_code else None
 
 
 async def observe_topics(

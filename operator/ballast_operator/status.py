@@ -136,6 +136,11 @@ TOPIC = _table(
         "KubernetesRefused", FALSE, "Kubernetes refuses the Reassignment that the topic needs: {error}.",
         "Give Kubernetes what it lacks; it is tried again.",
     ),
+    Reason(
+        "LedgerUnusable", FALSE, "ConfigMap {name}, which keeps what is about to be done, cannot be used: {error}.",
+        "Correct it, or delete it: then topics that were just being created count as somebody else's, and need "
+        "spec.adoptionPolicy Adopt. Nothing is changed until then.", stalled=True,
+    ),
     Reason("Deleting", FALSE, "The topic is being deleted."),
 )  # fmt: skip
 
@@ -201,6 +206,15 @@ CLUSTER = _table(
         "KubernetesRefused", FALSE, "Kubernetes refuses what the cluster needs: {error}.",
         "Correct the spec, or give Kubernetes what it lacks.", stalled=True,
     ),
+    Reason(
+        "IdentityUnreadable", FALSE, "ConfigMap {name} does not tell the cluster's identity: {error}.",
+        "Restore it from a backup; or, if the status has clusterId and voters, delete it: it is made anew from these. "
+        "Nothing is changed until then.", stalled=True,
+    ),
+    Reason(
+        "FormerGoes", FALSE, "{what} goes with the KafkaCluster of this name that was deleted, but is still there.",
+        "The new one begins when it is gone. See what holds it with `kubectl describe`.",
+    ),
     Reason("Rolling", FALSE, "To apply a change {node} is being restarted; {left} more follow."),
     Reason("RollWaits", FALSE, "A change waits to restart {node}: {error}.", "It goes on by itself."),
     Reason(
@@ -249,6 +263,14 @@ EVENTS = _table(
         "It would be created again and undo newer moves; remove the field.",
     ),
 )  # fmt: skip
+
+
+class NotServedError(Exception):
+    """Nothing is done until what the verdict tells has been mended, or has passed."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 def conditions(previous: Iterable[Condition], verdict: Verdict, generation: int, now: str) -> tuple[Condition, ...]:

@@ -7,12 +7,16 @@ import json
 from typing import Any
 
 import pytest
+from test_left_behind import CLUSTER, Told, shared_by
 
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.cache import Cache
+from ballast_operator.cycle import ClusterCycle
 from ballast_operator.ledger import KEY, Ledger, _read, _write, joined
 from ballast_operator.model.cluster import read_cluster
+from ballast_operator.model.meta import Key
 from ballast_operator.plan.topics import Intent
+from ballast_operator.worker import Again, Work
 
 CREATION = Intent("orders", create=True, config=("retention.ms",))
 
@@ -129,3 +133,67 @@ def test_what_the_ledger_has_no_room_for_waits_until_there_is_some() -> None:
         assert crowded == set(), "a hundred are told by now"
 
     asyncio.run(scenario())
+
+
+class Broken(OneConfigMap):
+    """The ConfigMap as a person left it, or an API server that does not let the operator at it."""
+
+    def __init__(self, text: str, refuses: str = "") -> None:
+        super().__init__()
+        self.text, self.refuses = text, refuses
+
+    async def find(self, path: str) -> dict[str, Any] | None:
+        return {"metadata": {"resourceVersion": "1"}, "data": {KEY: self._allowed("get", path)}}
+
+    async def replace(self, path: str, _: dict[str, Any]) -> dict[str, Any]:
+        raise AssertionError(self._allowed("update", path))
+
+    def _allowed(self, verb: str, path: str) -> str:
+        if verb == self.refuses:
+            raise ApiError(403, "Forbidden", f'configmaps "{path.rpartition("/")[2]}" is forbidden: cannot {verb}')
+        return self.text
+
+
+@pytest.mark.spec("OPR-02", "OPR-04", "OPR-08")
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (Broken("{"), "not what was written"),
+        (Broken("[]"), "not what was written"),
+        (Broken('{"uid": {}}'), "not what was written"),
+        (Broken("{}", "get"), "cannot get"),
+        (Broken("{}", "update"), "cannot update"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_told_by_every_topic(broken: Broken, why: str) -> None:
+    """It failed each cycle, and was told in the operator's log only."""
+    cache, told = Cache(), Told()
+    cache.put_topic(topic_body("u"))
+    external = {"volumes": [], "external": {"bootstrapServers": "127.0.0.1:1"}}
+    cache.clusters.put({"metadata": {"name": "demo", "namespace": "default", "uid": "c"}, "spec": external})
+    subject = cache.clusters.get(CLUSTER)
+    assert subject is not None
+    cycle = ClusterCycle(CLUSTER, shared_by(cache, told))
+    cycle._ledger = Ledger(broken, subject)  # type: ignore[arg-type]
+    handle = cycle._topics.handle
+
+    async def scenario() -> Again:
+        again = Again()
+
+        async def needs_the_ledger(keys: Any, now: str, again: Again, *rest: Any, **more: Any) -> None:
+            if rest:
+                await rest[1].record({"u": CREATION}, cache)
+            await handle(keys, now, again, *rest, **more)
+
+        cycle._topics.handle = needs_the_ledger  # type: ignore[method-assign]
+        await cycle._serve(Work({Key("default", "orders")}), again, object(), None, subject)  # type: ignore[arg-type]
+        return again
+
+    again = asyncio.run(scenario())
+    assert (told.reasons, again.failed, again.topics) == (
+        {"orders": "LedgerUnusable"},
+        True,
+        {Key("default", "orders")},
+    )
+    assert why in told.messages["orders"]
+    assert "demo-ballast-intents" in told.messages["orders"]

@@ -53,13 +53,15 @@ class Told:
     def __init__(self) -> None:
         self.finalizers: dict[str, bool] = {}
         self.reasons: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
 
     async def set_finalizer(self, resource: Any, wanted: bool) -> bool:
         self.finalizers[resource.meta.name] = wanted
         return True
 
     async def write_status(self, resource: Any, status: Any) -> bool:
-        self.reasons[resource.meta.name] = next(one.reason for one in status.conditions if one.type == "Ready")
+        ready = next(one for one in status.conditions if one.type == "Ready")
+        self.reasons[resource.meta.name], self.messages[resource.meta.name] = ready.reason, ready.message
         return True
 
 
@@ -205,6 +207,32 @@ def test_a_reassignment_that_kubernetes_refuses_does_not_hold_up_topics(monkeypa
         assert (again.failed, again.reassignments_seconds) == (True, 0.0), "it is tried again, ever more seldom"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-02", "OPR-07")
+@pytest.mark.parametrize(("status", "reason"), [(403, "KubernetesRefused"), (409, None)])
+def test_what_kubernetes_does_not_let_the_operator_read_is_told(
+    monkeypatch: pytest.MonkeyPatch, status: int, reason: str | None
+) -> None:
+    """A Role that is too small, for instance: it was in the operator's log only, and the status stayed empty."""
+    cache, told = Cache(), Told()
+    cache.clusters.put(body("demo", {"brokers": 1, "volumes": [{"name": "a", "size": "1Gi"}]}))
+    cache.put_topic(body("orders", {"clusterRef": {"name": "demo"}, "partitions": 1}))
+
+    async def refused(*_: Any) -> None:
+        raise ApiError(status, "Refused", 'configmaps "demo-identity" is forbidden')
+
+    async def scenario() -> Again:
+        shared = shared_by(cache, told)
+        monkeypatch.setattr(shared.api, "find", refused)
+        work = Work({Key("default", "orders")}, reassignments=True, cluster=True)
+        return await ClusterCycle(CLUSTER, shared).run(work)
+
+    again = asyncio.run(scenario())
+    assert (again.failed, again.topics) == (True, {Key("default", "orders")})
+    assert told.reasons.get("demo") == reason
+    assert told.reasons.get("orders") == (reason and "ClusterUnreachable")
+    assert reason is None or "demo-identity" in told.messages["demo"]
 
 
 @pytest.mark.spec("OPR-05", "OPR-33")
@@ -369,6 +397,22 @@ def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: py
         }
 
     asyncio.run(scenario())
+
+
+@pytest.mark.spec("OPR-04", "OPR-35")
+@pytest.mark.parametrize("observed", ["1048576", "7"])
+def test_a_handler_that_has_just_begun_suspects_the_rates_that_reassignments_ask_for(observed: str) -> None:
+    cache = Cache()
+    cache.put_reassignment(body("former", {"clusterRef": {"name": "demo"}, "throttle": {"intraBroker": "1Mi"}}))
+    handler = ReassignmentHandler(CLUSTER, shared_by(cache))
+    handler._put_back.look()
+    subject = reassignment("next", throttle={"intraBroker": "2Mi"}, drainBrokers=[0])
+    case = Case(subject, keep(Plan((move(((0, "/a"),), ((0, "/b"),)),))))
+    configs = {0: {"replica.alter.log.dirs.io.max.bytes.per.second": observed}}
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 1)}, broker_configs=configs)
+    handler._decide([case], seen)
+    planned = handler._plan_throttles([case], seen)
+    assert planned.unreadable == ({str(subject.key)} if observed == "1048576" else set())
 
 
 @pytest.mark.spec("OPR-04")

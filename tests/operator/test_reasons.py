@@ -14,6 +14,7 @@ import pytest
 from making import NOW, cluster, move, reassignment, topic, topic_view, view
 from world import World
 
+from ballast_operator.handlers import claims
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.managed import Scene as ManagedScene
 from ballast_operator.handlers.plans import Case, Plans
@@ -23,6 +24,7 @@ from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.plan.lifecycle import Scene, next_step
+from ballast_operator.plan.managed import held_layout
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
 from ballast_operator.resources.layout import Identity
@@ -162,12 +164,10 @@ class Refusing:
 
 async def test_a_volume_that_may_not_grow_is_said() -> None:
     subject = cluster()
-    claims = (ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi"),)
-    kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=claims)
-    managed = ManagedCluster(subject.key, SimpleNamespace(api=None))  # type: ignore[arg-type]
-    managed._objects = Refusing()  # type: ignore[assignment]
-    scene = ManagedScene(subject, Identity("id", (0, 1, 2)), kube, view(), None, Again())  # type: ignore[arg-type]
-    verdict = await managed._claims(scene)
+    small = (ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi"),)
+    kube = KubeFacts(exists=True, replicas=3, volumes={v.name: v for v in subject.spec.volumes}, claims=small)
+    layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
+    verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
 

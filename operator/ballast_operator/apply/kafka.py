@@ -33,7 +33,7 @@ from ballast_operator.model.actions import (
     Subtracted,
 )
 from ballast_operator.model.kafka import BROKER, TOPIC, Outcome, ReplicaId, TopicPartition
-from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name
+from ballast_operator.observe import BROKER_RESOURCE, TOPIC_RESOURCE, error_name, observe_leader
 
 TIMEOUT_MS = 15_000
 # A controller of Apache Kafka refuses whatever makes more than 10,000 records.
@@ -56,14 +56,25 @@ def _outcome(code: int, message: str | None, topic_id: Any = "") -> Outcome:
 
 
 async def create_topics(kafka: KafkaConnection, actions: Sequence[CreateTopic]) -> dict[str, Outcome]:
+    """A topic that exists already may come of this very request: of one that went a second time, to another broker, or
+    from a broker to another controller."""
+    if not actions:
+        return {}
+    leader = await observe_leader(kafka)
     chunks = _chunks(actions, lambda action: max(action.partitions, len(action.assignment)), RECORDS_PER_REQUEST)
     requests = [_create_request(chunk) for chunk in chunks]
-    responses = await kafka.send_all_to_controller(requests, lambda r: [t.error_code for t in r.topics])
-    return {
-        topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))
-        for response in responses
-        for topic in response.topics
+    answers = await kafka.send_all_to_controller(requests, lambda r: [t.error_code for t in r.topics])
+    outcomes = {
+        topic.name: _outcome(topic.error_code, topic.error_message, getattr(topic, "topic_id", ""))._replace(
+            doubtful=answer.again
+        )
+        for answer in answers
+        for topic in answer.response.topics
     }
+    there = any(outcome.error == "TOPIC_ALREADY_EXISTS" for outcome in outcomes.values())
+    if there and await observe_leader(kafka) != leader:
+        return {name: outcome._replace(doubtful=True) for name, outcome in outcomes.items()}
+    return outcomes
 
 
 def _chunks(actions: Iterable[Action], records: Callable[[Action], int], most: int) -> list[list[Action]]:

@@ -50,6 +50,11 @@ class ApiError(Exception):
         return self.status == 409 and self.reason != "AlreadyExists"
 
     @property
+    def refused(self) -> bool:
+        """It stays so until somebody does something about it."""
+        return self.status in (400, 401, 403, 422)
+
+    @property
     def already_exists(self) -> bool:
         return self.reason == "AlreadyExists"
 

@@ -22,7 +22,7 @@ from ballast_operator.model.meta import Key
 from ballast_operator.observe import observe_brokers
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
-from ballast_operator.status import CLUSTER, SHARED, Verdict, conditions, ready_condition
+from ballast_operator.status import CLUSTER, SHARED, NotServedError, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class ClusterHandler:
         if cluster.spec.external is None:
             self._managed.silent()
             verdict = self._managed.explain(cluster) or verdict
+        if isinstance(error, NotServedError):
+            verdict = error.verdict
         current = self._shared.cache.clusters.get(self._key) or cluster
         await self._write(current, current.status, verdict, again)
 

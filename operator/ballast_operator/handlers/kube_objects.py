@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
@@ -16,6 +17,7 @@ from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
 from ballast_operator.plan.managed import same_templates
+from ballast_operator.plan.ownership import goes_with_another
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import (
     Identity,
@@ -28,6 +30,7 @@ from ballast_operator.resources.layout import (
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
 from ballast_operator.resources.pods import claim_templates
 from ballast_operator.resources.properties import config_map_name
+from ballast_operator.status import CLUSTER, NotServedError
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -73,13 +76,13 @@ class KubeObjects:
                 "metadata": {"name": name, "namespace": namespace, "labels": names.labels(cluster)},
                 "data": write_identity(born),
             }
-            if cluster.spec.storage is not None and cluster.spec.storage.delete_claim:
-                body["metadata"]["ownerReferences"] = [owner_reference(cluster)]
             found = await self._api.create(path_of("v1", "configmaps", namespace), body)
-        owners = found["metadata"].get("ownerReferences") or ()
-        if owners and all(owner.get("uid") != cluster.meta.uid for owner in owners):
-            raise ApiUnavailableError(f"ConfigMap {name} goes with the KafkaCluster of this name that was deleted")
-        self._identity = read_identity(found["data"])
+        _refuse_garbage(cluster, f"ConfigMap {name}", found)
+        try:
+            self._identity = read_identity(found.get("data") or {})
+        except (KeyError, ValueError) as error:
+            said = CLUSTER["IdentityUnreadable"].says(name=name, error=f"{type(error).__name__} {error}")
+            raise NotServedError(said) from error
         return self._identity
 
     async def facts(self, cluster: KafkaCluster) -> KubeFacts:
@@ -89,7 +92,12 @@ class KubeObjects:
         label = f"{CLUSTER_LABEL}={cluster.meta.name}"
         found_pods = [pod async for pod in self._api.items(path_of("v1", "pods", namespace), label)]
         claims = [c async for c in self._api.items(path_of("v1", "persistentvolumeclaims", namespace), label)]
+        for claim in claims:
+            _refuse_garbage(cluster, f"PersistentVolumeClaim {claim['metadata']['name']}", claim)
         facts = kube_facts(cluster, stateful_set, found_pods, claims)
+        dedicated = self._identity is not None and self._identity.dedicated
+        sets = (stateful_set, await self._stateful_set(cluster, CONTROLLER_ROLE) if dedicated else None)
+        facts = replace(facts, sets=frozenset(one["metadata"]["uid"] for one in sets if one is not None))
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
         self.nodes = {name: await self._node(name) for name in sorted(names_)}
         return with_racks(cluster, facts, self.nodes)
@@ -215,6 +223,12 @@ class KubeObjects:
 
     async def delete_claim(self, cluster: KafkaCluster, claim: str, uid: str) -> None:
         await self._api.delete(path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim), uid=uid)
+
+
+def _refuse_garbage(cluster: KafkaCluster, what: str, found: dict[str, Any]) -> None:
+    """What is about to be deleted with a KafkaCluster that was must not become a part of this one."""
+    if goes_with_another(cluster, found["metadata"].get("ownerReferences") or ()):
+        raise NotServedError(CLUSTER["FormerGoes"].says(what=what))
 
 
 def _is_ours(cluster: KafkaCluster, found: dict[str, Any]) -> bool:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.handlers import claims
 from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
@@ -32,7 +34,7 @@ from ballast_operator.observe import (
 )
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import failed_directories, health
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
@@ -68,6 +70,7 @@ class ManagedCluster:
         self._key = key
         self._shared = shared
         self._objects = KubeObjects(shared)
+        self._ownership = Ownership(shared)
         self._kube = KubeFacts()
         self._identity: Identity | None = None
         self._bootstrap: str | None = None
@@ -90,6 +93,8 @@ class ManagedCluster:
             layout = plan.held_layout(cluster, self._identity, self._kube)
             await self._lay_out(layout, self._kube)
             await self._restart_troubled(layout)
+            if not await self._ownership.bring(cluster, self._kube):
+                again.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)
         port = cluster.spec.listeners[0].port
@@ -168,9 +173,10 @@ class ManagedCluster:
         await self._propose(scene)
         await self._heal_directories(scene)
         await self._unregister(scene)
-        grown = await self._claims(scene)
+        layout = plan.held_layout(cluster, scene.identity, scene.kube)
+        grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
-        status = replace(status, drains=tuple(drains), retained_claims=self._retained(scene))
+        status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
         found = (self._refused, self._lost(), *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
@@ -222,7 +228,9 @@ class ManagedCluster:
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
             )  # fmt: skip
-            await self._mark_drained(scene, [claim for claim in scene.kube.claims if claim.ordinal in excess])
+            await claims.mark_drained(
+                self._objects, scene.cluster, [claim for claim in scene.kube.claims if claim.ordinal in excess]
+            )
             await self._lay_out(layout, scene.kube)
             return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=0)
         drains += [
@@ -269,7 +277,7 @@ class ManagedCluster:
             emptied = [
                 claim for claim in scene.kube.claims if claim.volume in leaving and claim.ordinal < scene.kube.replicas
             ]
-            await self._mark_drained(scene, emptied)
+            await claims.mark_drained(self._objects, scene.cluster, emptied)
             await self._lay_out(layout, scene.kube)
             return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
@@ -463,34 +471,6 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(layout, scene.kube)
             self._tidied = configs
-
-    # Claims.
-
-    async def _mark_drained(self, scene: Scene, claims: Sequence[ClaimFacts]) -> None:
-        """Before they are given up: afterwards nobody could tell them from those that were lost."""
-        for claim in claims:
-            if not claim.drained:
-                await self._objects.mark_claim(scene.cluster, claim, True)
-
-    async def _claims(self, scene: Scene) -> Verdict | None:
-        for claim in plan.claims_in_use_again(scene.cluster, scene.kube):
-            await self._objects.mark_claim(scene.cluster, claim, False)
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
-        refusal = None
-        for name, size in plan.claims_to_grow(layout, scene.kube).items():
-            refusal = await self._objects.grow_claim(scene.cluster, name, size) or refusal
-        storage = scene.cluster.spec.storage
-        if storage is not None and storage.delete_claim:
-            for unused in plan.claims_to_delete(layout, scene.kube, scene.view):
-                await self._objects.delete_claim(scene.cluster, unused.name, unused.uid)
-        return CLUSTER["VolumeTooSmall"].says(error=refusal) if refusal else None
-
-    def _retained(self, scene: Scene) -> tuple[str, ...]:
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
-        storage = scene.cluster.spec.storage
-        deletes = storage is not None and storage.delete_claim
-        going = set(plan.claims_to_delete(layout, scene.kube, scene.view)) if deletes else set()
-        return tuple(sorted(claim.name for claim in plan.unused_claims(layout, scene.kube) if claim not in going))
 
 
 def _paths(broker: int, directories: Mapping[DirectoryId, str]) -> str | None:

@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
-from ballast_operator.clock import monotonic
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.plans import Case, Plans
+from ballast_operator.handlers.put_back import PutBackMemory
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterReplicas
-from ballast_operator.model.kafka import BROKER, ConfigId, KafkaView, Outcome, ReplicaId, TopicPartition
+from ballast_operator.model.kafka import BROKER, KafkaView, Outcome, ReplicaId, TopicPartition
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import (
     ENDS,
@@ -44,7 +44,7 @@ from ballast_operator.plan.lifecycle import Goal, Scene, Step, goal_of, holds_no
 from ballast_operator.plan.moves import MoveState, State, between_brokers, directory_changes
 from ballast_operator.plan.progress import progress_of
 from ballast_operator.plan.starting import choose_starts, observe_traffic
-from ballast_operator.plan.throttled_lists import LISTS, NONE, Part
+from ballast_operator.plan.throttled_lists import LISTS, Part
 from ballast_operator.plan.throttles import Share, ThrottlePlan, plan_throttles, wanted_entries, wanted_rates
 from ballast_operator.status import EVENTS, Verdict, conditions, ready_condition
 from ballast_operator.worker import Again
@@ -60,8 +60,6 @@ FIRST_LOOK_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 15.0
 PROGRESS_SECONDS = 3.0
-# A broker that has not heard for so long what the controller acknowledged is fenced long since.
-LAG_SECONDS = 60.0
 # Every topic may own a Reassignment: a status does not name thousands.
 MOST_NAMED = 100
 GITOPS_MARKS = (
@@ -85,9 +83,7 @@ class ReassignmentHandler:
         self._refusals: dict[TopicPartition, str] = {}
         # Why moves wait for their throttles, by Reassignment.
         self._unthrottled: dict[str, str] = {}
-        # Throttles that are back where they were, as the controller acknowledged, and since when. Forgotten, they are
-        # put back again.
-        self._put_back: dict[ConfigId, tuple[frozenset[str], float]] = {}
+        self._put_back = PutBackMemory()
         self._pace = FIRST_LOOK_SECONDS
         self._seen: object = None
         self.moved_topics: dict[str, str] = {}
@@ -116,6 +112,7 @@ class ReassignmentHandler:
 
     async def handle(self, kafka: KafkaConnection, again: Again) -> None:
         """One look at all Reassignments of the cluster."""
+        self._put_back.look()
         self._plans.forget_others(one.meta.uid for one in self._shared.cache.reassignments_of(self._cluster))
         cases = []
         for reassignment in self._shared.cache.reassignments_of(self._cluster):
@@ -259,7 +256,11 @@ class ReassignmentHandler:
 
     def _plan_throttles(self, cases: Sequence[Case], view: KafkaView) -> ThrottlePlan:
         shares = [self._share(case) for case in cases if case.plan or case.records]
-        return plan_throttles(shares, view, {config: gone for config, (gone, _) in self._put_back.items()})
+        cluster = self._shared.cache.clusters.get(self._cluster)
+        asked = [one.spec.throttle for one in self._shared.cache.reassignments_of(self._cluster)]
+        if cluster is not None and cluster.spec.rebalance is not None:
+            asked.append(cluster.spec.rebalance.throttle)
+        return plan_throttles(shares, view, self._put_back.known, self._put_back.suspected(asked))
 
     def _share(self, case: Case) -> Share:
         """What it needs and holds. Records of topics' lists, as operators wrote them before, need the plan, too."""
@@ -361,14 +362,10 @@ class ReassignmentHandler:
         """Change what is recorded by now; the result names the Reassignments whose moves may start."""
         names = {str(case.reassignment.key) for case in ready}
         self._unthrottled = {}
-        self._put_back = {
-            config: (gone, since)
-            for config, gone in throttles.put_back.items()
-            if monotonic() - (since := self._put_back[config][1]) < LAG_SECONDS
-        }
+        self._put_back.keep(throttles.put_back)
         if throttles.changes and len(ready) == len([case for case in cases if case.step is not None]):
             outcomes = await kafka_actions.alter_configs(kafka, throttles.changes)
-            self._note_put_back(throttles, outcomes)
+            self._put_back.note(throttles, outcomes)
             failed = {key: outcome for key, outcome in outcomes.items() if not outcome.ok}
             for (resource, name), outcome in failed.items():
                 log.warning(
@@ -382,15 +379,6 @@ class ReassignmentHandler:
             if not failed and changed <= outcomes.keys():
                 return frozenset(names - throttles.unreadable)
         return frozenset(names - throttles.unsettled)
-
-    def _note_put_back(self, throttles: ThrottlePlan, outcomes: Mapping[tuple[str, str], Outcome]) -> None:
-        for change in throttles.changes:
-            outcome = outcomes.get((change.resource, change.name))
-            for key in change.values if outcome is not None and outcome.ok else ():
-                config = ConfigId(change.resource, change.name, key)
-                if config in throttles.restoring:
-                    before, _ = self._put_back.get(config, (NONE, 0.0))
-                    self._put_back[config] = (before | throttles.restoring[config], monotonic())
 
     async def _stop_moves(self, cases: Sequence[Case], view: KafkaView, kafka: KafkaConnection) -> None:
         stops = [move for case in cases if case.step is not None for move in case.step.stop]

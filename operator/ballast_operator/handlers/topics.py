@@ -33,6 +33,7 @@ from ballast_operator.plan.topics import (
     TopicFacts,
     TopicPlan,
     Unreachable,
+    is_begun,
     plan_topic,
     refused,
     topic_error,
@@ -232,13 +233,19 @@ class TopicHandler:
         """Carry out one round; the result names the topics to observe again."""
         await self._finalizers(batch, plans)
         intents = {batch.topics[key].meta.uid: plan.intent for key, plan in plans.items() if plan.intent is not None}
+        known = await ledger.load()
+        begun = {key for key in plans if is_begun(batch.topics[key], known.get(batch.topics[key].meta.uid))}
         if intents:
             crowded = await ledger.record(intents, self._cache)
             waiting = {key for key in plans if batch.topics[key].meta.uid in crowded}
             batch.retry |= waiting
             plans = {key: plan for key, plan in plans.items() if key not in waiting}
         outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
-        never_made = [key for key, plan in plans.items() if plan.create and refused(outcomes.get(key, Outcome()).error)]
+        never_made = [
+            key
+            for key, plan in plans.items()
+            if plan.create and _not_by_us(outcomes.get(key, Outcome()), attempted=key in begun)
+        ]
         await ledger.withdraw({batch.topics[key].meta.uid for key in never_made})
         refused_here = await self._reassignments(batch, plans)
         done = set()
@@ -368,6 +375,13 @@ def _acts(plan: TopicPlan) -> bool:
     return (
         plan.acts_on_kafka or plan.add_finalizer or plan.reassign is not None or plan.replace_reassignment is not None
     )
+
+
+def _not_by_us(outcome: Outcome, attempted: bool) -> bool:
+    """Whether nothing was made, for certain. What is there at our first attempt was made by somebody else."""
+    if outcome.error == "TOPIC_ALREADY_EXISTS":
+        return not attempted and not outcome.doubtful
+    return refused(outcome.error)
 
 
 def _is_young(ledger: Ledger, topic: KafkaTopic) -> bool:

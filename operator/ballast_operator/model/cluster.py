@@ -173,6 +173,10 @@ class ClusterSpec:
     rebalance: Rebalance | None = None
     resync_seconds: int = 60
 
+    @property
+    def deletes_claims(self) -> bool:
+        return self.storage is not None and self.storage.delete_claim
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryStatus:

@@ -155,11 +155,15 @@ class KafkaView:
 
 
 class Outcome(NamedTuple):
-    """The answer to one entry of a request: Kafka's error name, or None for success."""
+    """The answer to one entry of a request: Kafka's error name, or None for success.
+
+    A `doubtful` one is perhaps not the first: the request may have been carried out before it was answered so.
+    """
 
     error: str | None = None
     message: str = ""
     topic_id: str = ""
+    doubtful: bool = False
 
     @property
     def ok(self) -> bool:

@@ -50,6 +50,8 @@ class ClaimFacts:
     size: str
     deleting: bool = False
     drained: bool = False
+    resource_version: str = ""
+    owners: tuple[Object, ...] = ()
 
     @property
     def ordinal(self) -> int:
@@ -58,7 +60,10 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class KubeFacts:
-    """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to."""
+    """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to.
+
+    `sets` are the uids of the StatefulSets that there are, of brokers and of controllers.
+    """
 
     exists: bool = False
     deleting: bool = False
@@ -70,6 +75,11 @@ class KubeFacts:
     claims: tuple[ClaimFacts, ...] = ()
     controller_claims: tuple[ClaimFacts, ...] = ()
     racks: Mapping[int, str] = field(default_factory=dict)
+    sets: frozenset[str] = frozenset()
+
+    @property
+    def all_claims(self) -> tuple[ClaimFacts, ...]:
+        return (*self.claims, *self.controller_claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +206,8 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         size=str(claim["spec"]["resources"]["requests"]["storage"]),
         deleting=bool(meta.get("deletionTimestamp")),
         drained=DRAINED in (meta.get("annotations") or {}),
+        resource_version=meta.get("resourceVersion") or "",
+        owners=tuple(meta.get("ownerReferences") or ()),
     )
 
 

@@ -262,7 +262,7 @@ def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
         sizes[names.METADATA_VOLUME] = layout.cluster.spec.metadata_volume.size
     return {
         claim.name: sizes[claim.volume]
-        for claim in (*kube.claims, *kube.controller_claims)
+        for claim in kube.all_claims
         if claim.volume in sizes
         and not claim.deleting
         and parse_quantity(claim.size) < parse_quantity(sizes[claim.volume])

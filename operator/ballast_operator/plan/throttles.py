@@ -50,6 +50,12 @@ def wanted_rates(moves: Iterable[Move], throttle: Throttle | None) -> dict[Confi
     return wants
 
 
+def rates_of(throttles: Iterable[Throttle | None]) -> frozenset[str]:
+    """All rates that these ask for."""
+    asked = (rate for one in throttles if one is not None for rate in (one.inter_broker, one.intra_broker))
+    return frozenset(str(parse_quantity(rate)) for rate in asked if rate is not None)
+
+
 def wanted_entries(moves: Iterable[Move], throttle: Throttle | None) -> dict[ConfigId, list[str]]:
     """What they need in topics' lists."""
     return entries_of(moves) if throttle is not None and throttle.inter_broker is not None else {}
@@ -105,11 +111,14 @@ class _Draft:
             self.records[name][config] = record
 
 
-def plan_throttles(shares: Sequence[Share], view: KafkaView, put_back: PutBack = NOTHING) -> ThrottlePlan:
+def plan_throttles(
+    shares: Sequence[Share], view: KafkaView, put_back: PutBack = NOTHING, suspected: frozenset[str] = NONE
+) -> ThrottlePlan:
     """What to record and to change for all Reassignments of a cluster together.
 
     `put_back` is what the controller acknowledged to have put back since it was needed last, as far as is remembered:
-    at least for as long as a broker may lag.
+    at least for as long as a broker may lag. Where that is not so for long enough, `suspected` are the values that a
+    broker which lags may tell.
     """
     draft = _Draft()
     recorded: dict[ConfigId, list[tuple[str, ThrottleRecord]]] = defaultdict(list)
@@ -121,7 +130,7 @@ def plan_throttles(shares: Sequence[Share], view: KafkaView, put_back: PutBack =
         for config, value in share.wants.items():
             wanted[config].append((share.name, value))
     for config, wants in wanted.items():
-        _hold(draft, config, wants, recorded.get(config, ()), view, put_back.get(config, NONE))
+        _hold(draft, config, wants, recorded.get(config, ()), view, put_back.get(config, NONE) | suspected)
     restoring: dict[ConfigId, frozenset[str]] = {}
     for config in sorted(recorded.keys() - wanted.keys()):
         restoring[config] = frozenset(value for _, record in recorded[config] for value in record.applied)

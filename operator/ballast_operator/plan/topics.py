@@ -196,7 +196,11 @@ def _refuse_foreign(topic: KafkaTopic, facts: TopicFacts, view: TopicView) -> Ve
 
 def _creation_untold(topic: KafkaTopic, facts: TopicFacts) -> bool:
     """Whether a topic of another id than the status has may be the one that we were about to create."""
-    intent = facts.intent
+    return is_begun(topic, facts.intent)
+
+
+def is_begun(topic: KafkaTopic, intent: Intent | None) -> bool:
+    """Whether the topic was to be created, and it is not told yet how that came out."""
     return (
         intent is not None and intent.create and intent.topic == topic.topic and intent.former == topic.status.topic_id
     )

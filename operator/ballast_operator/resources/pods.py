@@ -31,7 +31,6 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
     cluster = layout.cluster
     replicas = layout.brokers if role == BROKER_ROLE else len(layout.identity.voters)
     annotations = _annotations(layout) if role == BROKER_ROLE else {}
-    retain = cluster.spec.storage is None or not cluster.spec.storage.delete_claim
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -46,10 +45,8 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
             "serviceName": names.headless_service(cluster),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
-            "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": "Retain" if retain else "Delete",
-                "whenScaled": "Retain",
-            },
+            # Sets are made anew, and deleted by mistake: what becomes of the claims is not theirs to say.
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": names.selector(cluster, role)},
             "template": pod_template(layout, role),
             "volumeClaimTemplates": [_claim(cluster, volume, role) for volume in _volumes(layout, role)],

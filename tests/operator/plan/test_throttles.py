@@ -3,6 +3,7 @@
 import pytest
 from making import move, topic_view, view
 
+from ballast_operator.handlers.put_back import PutBackMemory
 from ballast_operator.model.actions import Subtracted
 from ballast_operator.model.kafka import BROKER, TOPIC, ConfigId, KafkaView
 from ballast_operator.model.reassignment import Throttle, ThrottledLists, ThrottleRecord
@@ -12,6 +13,7 @@ from ballast_operator.plan.throttles import (
     INTRA_RATE,
     LEADER_RATE,
     Share,
+    ThrottlePlan,
     fingerprint,
     plan_throttles,
     wanted_entries,
@@ -194,6 +196,32 @@ def test_a_broker_that_has_not_heard_that_a_rate_was_put_back_does_not_make_it_t
     heard = plan_throttles([Share("second", {RATE: "300"}, ())], seen(rate="7"), lagging.put_back)
     assert heard.records["second"] == (record(RATE, "7", "300"),)
     assert heard.put_back == {}
+
+
+@pytest.mark.spec("OPR-04", "OPR-35")
+def test_an_operator_that_has_just_begun_does_not_take_a_rate_of_ours_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one before it was killed when it had put the rate back and told so; a broker that lags still has ours, and it
+    stayed with it for good."""
+    now = [1000.0]
+    monkeypatch.setattr("ballast_operator.handlers.put_back.monotonic", lambda: now[0])
+    memory, asked = PutBackMemory(), [None, Throttle(inter_broker="300", intra_broker="1k")]
+
+    def planned(rate: str) -> ThrottlePlan:
+        memory.look()
+        return plan_throttles([Share("r", {RATE: "300"}, ())], seen(rate=rate), memory.known, memory.suspected(asked))
+
+    for rate in ("300", "1000"):
+        waits = planned(rate)
+        assert (waits.records["r"], waits.changes, waits.unreadable) == ((), (), {"r"})
+    assert planned("7").records["r"] == (record(RATE, "7", "300"),), "nobody here asks for that one: it is another's"
+    for _ in range(7):
+        memory.look()
+        now[0] += 10.0
+    assert planned("1000").records["r"] == (record(RATE, "1000", "300"),), "no broker lags for so long"
+    now[0] += 100.0
+    assert planned("300").unreadable == {"r"}, "after such a pause another may have led meanwhile"
 
 
 @pytest.mark.spec("OPR-35")

@@ -100,7 +100,7 @@ def test_the_stateful_set_leaves_restarts_to_the_operator_and_keeps_claims() -> 
     assert spec["updateStrategy"] == {"type": "OnDelete"}
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     gone = pods.stateful_set(layout(storage={"deleteClaim": True}), BROKER_ROLE)["spec"]
-    assert gone["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert gone["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain", "a set may be deleted by mistake"
 
 
 @pytest.mark.spec("OPR-07")

@@ -1,0 +1,42 @@
+"""The claims of a cluster that the operator runs: grown, marked when they were emptied, deleted where that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.kafka import KafkaView
+from ballast_operator.plan import managed as plan
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts
+from ballast_operator.resources.layout import Layout
+from ballast_operator.status import CLUSTER, Verdict
+
+
+async def mark_drained(objects: KubeObjects, cluster: KafkaCluster, claims: Iterable[ClaimFacts]) -> None:
+    """Before they are given up: afterwards nobody could tell them from those that were lost."""
+    for claim in claims:
+        if not claim.drained:
+            await objects.mark_claim(cluster, claim, True)
+
+
+async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: KafkaView) -> Verdict | None:
+    """Why a claim is not as large as the spec says, if one is not."""
+    cluster = layout.cluster
+    for claim in plan.claims_in_use_again(cluster, kube):
+        await objects.mark_claim(cluster, claim, False)
+    refusal = None
+    for name, size in plan.claims_to_grow(layout, kube).items():
+        refusal = await objects.grow_claim(cluster, name, size) or refusal
+    for unused in _going(layout, kube, view):
+        await objects.delete_claim(cluster, unused.name, unused.uid)
+    return CLUSTER["VolumeTooSmall"].says(error=refusal) if refusal else None
+
+
+def retained(layout: Layout, kube: KubeFacts, view: KafkaView) -> tuple[str, ...]:
+    going = _going(layout, kube, view)
+    return tuple(sorted(claim.name for claim in plan.unused_claims(layout, kube) if claim not in going))
+
+
+def _going(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
+    return plan.claims_to_delete(layout, kube, view) if layout.cluster.spec.deletes_claims else []

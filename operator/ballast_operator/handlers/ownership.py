@@ -1,0 +1,88 @@
+"""Lets claims and identity go with their KafkaCluster, or keeps them, as `storage.deleteClaim` says.
+
+Nothing is given to a KafkaCluster that is not known to be there: Kubernetes would delete it at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ballast_operator.apply.kubernetes import ApiError, ballast_path, path_of
+from ballast_operator.model import cluster as cluster_model
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.ownership import Owner, is_owned, owners_wanted
+from ballast_operator.resources import names
+
+if TYPE_CHECKING:
+    from ballast_operator.cycle import Shared
+
+log = logging.getLogger(__name__)
+
+
+class Ownership:
+    """That of one cluster. Used by that cluster's worker only."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._api = shared.api
+
+    async def bring(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
+        """Whether all is as the spec says. Identity is kept where a claim is: without it nobody could read that one."""
+        if cluster.spec.deletes_claims:
+            return await self._give(cluster, kube)
+        return await self._identity(cluster) and await self._claims(cluster, kube)
+
+    async def _give(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
+        identity = await self._api.find(self._identity_path(cluster))
+        every = [*(claim.owners for claim in kube.all_claims), _owners(identity)]
+        if not all(is_owned(cluster, owners) for owners in every) and not await self._is_current(cluster):
+            return False
+        return await self._claims(cluster, kube) and await self._identity(cluster)
+
+    async def _is_current(self, cluster: KafkaCluster) -> bool:
+        """Whether the KafkaCluster is there just now and says what we read. The one that was heard of may be older."""
+        found = await self._api.find(ballast_path(cluster_model.PLURAL, cluster.key))
+        meta = (found or {}).get("metadata") or {}
+        seen = (meta.get("uid"), meta.get("generation"), meta.get("deletionTimestamp"))
+        return bool(seen == (cluster.meta.uid, cluster.meta.generation, None))
+
+    async def _claims(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
+        done = True
+        for claim in kube.all_claims:
+            path = path_of("v1", "persistentvolumeclaims", cluster.meta.namespace, claim.name)
+            version = {"uid": claim.uid, "resourceVersion": claim.resource_version}
+            wanted = owners_wanted(cluster, claim.owners, kube.sets)
+            done &= await self._write(path, version, claim.owners, wanted)
+        return done
+
+    async def _identity(self, cluster: KafkaCluster) -> bool:
+        path = self._identity_path(cluster)
+        found = await self._api.find(path)
+        if found is None:
+            return True
+        version = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+        return await self._write(path, version, _owners(found), owners_wanted(cluster, _owners(found)))
+
+    async def _write(
+        self, path: str, version: Mapping[str, str], found: Sequence[Owner], wanted: Sequence[Owner]
+    ) -> bool:
+        """Where it is not so already, and onto what was observed: False where that has changed meanwhile."""
+        if list(found) == list(wanted):
+            return True
+        try:
+            await self._api.merge(path, {"metadata": {**version, "ownerReferences": list(wanted) or None}})
+        except ApiError as error:
+            if not error.not_found and error.status != 409:
+                raise
+            log.info("%s has changed while its owner was being written: %s", path, error)
+            return False
+        return True
+
+    def _identity_path(self, cluster: KafkaCluster) -> str:
+        return path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
+
+
+def _owners(found: Mapping[str, Any] | None) -> tuple[Owner, ...]:
+    return tuple(((found or {}).get("metadata") or {}).get("ownerReferences") or ())

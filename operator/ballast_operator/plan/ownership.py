@@ -1,0 +1,46 @@
+"""Whom a cluster's claims and identity belong to: what Kubernetes deletes with a KafkaCluster, and what not. PURE.
+
+What has an ownerReference to the KafkaCluster is collected as garbage when that is deleted, whether the operator is up
+or not. Only `storage.deleteClaim` gives it one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ballast_operator.model import cluster as cluster_model
+from ballast_operator.model.cluster import KafkaCluster
+from ballast_operator.model.meta import API_VERSION, GROUP
+
+Owner = Mapping[str, Any]
+
+
+def owners_wanted(cluster: KafkaCluster, owners: Sequence[Owner], sets: Collection[str] = ()) -> list[Owner]:
+    """Whom it is to belong to. Versions before this one let claims go with a StatefulSet; those `sets` lose them."""
+    own = [one for one in owners if _is_cluster(one) and one["uid"] == cluster.meta.uid]
+    others = [one for one in owners if not _is_cluster(one) and one["uid"] not in sets]
+    if not cluster.spec.deletes_claims:
+        return others
+    return [*others, *(own or [_reference(cluster)])]
+
+
+def _reference(cluster: KafkaCluster) -> Owner:
+    """Not as its controller: there is one such only, and a StatefulSet may still be it."""
+    return {
+        "apiVersion": API_VERSION, "kind": cluster_model.KIND, "name": cluster.meta.name, "uid": cluster.meta.uid,
+        "controller": False, "blockOwnerDeletion": False,
+    }  # fmt: skip
+
+
+def is_owned(cluster: KafkaCluster, owners: Sequence[Owner]) -> bool:
+    return any(one["uid"] == cluster.meta.uid for one in owners)
+
+
+def goes_with_another(cluster: KafkaCluster, owners: Sequence[Owner]) -> bool:
+    """Whether it is garbage: it belonged to a KafkaCluster of this name that was deleted."""
+    return any(_is_cluster(one) for one in owners) and not is_owned(cluster, owners)
+
+
+def _is_cluster(owner: Owner) -> bool:
+    return owner["kind"] == cluster_model.KIND and str(owner["apiVersion"]).startswith(f"{GROUP}/")
