@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ballast_cli import CommandError
 from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
@@ -194,6 +195,7 @@ def _documents(names: list[str]) -> Iterator[Obj]:
 
     if not names:
         raise CommandError("say which file: -f FILE.")
+    found = False
     for name in names:
         paths: list[Path] = [Path(name)]
         if name != "-" and paths[0].is_dir():
@@ -202,11 +204,25 @@ def _documents(names: list[str]) -> Iterator[Obj]:
             try:
                 text = sys.stdin.read() if name == "-" else path.read_text()
                 documents = list(yaml.safe_load_all(text))
-            except (OSError, yaml.YAMLError) as fault:
-                raise CommandError(f"cannot read {path}: {fault}") from None
+            except OSError as fault:
+                raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
+            except (UnicodeDecodeError, yaml.YAMLError) as fault:
+                raise CommandError(f"{path} is no YAML: {fault}") from None
             for document in documents:
-                if document:
-                    yield from document["items"] if str(document.get("kind")).endswith("List") else [document]
+                if document is not None:
+                    found = True
+                    yield from _members(path, document)
+    if not found:
+        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _members(path: Path, document: Any) -> list[Obj]:
+    """The objects of a List, or the one that it is."""
+    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
+    members = (document.get("items") or []) if is_list else [document]
+    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        raise CommandError(f"{path} has something that is no object of Kubernetes: those have apiVersion and kind.")
+    return members
 
 
 def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> tuple[Kind, str, str]:
