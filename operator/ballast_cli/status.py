@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import sys
 import time
 import urllib.error
@@ -47,15 +48,28 @@ def run(args: argparse.Namespace) -> int:
         # Who watches wants to see it come back.
         if troubles and not pages and not args.watch:
             raise CommandError("; ".join(troubles))
-        if args.watch and not args.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            sys.stdout.write("\x1b[2J\x1b[H")
-        for view in pages:
-            print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)
-        for trouble in troubles:
-            print(trouble, file=sys.stderr if args.json else sys.stdout, flush=True)
+        if args.json:
+            for view in pages:
+                print(json.dumps(summary(view)), flush=True)
+            for trouble in troubles:
+                print(trouble, file=sys.stderr, flush=True)
+        else:
+            text = "\n".join([*(draw(view) + "\n" for view in pages), *troubles])
+            if args.watch and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+                text = "\x1b[2J\x1b[H" + fitted(text, shutil.get_terminal_size())
+            print(text, flush=True)
         if not args.watch:
             return 1 if troubles else 0
         time.sleep(max(0.1, WATCH_SECONDS - (time.monotonic() - began)))
+
+
+def fitted(text: str, size: os.terminal_size) -> str:
+    """What the terminal can hold, from the top: longer lines would wrap and longer pages scroll their head away."""
+    lines = [line[: size.columns] for line in text.splitlines()]
+    room = size.lines - 1  # the last one is the cursor's
+    if len(lines) > room:
+        lines[max(0, room - 1) :] = [f"... {len(lines) - room + 1} lines more"[: size.columns]]
+    return "\n".join(lines)
 
 
 def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
@@ -65,7 +79,7 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     try:
         for address, body in _targets(bootstrap):
             try:
-                pages.append(asyncio.run(_look(address, body)))
+                pages.append(_look(address, body))
             except CommandError as error:
                 troubles.append(str(error))
     except CommandError as error:
@@ -73,12 +87,16 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     return pages, troubles
 
 
-async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+    require_listener(bootstrap)  # no loop runs yet that would keep Ctrl-C for later
+    return asyncio.run(_view_of(bootstrap, body))
+
+
+async def _view_of(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
     from ballast_operator.model.cluster import read_cluster
     from ballast_operator.plan.claimed import as_claimed
 
-    require_listener(bootstrap)
     kafka = KafkaConnection(ConnectionSettings(bootstrap))
     try:
         view = await observe_cluster(kafka)

@@ -68,7 +68,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 ) -> None:
     looks = []
 
-    async def look(bootstrap: str, body: object) -> None:
+    def look(bootstrap: str, body: object) -> None:
         looks.append(bootstrap)
         if len(looks) == 3:
             raise KeyboardInterrupt
@@ -87,7 +87,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 def test_a_cluster_that_does_not_answer_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def look(bootstrap: str, body: object) -> KafkaView:
+    def look(bootstrap: str, body: object) -> KafkaView:
         if bootstrap == "well:1":
             return view(brokers=[7])
         raise CommandError(f"{bootstrap} does not answer: refused")
@@ -99,3 +99,24 @@ def test_a_cluster_that_does_not_answer_hides_no_other(
     assert [broker["id"] for broker in json.loads(shown.out)["brokers"]] == [7]
     assert "away:1 does not answer: refused" in shown.err
     assert "gone:1 does not answer: refused" in shown.err
+
+
+def test_ctrl_c_is_heard_while_an_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = []
+
+    def trying(bootstrap: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(bootstrap)
+
+    monkeypatch.setattr(status, "require_listener", trying)
+    assert main(["status", "--bootstrap", "127.0.0.1:1"]) == 130
+    assert went_on == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [(6, "head|a lo|a|b|c"), (5, "head|a lo|a|... "), (3, "head|... "), (2, "... "), (1, "... ")],
+)
+def test_who_watches_sees_the_head_however_small_the_terminal(lines: int, shown: str) -> None:
+    text = "head\na long line\na\nb\nc"
+    assert status.fitted(text, os.terminal_size((4, lines))).splitlines() == shown.split("|")
