@@ -87,7 +87,7 @@ class Stack:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(f"port {self._port} is in use; without --port a free one is taken.") from error
-            raise CommandError(f"cannot start in {self.data}: {error}") from error
+            raise CommandError(f"cannot start in {self.data}: {_why(error)}") from error
         except (sqlite3.Error, ApiError) as error:
             raise CommandError(f"cannot start in {self.data}: {error}") from error
         self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
@@ -179,6 +179,12 @@ class Stack:
             start_new_session=True,
         )  # fmt: skip
         log.close()
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} is no directory"
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
