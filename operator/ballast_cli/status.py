@@ -79,6 +79,8 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     try:
         for address, body in _targets(bootstrap):
             try:
+                if body is not None and not address:
+                    raise CommandError(_without_address(body))
                 pages.append(_look(address, body))
             except CommandError as error:
                 troubles.append(str(error))
@@ -123,7 +125,7 @@ async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
 
 
 def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]]:
-    """(address, the KafkaCluster if it is known) of each cluster to show."""
+    """(address or "", the KafkaCluster if it is known) of each cluster to show."""
     if bootstrap is not None:
         return [(bootstrap, None)]
     from ballast_operator.kubeconfig import KubeconfigError, find_access
@@ -141,12 +143,16 @@ def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]
     except OSError as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CommandError(f"the Kubernetes API at {access.server} does not answer: {why}. {OTHERWISE}") from error
-    found = [
-        (body["status"]["bootstrapServers"], body) for body in bodies if "bootstrapServers" in body.get("status", {})
-    ]
-    if not found:
-        raise CommandError(f"there is no KafkaCluster with an address. {OTHERWISE}")
-    return list(found)
+    if not bodies:
+        raise CommandError(f"there is no KafkaCluster in the namespace {access.namespace}. {OTHERWISE}")
+    return [(body.get("status", {}).get("bootstrapServers", ""), body) for body in bodies]
+
+
+def _without_address(body: Mapping[str, Any]) -> str:
+    conditions = body.get("status", {}).get("conditions", ())
+    said = [condition["message"] for condition in conditions if condition["type"] == "Ready"]
+    why = said[0] if said else "no operator has looked at it yet."
+    return f"KafkaCluster {body['metadata']['name']} has no address yet: {why} {OTHERWISE}"
 
 
 def _get(access: ApiAccess, path: str) -> Any:
