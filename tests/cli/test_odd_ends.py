@@ -130,6 +130,15 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
     assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
 
 
+def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
+    (tmp_path / "one.properties").write_text("node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none")
+    with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties")) as process:
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == 1
+    assert b"broker 1: None of the log directories can be used" in told
+    assert b"never retrieved" not in told
+
+
 def test_status_says_which_api_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
