@@ -242,13 +242,13 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
             query["dryRun"] = "All"
         try:
             kind, path, shown = _place(api, args, obj)
-            before = _version(api, path)
+            before = _found(api, path)
             after = api.call("PATCH", path, query, obj, content_type="application/apply-patch+yaml")
         except CommandError as refusal:
             print(refusal, file=sys.stderr)
             failed = 1
             continue
-        same = before == after["metadata"].get("resourceVersion")
+        same = before is not None and _content(before) == _content(after)
         word = "created" if before is None else "unchanged" if same else "configured"
         print(f"{shown} {word}" + (" (server dry run)" if args.dry_run == "server" else ""))
         if kind.kind == "CustomResourceDefinition" and args.dry_run == "none":
@@ -256,13 +256,21 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
     return failed
 
 
-def _version(api: KubeApi, path: str) -> str | None:
+def _found(api: KubeApi, path: str) -> Obj | None:
     try:
-        return str(api.call("GET", path)["metadata"]["resourceVersion"])
+        found: Obj = api.call("GET", path)
     except Refused as refusal:
         if refusal.code == 404:
             return None
         raise
+    return found
+
+
+def _content(obj: Obj) -> Obj:
+    """What an apply may change; the version tells less: a dry run leaves none, and whoever writes the status makes one."""
+    by_others = ("managedFields", "resourceVersion", "generation")
+    metadata = {name: value for name, value in obj["metadata"].items() if name not in by_others}
+    return {name: value for name, value in obj.items() if name != "status"} | {"metadata": metadata}
 
 
 def _delete(api: KubeApi, args: argparse.Namespace) -> int:
