@@ -197,6 +197,21 @@ def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along
         until_gone(operator)
 
 
+@pytest.mark.timeout(120)
+def test_the_cluster_of_up_can_be_changed_without_kubectl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who applies another example of the same cluster is its owner, not in conflict with it."""
+    with running("-m", "ballast_cli", "up", "--data", str(tmp_path)) as process:
+        read_until(process, b"waiting for the cluster")
+        for name in ("cluster-scaled-up", "cluster-volume-removed"):
+            file = str(ROOT / "manifests" / "examples" / f"{name}.yaml")
+            config = str(tmp_path / "kubeconfig")
+            assert main(["apply", "-f", file, "--kubeconfig", config, "--dry-run", "server"]) == 0
+            told = capsys.readouterr().out
+            assert told == "kafkacluster.ballast.dev/demo configured (server dry run)\n"
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def said_in_one_line(told: bytes, says: bytes) -> bool:
     return told.startswith(b"ballast up: ") and says in told and told.count(b"\n") == 1
 
