@@ -267,7 +267,7 @@ def _found(api: KubeApi, path: str) -> Obj | None:
 
 
 def _content(obj: Obj) -> Obj:
-    """What an apply may change; the version tells less: a dry run leaves none, and whoever writes the status makes one."""
+    """What an apply may change. The version tells less: a dry run leaves it, and a new status moves it."""
     by_others = ("managedFields", "resourceVersion", "generation")
     metadata = {name: value for name, value in obj["metadata"].items() if name not in by_others}
     return {name: value for name, value in obj.items() if name != "status"} | {"metadata": metadata}
