@@ -11,8 +11,29 @@ def _table(properties):
         yield f"| `{each.name}` | {each.kind} | {'' if value is None else value} |"
 
 
+HEAD = """\
+# Configuration
+
+Made by docs/make_configuration.py.
+
+## A broker by itself
+
+`./ballast broker one.properties` is a whole cluster of one with this file; stop it with Ctrl-C:
+
+    node.id=1
+    listeners=PLAINTEXT://localhost:9092
+    log.dirs=/tmp/one/disk-0,/tmp/one/disk-1
+
+`./ballast status --bootstrap localhost:9092` shows it. The `server.properties` that comes with Apache Kafka 4 works as
+well; what has no effect here is told as it starts. Several brokers find each other by `controller.quorum.voters`
+(`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same `cluster.id`.
+
+## Properties of a broker
+"""
+
+
 def page() -> str:
-    lines = ["# Configuration\n\nMade by docs/make_configuration.py.\n\n## Properties of a broker\n"]
+    lines = [HEAD]
     lines += [*_table(BROKER_PROPERTIES.values()), "\n## Configs of a topic\n"]
     lines += _table(entry.property for entry in TOPIC_PROPERTIES.values())
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ standard library alone. It guarantees:
 
 - Two at once: the second waits for the first (a lock of the kernel's, so a dead owner holds nobody up; pip inherits
   it, so a pip that outlives a killed owner still counts).
+- Arguments that the command refuses are refused before anything is installed for it.
 - Interrupted anywhere: a stamp exists only for a lock that was installed whole. What was cut off while it was being
   added is written again over what is there, so that a command that is running from this environment keeps its files.
   An environment that was cut off while it was made, or while versions changed, is made anew. What pip had downloaded
@@ -32,6 +33,9 @@ REQUIREMENTS = Path(__file__).resolve().parent
 PIP_GRACE_SECONDS = 5.0
 TICK_SECONDS = 0.1
 LOG_LINES_SHOWN = 15
+# Explaining needs nothing installed, nor does reading arguments. A command that cannot read them yet does so later.
+READ_ARGUMENTS = "import sys; from ballast_cli.__main__ import load; load(sys.argv[1]).parse(sys.argv[2:])"
+REFUSED = 2
 ADDING, CHANGING = "adding", "changing"  # what was going on, for the one who finds it unfinished
 # Settings of the user's pip that would make it install somewhere else; where it finds packages stays the user's.
 MISLEADING = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT", "PIP_REQUIREMENT", "PYTHONHOME", "PYTHONPATH")
@@ -242,6 +246,17 @@ def check_interpreter() -> None:
         ) from None
 
 
+def check_arguments(command: tuple[str, ...]) -> None:
+    """A typing error shall not cost the download of Spark."""
+    read = subprocess.run(
+        [sys.executable, "-P", "-c", READ_ARGUMENTS, *command],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if read.returncode == REFUSED:
+        sys.stderr.write(read.stderr)
+        sys.exit(REFUSED)
+
+
 def raise_interrupted(signal_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal_number, signal.SIG_IGN)
     raise Interrupted(signal_number)
@@ -266,6 +281,7 @@ def main(home: str, locks: str, *command: str) -> NoReturn:
     handlers = {number: signal.signal(number, raise_interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         check_interpreter()
+        check_arguments(command)
         environment = install(Path(home), locks.split(), progress)
     except InstallError as error:
         progress.say(str(error))

@@ -116,6 +116,8 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
         return 1
     finally:
         stopping.cancel()
+        if node.failed.done():
+            node.failed.exception()  # a start that failed by itself has told more; nobody waits for this one
         if metrics is not None:
             await metrics.stop()
         await _end_what_is_under_way()

@@ -191,7 +191,7 @@ class Node:
         """Where this node is to be found: what it advertises, and its controller's listeners, with the real ports."""
         return [
             e._replace(host=e.host or self.config.advertised_host, port=e.port or self.ports.get(e.name, 0))
-            for e in (*self.config.advertised, *self.config.controller_listeners)
+            for e in (*self.config.advertised, *self.config.advertised_controllers)
         ]
 
     def client(self, *, timeout_s: float) -> ControllerClient:

@@ -257,11 +257,22 @@ class BrokerConfig:
         return tuple(e for e in self.listeners_all if e.name in self.controller_names)
 
     @cached_property
-    def advertised(self) -> tuple[Endpoint, ...]:
+    def advertised_all(self) -> tuple[Endpoint, ...]:
         text = self.values["advertised.listeners"]
-        if not text:
+        return tuple(self._endpoint("advertised.listeners", part.strip()) for part in text.split(",")) if text else ()
+
+    @cached_property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """To clients. Since Kafka 3.9 the controller's listeners may stand beside theirs."""
+        if not self.advertised_all:
             return self.client_listeners
-        return tuple(self._endpoint("advertised.listeners", part.strip()) for part in text.split(","))
+        controllers = {e.name for e in self.controller_listeners}
+        return tuple(e for e in self.advertised_all if e.name not in controllers)
+
+    @cached_property
+    def advertised_controllers(self) -> tuple[Endpoint, ...]:
+        named = {e.name: e for e in self.advertised_all}
+        return tuple(named.get(e.name, e) for e in self.controller_listeners)
 
     @cached_property
     def advertised_host(self) -> str:
@@ -382,7 +393,7 @@ def _check_whole(config: BrokerConfig) -> None:
 
 
 def _check_listeners(config: BrokerConfig) -> None:
-    for endpoint in (*config.listeners_all, *config.advertised):
+    for endpoint in (*config.listeners_all, *config.advertised_all):
         if endpoint.security != "PLAINTEXT":
             raise ConfigError(f"listener {endpoint} wants {endpoint.security}: only PLAINTEXT is built so far")
     names = [e.name for e in config.listeners_all]
@@ -394,6 +405,7 @@ def _check_listeners(config: BrokerConfig) -> None:
     for endpoint in config.advertised:
         if endpoint.name not in clients:
             raise ConfigError(f"advertised.listeners names {endpoint.name}, which listeners does not have for clients")
+    for endpoint in (*config.advertised, *config.advertised_all):
         if endpoint.host == "0.0.0.0":
             raise ConfigError(
                 f"advertised.listeners {endpoint}: 0.0.0.0 is no address that a client can connect to; "

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ballast_cli import CommandError
 from ballast_cli.kube_api import TABLE, Kind, KubeApi, Obj, Refused
@@ -194,6 +195,7 @@ def _documents(names: list[str]) -> Iterator[Obj]:
 
     if not names:
         raise CommandError("say which file: -f FILE.")
+    found = False
     for name in names:
         paths: list[Path] = [Path(name)]
         if name != "-" and paths[0].is_dir():
@@ -202,11 +204,25 @@ def _documents(names: list[str]) -> Iterator[Obj]:
             try:
                 text = sys.stdin.read() if name == "-" else path.read_text()
                 documents = list(yaml.safe_load_all(text))
-            except (OSError, yaml.YAMLError) as fault:
-                raise CommandError(f"cannot read {path}: {fault}") from None
+            except OSError as fault:
+                raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
+            except (UnicodeDecodeError, yaml.YAMLError) as fault:
+                raise CommandError(f"{path} is no YAML: {fault}") from None
             for document in documents:
-                if document:
-                    yield from document["items"] if str(document.get("kind")).endswith("List") else [document]
+                if document is not None:
+                    found = True
+                    yield from _members(path, document)
+    if not found:
+        raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _members(path: Path, document: Any) -> list[Obj]:
+    """The objects of a List, or the one that it is."""
+    is_list = isinstance(document, dict) and str(document.get("kind")).endswith("List")
+    members = (document.get("items") or []) if is_list else [document]
+    if not isinstance(members, list) or not all(isinstance(one, dict) for one in members):
+        raise CommandError(f"{path} has something that is no object of Kubernetes: those have apiVersion and kind.")
+    return members
 
 
 def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> tuple[Kind, str, str]:
@@ -226,13 +242,13 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
             query["dryRun"] = "All"
         try:
             kind, path, shown = _place(api, args, obj)
-            before = _version(api, path)
+            before = _found(api, path)
             after = api.call("PATCH", path, query, obj, content_type="application/apply-patch+yaml")
         except CommandError as refusal:
             print(refusal, file=sys.stderr)
             failed = 1
             continue
-        same = before == after["metadata"].get("resourceVersion")
+        same = before is not None and _content(before) == _content(after)
         word = "created" if before is None else "unchanged" if same else "configured"
         print(f"{shown} {word}" + (" (server dry run)" if args.dry_run == "server" else ""))
         if kind.kind == "CustomResourceDefinition" and args.dry_run == "none":
@@ -240,13 +256,21 @@ def _apply(api: KubeApi, args: argparse.Namespace) -> int:
     return failed
 
 
-def _version(api: KubeApi, path: str) -> str | None:
+def _found(api: KubeApi, path: str) -> Obj | None:
     try:
-        return str(api.call("GET", path)["metadata"]["resourceVersion"])
+        found: Obj = api.call("GET", path)
     except Refused as refusal:
         if refusal.code == 404:
             return None
         raise
+    return found
+
+
+def _content(obj: Obj) -> Obj:
+    """What an apply may change. The version tells less: a dry run leaves it, and a new status moves it."""
+    by_others = ("managedFields", "resourceVersion", "generation")
+    metadata = {name: value for name, value in obj["metadata"].items() if name not in by_others}
+    return {name: value for name, value in obj.items() if name != "status"} | {"metadata": metadata}
 
 
 def _delete(api: KubeApi, args: argparse.Namespace) -> int:

@@ -106,8 +106,15 @@ class KubeApi:
         user = _named(config.get("users") or [], chosen.get("user", ""), "user")
         self.namespace: str = chosen.get("namespace") or "default"
         self.server = urlsplit(cluster["server"])
-        self.headers = _authorization(user, path.parent)
-        self.tls = _tls(cluster, user, path.parent) if self.server.scheme == "https" else None
+        try:
+            self.headers = _authorization(user, path.parent)
+            self.tls = _tls(cluster, user, path.parent) if self.server.scheme == "https" else None
+        except ssl.SSLError as fault:
+            raise CommandError(f"{path} has something that is no certificate or no key: {fault}.") from None
+        except OSError as fault:
+            raise CommandError(f"{fault.filename}, which {path} names, cannot be read: {fault.strerror}.") from None
+        except ValueError as fault:
+            raise CommandError(f"{path} has data that is not base64: {fault}.") from None
         self._kinds: list[Kind] = []
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -251,7 +258,8 @@ def _authorization(user: Obj, base: Path) -> dict[str, str]:
 
 def _tls(cluster: Obj, user: Obj, base: Path) -> ssl.SSLContext:
     authority = _content(cluster, "certificate-authority", base)
-    context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+    # Bundles of certificates have names of authorities as comments, in any language.
+    context = ssl.create_default_context(cadata=authority.decode("ascii", "ignore") if authority else None)
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     certificate, key = _content(user, "client-certificate", base), _content(user, "client-key", base)

@@ -80,8 +80,10 @@ def _plan_of(args: argparse.Namespace) -> Plan:
         raise CommandError("--json FILE is needed: the plan")
     try:
         return read_plan(Path(args.json).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read the plan {args.json}: {error}") from error
+    except OSError as error:
+        raise CommandError(f"cannot read the plan {args.json}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"cannot read the plan {args.json}: it is no text") from error
 
 
 # -- generate

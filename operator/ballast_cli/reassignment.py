@@ -47,12 +47,16 @@ def read_plan(text: str) -> Plan:
     """Kafka's format, version 1 (DIR-10)."""
     try:
         document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("it is no object with partitions")
         rows = document["partitions"]
         if document.get("version", 1) != 1:
             raise CommandError(f"the plan has version {document['version']}; only 1 is known")
         plan = {Key(row["topic"], int(row["partition"])): _target(row) for row in rows}
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandError(f"the plan is not Kafka's reassignment JSON: {error!r}") from error
+    except KeyError as error:
+        raise CommandError(f"the plan is not Kafka's reassignment JSON: {error} is missing") from error
+    except (ValueError, TypeError) as error:
+        raise CommandError(f"the plan is not Kafka's reassignment JSON: {error}") from error
     if not plan:
         raise CommandError("the plan has no partitions")
     if len(plan) != len(rows):

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import sys
 import time
 import urllib.error
@@ -47,15 +48,28 @@ def run(args: argparse.Namespace) -> int:
         # Who watches wants to see it come back.
         if troubles and not pages and not args.watch:
             raise CommandError("; ".join(troubles))
-        if args.watch and not args.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            sys.stdout.write("\x1b[2J\x1b[H")
-        for view in pages:
-            print(json.dumps(summary(view)) if args.json else draw(view) + "\n", flush=True)
-        for trouble in troubles:
-            print(trouble, file=sys.stderr if args.json else sys.stdout, flush=True)
+        if args.json:
+            for view in pages:
+                print(json.dumps(summary(view)), flush=True)
+            for trouble in troubles:
+                print(trouble, file=sys.stderr, flush=True)
+        else:
+            text = "\n".join([*(draw(view) + "\n" for view in pages), *troubles])
+            if args.watch and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+                text = "\x1b[2J\x1b[H" + fitted(text, shutil.get_terminal_size())
+            print(text, flush=True)
         if not args.watch:
             return 1 if troubles else 0
         time.sleep(max(0.1, WATCH_SECONDS - (time.monotonic() - began)))
+
+
+def fitted(text: str, size: os.terminal_size) -> str:
+    """What the terminal can hold, from the top: longer lines would wrap and longer pages scroll their head away."""
+    lines = [line[: size.columns] for line in text.splitlines()]
+    room = size.lines - 1  # the last one is the cursor's
+    if len(lines) > room:
+        lines[max(0, room - 1) :] = [f"... {len(lines) - room + 1} lines more"[: size.columns]]
+    return "\n".join(lines)
 
 
 def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
@@ -65,7 +79,9 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     try:
         for address, body in _targets(bootstrap):
             try:
-                pages.append(asyncio.run(_look(address, body)))
+                if body is not None and not address:
+                    raise CommandError(_without_address(body))
+                pages.append(_look(address, body))
             except CommandError as error:
                 troubles.append(str(error))
     except CommandError as error:
@@ -73,12 +89,16 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     return pages, troubles
 
 
-async def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
+    require_listener(bootstrap)  # no loop runs yet that would keep Ctrl-C for later
+    return asyncio.run(_view_of(bootstrap, body))
+
+
+async def _view_of(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
     from ballast_operator.model.cluster import read_cluster
     from ballast_operator.plan.claimed import as_claimed
 
-    require_listener(bootstrap)
     kafka = KafkaConnection(ConnectionSettings(bootstrap))
     try:
         view = await observe_cluster(kafka)
@@ -105,7 +125,7 @@ async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
 
 
 def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]]:
-    """(address, the KafkaCluster if it is known) of each cluster to show."""
+    """(address or "", the KafkaCluster if it is known) of each cluster to show."""
     if bootstrap is not None:
         return [(bootstrap, None)]
     from ballast_operator.kubeconfig import KubeconfigError, find_access
@@ -123,12 +143,16 @@ def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]
     except OSError as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CommandError(f"the Kubernetes API at {access.server} does not answer: {why}. {OTHERWISE}") from error
-    found = [
-        (body["status"]["bootstrapServers"], body) for body in bodies if "bootstrapServers" in body.get("status", {})
-    ]
-    if not found:
-        raise CommandError(f"there is no KafkaCluster with an address. {OTHERWISE}")
-    return list(found)
+    if not bodies:
+        raise CommandError(f"there is no KafkaCluster in the namespace {access.namespace}. {OTHERWISE}")
+    return [(body.get("status", {}).get("bootstrapServers", ""), body) for body in bodies]
+
+
+def _without_address(body: Mapping[str, Any]) -> str:
+    conditions = body.get("status", {}).get("conditions", ())
+    said = [condition["message"] for condition in conditions if condition["type"] == "Ready"]
+    why = said[0] if said else "no operator has looked at it yet."
+    return f"KafkaCluster {body['metadata']['name']} has no address yet: {why} {OTHERWISE}"
 
 
 def _get(access: ApiAccess, path: str) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import at_least_one, folder, port
+from ballast_cli.kube import MANAGER
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
@@ -87,7 +88,7 @@ class Stack:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise CommandError(f"port {self._port} is in use; without --port a free one is taken.") from error
-            raise CommandError(f"cannot start in {self.data}: {error}") from error
+            raise CommandError(f"cannot start in {self.data}: {_why(error)}") from error
         except (sqlite3.Error, ApiError) as error:
             raise CommandError(f"cannot start in {self.data}: {error}") from error
         self.api = KubernetesApi(read_kubeconfig(self.kubeconfig))
@@ -128,13 +129,13 @@ class Stack:
         return f"nothing can be written to {self.data} any more: is the disk full?"
 
     async def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Server-side apply of one of our objects."""
+        """Server-side apply of one of our objects, as a person's: `./ballast apply` goes on with it."""
         from ballast_operator.apply.kubernetes import path_of
 
         plural = body["kind"].lower() + "s"
         namespace = None if body["kind"] == "CustomResourceDefinition" else NAMESPACE
         path = path_of(body["apiVersion"], plural, namespace, body["metadata"]["name"])
-        applied: dict[str, Any] = await self.api.apply(path, body)
+        applied: dict[str, Any] = await self.api.apply(path, body, MANAGER)
         return applied
 
     async def get(self, plural: str, name: str) -> dict[str, Any] | None:
@@ -179,6 +180,12 @@ class Stack:
             start_new_session=True,
         )  # fmt: skip
         log.close()
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} is no directory"
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:

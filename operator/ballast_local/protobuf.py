@@ -11,6 +11,8 @@ from typing import Any
 from ballast_local.errors import ApiError, Obj, bad_request
 
 MAGIC = b"k8s\x00"
+OPENAPI = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"  # asked for with an @, which MIME forbids
+EMPTY_OPENAPI = b"\x0a\x032.0"  # field 1, the version; no definition of any kind
 _NOT_READ = (
     "the embedded Kubernetes API reads no {kind} in protobuf, which this command sends; with `--dry-run=client -o yaml`"
     " it writes the {kind} down for `kubectl apply -f -`"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ballast_local import discovery, openapi, requests
+from ballast_local import discovery, openapi, protobuf, requests
 from ballast_local.builtin_schemas import BuiltInSchemas
 from ballast_local.errors import ApiError, Obj, no_such_path, not_implemented
 from ballast_local.resources import Registry
@@ -82,9 +82,10 @@ class Server:
         if path.startswith("/openapi/v3"):
             return await self._openapi(path)
         if path.startswith("/openapi/v2"):
-            # kubectl wants protobuf, and reads no Status of another kind.
+            # kubectl asks for protobuf and looks there for kinds that v3 does not have. Told that it is not there, it
+            # complains of that and not of the kind.
             if not requests.takes_json(request.headers.get("Accept", "")):
-                raise ApiError(406, "NotAcceptable", "only the following media types are accepted: application/json")
+                return web.Response(body=protobuf.EMPTY_OPENAPI, content_type=protobuf.OPENAPI)
             raise not_implemented("OpenAPI v2; the v3 documents are at /openapi/v3")
         if path in ("/", "/metrics", "/logs", "/configz"):
             raise not_implemented(f"the path {path}")

@@ -1,0 +1,96 @@
+"""What stands in for kubectl says which file is wrong before it asks any server."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ballast_cli.__main__ import main
+from ballast_cli.kube_api import KubeApi
+from ballast_local.certificates import make_certificate
+
+
+def kubeconfig(folder: Path, **cluster: Any) -> Path:
+    """Of a server that nobody asks."""
+    config = {
+        "clusters": [{"name": "one", "cluster": {"server": "https://127.0.0.1:1", **cluster}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+        "users": [{"name": "one", "user": {"token": "t"}}],
+        "current-context": "one",
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize("command", ["apply", "delete"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("just words", "something that is no object"),
+        ("- a\n- b", "something that is no object"),
+        ("kind: List\nitems: {a: b}", "something that is no object"),
+        ("kind: List\nitems: [a]", "something that is no object"),
+        ("a: b: c", "is no YAML"),
+        ("\xff", "is no YAML"),
+        ("---\n", "nothing is in"),
+        (None, "No such file or directory."),
+    ],
+)
+def test_a_file_that_holds_no_object_is_named(
+    command: str, content: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
+    path = tmp_path / "file.yaml"
+    if content is not None:
+        path.write_bytes(content.encode("latin-1"))
+    assert main([command, "-f", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"ballast {command}: ")
+    assert says in told
+    assert told.count(str(path)) == 1
+
+
+def test_a_folder_of_folders_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
+    folder = tmp_path / "manifests"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "topic.yaml").write_text("kind: KafkaTopic")
+    assert main(["apply", "-f", str(folder)]) == 2
+    assert f"nothing is in {folder}; of a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_bundle_of_authorities_has_their_names_in_any_language(encoding: str, tmp_path: Path) -> None:
+    certificate, _ = make_certificate()
+    bundle = base64.b64encode(f"# Autorité\n{certificate}".encode(encoding)).decode()
+    tls = KubeApi(str(kubeconfig(tmp_path, **{"certificate-authority-data": bundle}))).tls
+    assert tls is not None
+    assert len(tls.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        (
+            {"certificate-authority-data": base64.b64encode(b"no certificate").decode()},
+            "something that is no certificate",
+        ),
+        ({"certificate-authority-data": "not base64"}, "is not base64"),
+        ({"certificate-authority": "nowhere.crt"}, "nowhere.crt, which "),
+    ],
+)
+def test_certificates_that_are_not_there_are_told(
+    cluster: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["get", "pods", "--kubeconfig", str(kubeconfig(tmp_path, **cluster))]) == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1

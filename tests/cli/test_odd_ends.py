@@ -130,6 +130,15 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
     assert f"{address}: [Errno 111] Connection refused" in capsys.readouterr().err
 
 
+def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
+    (tmp_path / "one.properties").write_text("node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none")
+    with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties")) as process:
+        told = process.communicate(timeout=60)[1]
+        assert process.returncode == 1
+    assert b"broker 1: None of the log directories can be used" in told
+    assert b"never retrieved" not in told
+
+
 def test_status_says_which_api_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,7 +184,8 @@ def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along
         for arguments, says in (
             (["--data", str(data)], b"another embedded Kubernetes API uses the directory"),
             (["--data", str(tmp_path / "other"), "--port", port], f"port {port} is in use".encode()),
-            (["--data", str(data / "lock")], b"cannot start in"),
+            (["--data", str(data / "lock")], f"{data}/lock is no directory\n".encode()),
+            (["--data", "/proc/none"], b"cannot start in /proc/none: No such file or directory: /proc/none\n"),
         ):
             with running("-m", "ballast_cli", "up", *arguments) as second:
                 told = second.communicate(timeout=60)[1]
@@ -185,6 +195,21 @@ def test_what_up_cannot_have_is_told_and_what_is_killed_takes_its_operator_along
         process.kill()
         process.wait(60)
         until_gone(operator)
+
+
+@pytest.mark.timeout(120)
+def test_the_cluster_of_up_can_be_changed_without_kubectl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who applies another example of the same cluster is its owner, not in conflict with it."""
+    with running("-m", "ballast_cli", "up", "--data", str(tmp_path)) as process:
+        read_until(process, b"waiting for the cluster")
+        for name in ("cluster-scaled-up", "cluster-volume-removed"):
+            file = str(ROOT / "manifests" / "examples" / f"{name}.yaml")
+            config = str(tmp_path / "kubeconfig")
+            assert main(["apply", "-f", file, "--kubeconfig", config, "--dry-run", "server"]) == 0
+            told = capsys.readouterr().out
+            assert told == "kafkacluster.ballast.dev/demo configured (server dry run)\n"
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def said_in_one_line(told: bytes, says: bytes) -> bool:

@@ -36,8 +36,10 @@ def test_a_plan_without_directories_means_any() -> None:
         (rows(*[{"topic": "orders", "partition": 0, "replicas": [1]}] * 2), "twice"),
         (rows(), "no partitions"),
         ('{"version": 2, "partitions": []}', "version 2"),
-        ("[]", "not Kafka's"),
-        ("{", "not Kafka's"),
+        ("[]", "JSON: it is no object with partitions"),
+        ("{", "JSON: Expecting property name"),
+        ("{}", "JSON: 'partitions' is missing"),
+        (rows({"topic": "orders", "partition": 0}), "JSON: 'replicas' is missing"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_what_is_wrong(text: str, says: str) -> None:

@@ -21,6 +21,7 @@ KUBERNETES = "tests/docs/test_typed.py::"
 TYPED = (
     ("README.md", r"export|kubectl|\./ballast (?:up|get|status)", f"{KUBERNETES}test_readme"),
     ("README.md", r"\./ballast broker", "tests/docs/test_typed_at_brokers.py::test_a_broker_in_the_foreground"),
+    ("docs/configuration.md", r"\./ballast", "tests/docs/test_typed_at_brokers.py::test_a_broker_by_itself"),
     ("README.md", r"\./ballast demo", "tests/rebalance/test_watched_cluster.py::test_the_demo_goes_through_prometheus"),
     ("docs/migrate.md", r"\./ballast", "tests/docs/test_typed_at_brokers.py::test_migrate_by_hand"),
     ("docs/migrate.md", "kubectl", f"{KUBERNETES}test_migrate_to_resources"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from e2e.processes import free_ports
-from tests.docs.commands import to_type
+from tests.docs.commands import block, to_type
 from tests.docs.up import ROOT, installed
 from tests.moves.brokers import Brokers, plan
 
@@ -70,3 +70,26 @@ def test_a_broker_in_the_foreground(folder: Path) -> None:
         assert f"is ready on PLAINTEXT://127.0.0.1:{port}" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def test_a_broker_by_itself(folder: Path) -> None:
+    """With the file of the page; its port and its directories may be somebody's here."""
+    broker, status = to_type(f"{HERE}test_a_broker_by_itself")
+    (port,) = free_ports(1)
+    text = block("docs/configuration.md", "node.id=1").replace("9092", str(port)).replace("/tmp/one", str(folder))
+    (folder / "one.properties").write_text(text)
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {broker}"],
+        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert f"is ready on PLAINTEXT://localhost:{port}" in process.stdout.readline()
+        seen = subprocess.run(
+            ["sh", "-ec", status.replace("9092", str(port))],
+            cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert seen.returncode == 0, seen.stderr
+    assert "1 of 1 brokers online" in seen.stdout
+    assert "\n  disk-1  " in seen.stdout

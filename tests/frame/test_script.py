@@ -112,6 +112,17 @@ def test_help_of_a_command_installs_nothing(checkout):
     assert not checkout.home.exists()
 
 
+# Two pass on what they do not know.
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {"bench", "test"}))
+def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
+    (bare_path / "python3").symlink_to(shutil.which("python3"))
+    answer = run_script(name, "--no-such-thing", path=bare_path, home=tmp_path / "home")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"usage: ballast {name} ")
+    assert "ballast: " not in answer.stderr, "nothing was begun"
+    assert not (tmp_path / "home").exists()
+
+
 def test_first_start_installs_and_hands_over(first_start):
     _, answer = first_start
     assert answer.returncode == 0, answer.stderr

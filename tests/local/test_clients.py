@@ -140,7 +140,10 @@ def test_our_own_commands(ballast, tmp_path, namespace):
     assert "gizmo.test.dev/g unchanged" in ballast("apply", "-f", str(path))
     robot["spec"]["size"] = 3
     path.write_text(yaml.safe_dump(robot))
+    dry = ("apply", "-f", str(path), "--dry-run", "server")
+    assert ballast(*dry) == "gizmo.test.dev/g configured (server dry run)\n"
     assert ballast("apply", "-f", str(path)) == "gizmo.test.dev/g configured\n"
+    assert ballast(*dry) == "gizmo.test.dev/g unchanged (server dry run)\n"
     head, row = ballast("get", "gizmos").splitlines()
     assert head.split() == ["NAME", "SIZE", "READY", "AGE"]
     assert row.split()[:3] == ["g", "3", "<none>"]

@@ -19,6 +19,7 @@ from world import World
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
 from ballast_cli.up import ROOT
+from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.kafka import KafkaView
 
 pytestmark = pytest.mark.timeout(120)
@@ -68,7 +69,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 ) -> None:
     looks = []
 
-    async def look(bootstrap: str, body: object) -> None:
+    def look(bootstrap: str, body: object) -> None:
         looks.append(bootstrap)
         if len(looks) == 3:
             raise KeyboardInterrupt
@@ -87,7 +88,7 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 def test_a_cluster_that_does_not_answer_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def look(bootstrap: str, body: object) -> KafkaView:
+    def look(bootstrap: str, body: object) -> KafkaView:
         if bootstrap == "well:1":
             return view(brokers=[7])
         raise CommandError(f"{bootstrap} does not answer: refused")
@@ -99,3 +100,46 @@ def test_a_cluster_that_does_not_answer_hides_no_other(
     assert [broker["id"] for broker in json.loads(shown.out)["brokers"]] == [7]
     assert "away:1 does not answer: refused" in shown.err
     assert "gone:1 does not answer: refused" in shown.err
+
+
+def test_a_cluster_without_an_address_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ready = {"type": "Ready", "status": "Unknown", "message": "The cluster has not answered."}
+    bodies = [
+        {"metadata": {"name": "away"}, "status": {"conditions": [ready]}},
+        {"metadata": {"name": "new"}},
+        {"metadata": {"name": "well"}, "status": {"bootstrapServers": "well:1"}},
+    ]
+    monkeypatch.setattr(status, "_get", lambda *_: {"items": bodies})
+    monkeypatch.setattr("ballast_operator.kubeconfig.find_access", lambda: ApiAccess("https://127.0.0.1:1"))
+    monkeypatch.setattr(status, "_look", lambda address, _: view(brokers=[7]))
+    assert main(["status"]) == 1
+    shown = capsys.readouterr().out
+    assert "1 of 1 brokers online" in shown
+    assert "KafkaCluster away has no address yet: The cluster has not answered. " in shown
+    assert "KafkaCluster new has no address yet: no operator has looked at it yet. " in shown
+    bodies.clear()
+    assert main(["status"]) == 2
+    assert "there is no KafkaCluster in the namespace default. " in capsys.readouterr().err
+
+
+def test_ctrl_c_is_heard_while_an_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = []
+
+    def trying(bootstrap: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(bootstrap)
+
+    monkeypatch.setattr(status, "require_listener", trying)
+    assert main(["status", "--bootstrap", "127.0.0.1:1"]) == 130
+    assert went_on == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [(6, "head|a lo|a|b|c"), (5, "head|a lo|a|... "), (3, "head|... "), (2, "... "), (1, "... ")],
+)
+def test_who_watches_sees_the_head_however_small_the_terminal(lines: int, shown: str) -> None:
+    text = "head\na long line\na\nb\nc"
+    assert status.fitted(text, os.terminal_size((4, lines))).splitlines() == shown.split("|")

@@ -118,9 +118,9 @@ class KubernetesApi:
     async def create(self, path: str, body: Mapping[str, Any]) -> Object:
         return await self._request("POST", path, body, query={"fieldManager": FIELD_MANAGER})
 
-    async def apply(self, path: str, body: Mapping[str, Any]) -> Object:
-        """Server-side apply: this operator owns the fields named, and only those."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Object:
+        """Server-side apply: this operator, or who else is named, owns the fields named, and only those."""
+        query = {"fieldManager": manager, "force": "true"}
         return await self._request("PATCH", path, body, query=query, content_type=APPLY_PATCH)
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> Object:

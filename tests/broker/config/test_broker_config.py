@@ -62,6 +62,22 @@ def test_listeners_have_names() -> None:
     assert found.inter_broker_listener == "INTERNAL"
 
 
+def test_the_file_that_comes_with_kafka_is_taken() -> None:
+    """The lines of Kafka 4's config/server.properties that say who listens where."""
+    found = config(
+        process_roles="broker,controller",
+        controller_quorum_bootstrap_servers="localhost:9093",
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+        inter_broker_listener_name="PLAINTEXT",
+        advertised_listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:19093",
+        controller_listener_names="CONTROLLER",
+        listener_security_protocol_map="CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+    )
+    assert found.advertised == (Endpoint("PLAINTEXT", "localhost", 9092),)
+    assert found.advertised_controllers == (Endpoint("CONTROLLER", "localhost", 19093),)
+    assert found.warnings == ("property controller.quorum.bootstrap.servers is not known to Ballast and has no effect",)
+
+
 def test_the_broker_id_of_old_files_is_taken() -> None:
     assert broker_config({"broker.id": "7"}).node_id == 7
     assert broker_config({"broker.id": "7", "node.id": "7"}).node_id == 7
@@ -101,6 +117,17 @@ def test_log_dirs_win_over_log_dir() -> None:
         ({"listeners": "PLAINTEXT://:9092,CONTROLLER://:9092"}, "a name and a port of its own"),
         ({"advertised.listeners": "SSL://a:9092"}, "only PLAINTEXT"),
         ({"advertised.listeners": "CONTROLLER://a:9092"}, "which listeners does not have for clients"),
+        (
+            {
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+                "advertised.listeners": "PLAINTEXT://a:9092,CONTROLLER://0.0.0.0:9093",
+            },
+            "0.0.0.0 is no address",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:9092,CONTROLLER://:9093", "advertised.listeners": "CONTROLLER://a:9093"},
+            "which advertised.listeners does not have",
+        ),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0 is no address"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "0.0.0.0 is no address"),
         ({"inter.broker.listener.name": "OTHER"}, "inter.broker.listener.name is OTHER"),
