@@ -68,6 +68,7 @@ class Run:
         self.ledger = Ledger()
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
         self.fault_count = 0
+        self._newest_epochs = dict.fromkeys(self.partitions, -1)
 
     def _properties(self, node_id: int) -> dict[str, str]:
         voters = ",".join(f"{n}@n{n}:9093" for n in range(1, self.plan.brokers + 1))
@@ -137,20 +138,28 @@ class Run:
         return tasks
 
     def _leads(self, host: str, partition: TopicPartition) -> bool:
-        """Whether this host leads in the newest epoch that any node knows of."""
-        epochs: dict[int, str] = {}
+        """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
+        leaders = self._leaders_by_epoch(partition)
+        return leaders.get(max([self._newest_epochs[partition], *leaders])) == host
+
+    def _leaders_by_epoch(self, partition: TopicPartition) -> dict[int, str]:
+        """Of the epochs that running nodes know of; no host where none of them leads."""
+        leaders: dict[int, str] = {}
         for machine in self.machines:
             broker = None if machine.process is None else machine.process.node.broker
             state = None if broker is None else broker.replicas.partition(partition)
             if state is not None:
-                epochs.setdefault(state.leader_epoch, "")
+                leaders.setdefault(state.leader_epoch, "")
                 if state.is_leader:
-                    epochs[state.leader_epoch] = machine.host
-        return bool(epochs) and epochs[max(epochs)] == host
+                    leaders[state.leader_epoch] = machine.host
+        return leaders
 
     async def _watch(self) -> None:
         while True:
             self.invariants.check(self.machines)
+            for partition in self.partitions:
+                newest = max(self._leaders_by_epoch(partition), default=-1)
+                self._newest_epochs[partition] = max(self._newest_epochs[partition], newest)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     # -- the end --------------------------------------------------------------------------------------------------
