@@ -140,6 +140,8 @@ class Points:
         if self._name == CREATED:
             return Change(CREATED, topic, NEW)
         clients.create_topic(self.cluster.bootstrap, topic, NEW, REPLICAS, {})
+        # Brokers hear of it after its answer, and a watch would take who has not for one that knows half of it.
+        assert until(lambda: all(len(partitions(each, topic)) == NEW for each in self.cluster.brokers), PATIENCE_S)
         return Change(EXPANDED, topic, 2 * NEW)
 
     def _play(self, change: Change, point: int, controller: BrokerProcess, others: list[BrokerProcess]) -> bool:
