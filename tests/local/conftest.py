@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from e2e.sockets import forget_sockets
 
 from ballast_local.cluster import LocalCluster
 
@@ -157,6 +158,7 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        forget_sockets()  # of clients that did not answer the end of their TLS
 
 
 @pytest.fixture(scope="module")
