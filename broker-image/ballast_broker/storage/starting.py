@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from ballast_broker.log_config import LogConfig
-from ballast_broker.seams import Threads
+from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import (
@@ -28,8 +28,7 @@ from ballast_broker.storage.loading import load_log
 from ballast_broker.storage.log import Log
 from ballast_wire.names import TopicPartition
 
-Checkpoint = dict[TopicPartition, int]
-
+ALWAYS_THERE, IN_NO_CHECKPOINT = -1, LONG_MAX  # when a log was made
 SLICE = 64  # folders that are loaded in one go
 WAITS_OF_SLOW_DISK = SLICE // 4  # what lies in memory is read without one
 
@@ -44,12 +43,28 @@ class Found:
     deleted: list[tuple[str, TopicPartition]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """What one file says of partitions, and when it was written."""
+
+    offsets: dict[TopicPartition, int]
+    written_ms: int
+
+    @classmethod
+    def read(cls, disk: Disk, path: str) -> _Checkpoint:
+        return cls(checkpoint.read_offsets(disk, path), disk.modified_ms(path) if disk.exists(path) else 0)
+
+    def of(self, partition: TopicPartition, made_ms: int) -> int:
+        """0 as well where it speaks of a log that had this name before the present one was made."""
+        return self.offsets.get(partition, 0) if made_ms <= self.written_ms else 0
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
-    recovery_points: Checkpoint
-    start_offsets: Checkpoint
-    high_watermarks: Checkpoint
-    cleaned_offsets: Checkpoint
+    recovery_points: _Checkpoint
+    start_offsets: _Checkpoint
+    high_watermarks: _Checkpoint
+    cleaned_offsets: _Checkpoint
 
 
 async def load_directory(
@@ -69,7 +84,7 @@ async def load_directory(
     known = await threads.run(
         lambda: _Known(
             *(
-                checkpoint.read_offsets(disk, f"{path}/{name}")
+                _Checkpoint.read(disk, f"{path}/{name}")
                 for name in (
                     checkpoint.RECOVERY_POINTS,
                     checkpoint.LOG_START_OFFSETS,
@@ -129,6 +144,7 @@ def _load(
 ) -> Log:
     """A future log is never trusted to be clean, and its offsets are in no checkpoint."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
+    made_ms = IN_NO_CHECKPOINT if future else ALWAYS_THERE if clean else _made_ms(context.disk, path)
     log = load_log(
         context,
         directory,
@@ -136,11 +152,17 @@ def _load(
         partition,
         config_of(partition.topic),
         clean=clean,
-        recovery_point=0 if future else known.recovery_points.get(partition, 0),
-        start_offset=0 if future else known.start_offsets.get(partition, 0),
+        recovery_point=known.recovery_points.of(partition, made_ms),
+        start_offset=known.start_offsets.of(partition, made_ms),
     )
     if not future:
-        log.update_high_watermark(known.high_watermarks.get(partition, 0))
-        cleaned_to = known.cleaned_offsets.get(partition, 0)
+        log.update_high_watermark(known.high_watermarks.of(partition, made_ms))
+        cleaned_to = known.cleaned_offsets.of(partition, made_ms)
         log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else 0
     return log
+
+
+def _made_ms(disk: Disk, folder: str) -> int:
+    """When the log was made. A clean stop writes all checkpoints, so it matters only after another end."""
+    path = f"{folder}/{checkpoint.PARTITION_METADATA}"
+    return disk.modified_ms(path) if disk.exists(path) else ALWAYS_THERE

@@ -517,6 +517,37 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
     run(story())
 
 
+@pytest.mark.spec("TOP-24", "LOG-41")
+@pytest.mark.parametrize("clean", [False, True])
+def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean):
+    """A process that is killed in the second after a topic was made again must not lose what was acknowledged."""
+
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        log = create(manager)
+        write(log, 9)
+        log.advance_log_start_offset(7)
+        await manager.maintenance.checkpoint_everything()
+        manager.delete(partition())
+        log = create(manager)
+        write(log, 8)
+        for name in (checkpoint.LOG_START_OFFSETS, checkpoint.HIGH_WATERMARKS, checkpoint.RECOVERY_POINTS):
+            os.utime(f"{world.paths[0]}/{name}", (1_750_000_000, 1_750_000_000))
+        if clean:
+            log.advance_log_start_offset(2)
+            await manager.shutdown()
+            os.utime(f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
+        else:
+            world.kill(manager)
+        again = world.manager(log_dirs=(world.paths[0],))
+        await again.start()
+        log = again.logs[partition()]
+        assert (log.log_start_offset, log.log_end_offset) == (2 if clean else 0, 8)
+
+    run(story())
+
+
 class SlowDisk(BadDisk):
     """Whoever replaces a file takes a while, or as long as it takes another to do the same."""
 
