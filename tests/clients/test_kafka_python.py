@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import RebalanceInProgressError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from tests.clients.running import RunningBroker
 
 PATIENCE_S = 30.0
@@ -41,6 +41,16 @@ def read(reader: KafkaConsumer, count: int) -> list[Any]:
             found += records
     assert len(found) == count
     return found
+
+
+def read_and_commit(reader: KafkaConsumer, count: int) -> None:
+    """The client may find that it has to join again, and says so: then it begins where it committed last."""
+    while True:
+        read(reader, count)
+        try:
+            return reader.commit()
+        except RebalanceInProgressError:
+            continue
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -82,8 +92,7 @@ def test_a_group_commits_and_goes_on(broker: RunningBroker, admin: KafkaAdminCli
         with closing(consumer(broker, group_id=topic, max_poll_records=10)) as reader:
             reader.partitions_for_topic(topic)  # or it may join before it knows of any, and wait for its next metadata
             reader.subscribe([topic])
-            read(reader, 10)
-            reader.commit()
+            read_and_commit(reader, 10)
     with closing(consumer(broker, group_id=topic)) as reader:
         assert sum(reader.committed(TopicPartition(topic, n)) for n in range(2)) == 20
 
