@@ -213,7 +213,7 @@ CLUSTER = _table(
     ),
     Reason(
         "FormerGoes", FALSE, "{what} goes with the KafkaCluster of this name that was deleted, but is still there.",
-        "The new one begins when it is gone. See what holds it with `kubectl describe`.",
+        "The new one begins when it is gone. A pod that still uses it, or its finalizers, hold it.",
     ),
     Reason("Rolling", FALSE, "To apply a change {node} is being restarted; {left} more follow."),
     Reason("RollWaits", FALSE, "A change waits to restart {node}: {error}.", "It goes on by itself."),
