@@ -1,7 +1,7 @@
 """What every test may rely on.
 
-- `async def` tests run on an event loop of their own, closed before the next test, within the test's time limit.
-  A task that failed unseen, or an exception in a callback, fails the test that caused it.
+- `async def` tests run on an event loop of their own, made as a broker's is, closed before the next test, within the
+  test's time limit. A task that failed unseen, or an exception in a callback, fails the test that caused it.
 - Blocking calls on that loop from our packages fail the test (see BLOCKING_ALLOWED for what the design does inline).
 - `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
@@ -27,6 +27,8 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+from ballast_broker.net.event_loop import EventLoop
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
 # These folders share a cluster, a Spark or a broker, which takes longer to start than most tests take.
@@ -115,7 +117,7 @@ def run_on_loop(test: Callable[..., Awaitable[None]], limit: float | None, argum
                 pytest.fail(f"the test took longer than {limit:g} s")
             raise
 
-    with asyncio.Runner() as runner, blocking_calls_fail():
+    with asyncio.Runner(loop_factory=EventLoop) as runner, blocking_calls_fail():
         runner.run(limited())
     if unseen:
         failure = unseen[0].get("exception")

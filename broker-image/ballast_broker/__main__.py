@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ballast_broker.config import BrokerConfig, broker_config, parse_properties
 from ballast_broker.config_types import ConfigError
 from ballast_broker.loop_lag import LoopLag
+from ballast_broker.net.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
@@ -50,10 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     for warning in config.warnings:
         logging.getLogger("ballast").warning("%s", warning)
     gc.set_threshold(GC_THRESHOLD_AT_START)
-    if config.metrics_port is None:
-        return asyncio.run(_run(config, None))
-    lag = LoopLag()
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(lag)) as runner:
+    lag = None if config.metrics_port is None else LoopLag()
+    with asyncio.Runner(loop_factory=lambda: EventLoop(lag)) as runner:
         return runner.run(_run(config, lag))
 
 

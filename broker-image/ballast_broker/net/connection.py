@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
-from ballast_broker.net.readiness import EVENT_READ, EVENT_WRITE
 from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
@@ -62,7 +62,6 @@ class Connection:
         "_held",
         "_loop",
         "_out",
-        "_readiness",
         "_server",
         "_slots",
         "_socket",
@@ -82,7 +81,6 @@ class Connection:
         self._server = server
         self._dispatch = dispatch
         self._loop = server.loop
-        self._readiness = server.readiness
         self._socket = sock
         self.fd = sock.fileno()
         self.host = host
@@ -105,7 +103,7 @@ class Connection:
         self._warmed: FileData | None = None  # what a thread has read; it is sent, be it in memory still or not
         self._close_callbacks: list[Callable[[], None]] = []
         self.events = 0
-        self._readiness.wait_for(self, EVENT_READ)
+        self._loop.wait_for(self, EVENT_READ)
 
     # -- reading --------------------------------------------------------------------------------------------------
     @property
@@ -145,7 +143,7 @@ class Connection:
         if count == 0:
             self.close(None)
             return
-        self.last_active = self._readiness.turn_began_s
+        self.last_active = self._loop.turn_began_s
         if count > FRAME_LENGTH_BYTES and _length_of(scratch)[0] == count - FRAME_LENGTH_BYTES:
             self._handle(scratch[FRAME_LENGTH_BYTES:count])
         else:
@@ -161,7 +159,7 @@ class Connection:
             return
         scratch[: len(head)] = head
         self._head = b""
-        self.last_active = self._readiness.turn_began_s
+        self.last_active = self._loop.turn_began_s
         self._take(scratch[: len(head) + count], own=False)
 
     def _fill_frame(self, frame: bytearray) -> None:
@@ -173,7 +171,7 @@ class Connection:
         if count == 0:
             self.close(None)
             return
-        self.last_active = self._readiness.turn_began_s
+        self.last_active = self._loop.turn_began_s
         self._frame_filled += count
         if self._frame_filled == size:
             self._frame = None
@@ -278,10 +276,10 @@ class Connection:
                 self.close(error)
                 return
         if not self.closed and not self.busy and self._backlog is None:
-            self._readiness.wait_for(self, self.events | EVENT_READ)
+            self._loop.wait_for(self, self.events | EVENT_READ)
 
     def _pause(self) -> None:
-        self._readiness.wait_for(self, self.events & ~EVENT_READ)
+        self._loop.wait_for(self, self.events & ~EVENT_READ)
 
     def hold(self, seconds: float) -> None:
         if self.closed:
@@ -349,7 +347,7 @@ class Connection:
             self.close(error)
             return
         wanted = EVENT_WRITE if out and not self._warming else 0
-        self._readiness.wait_for(self, self.events & ~EVENT_WRITE | wanted)
+        self._loop.wait_for(self, self.events & ~EVENT_WRITE | wanted)
 
     def _send_file(self, part: FileData) -> bool:
         """True when all of it is sent."""
@@ -405,7 +403,7 @@ class Connection:
             log.error("a request from %s failed", self.host, exc_info=error)
         if self._held is not None:
             self._held.cancel()
-        self._readiness.wait_for(self, 0)
+        self._loop.wait_for(self, 0)
         _release(self._out)
         self._out.clear()
         slots, self._slots = self._slots, deque()

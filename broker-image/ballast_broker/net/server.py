@@ -17,9 +17,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net.frame_buffers import FrameBuffers
-from ballast_broker.net.readiness import Readiness
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
@@ -50,7 +50,7 @@ class Server:
     """Everything that listens in one process. Each listener has a `dispatch` that turns a frame into a reply."""
 
     def __init__(self, limits: Limits, threads: Threads) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = event_loop.running()
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
         # A read is never longer than the longest request, so that a whole frame in it needs no check of its length.
@@ -68,7 +68,6 @@ class Server:
         self._paused: set[str] = set()  # nobody more for the moment
         self._starved: deque[Connection] = deque()
         self._answered: list[Connection] = []  # have small replies that are not sent yet
-        self.readiness = Readiness(self.loop, self._send_replies)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._gone_timer: asyncio.TimerHandle | None = None
         self._warmings: set[asyncio.Task[None]] = set()
@@ -179,7 +178,6 @@ class Server:
             self._gone_timer.cancel()
         for connection in list(self.connections):
             connection.close(None)
-        self.readiness.close()
         for task in self._warmings:
             task.cancel()
 
@@ -187,8 +185,8 @@ class Server:
     def send_soon(self, connection: Connection) -> None:
         """Replies are written once all that came in with this turn of the loop is handled: writing wakes the client,
         which then takes the processor, and those of one connection go in one piece."""
-        if not self._answered and not self.readiness.in_turn:
-            self.loop.call_soon(self._send_replies)
+        if not self._answered:
+            self.loop.after_turn(self._send_replies)
         self._answered.append(connection)
 
     def _send_replies(self) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ballast_broker.loop_lag import LoopLag
+from ballast_broker.net.event_loop import EventLoop
 
 
 @pytest.mark.spec("LOG-32")
@@ -28,5 +29,5 @@ def test_a_turn_that_is_long_is_seen() -> None:
         assert lag.longest_s < 0.2
         assert lag.longest_cpu_s < 0.05
 
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(lag)) as runner:
+    with asyncio.Runner(loop_factory=lambda: EventLoop(lag)) as runner:
         runner.run(story())

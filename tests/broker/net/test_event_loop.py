@@ -7,17 +7,19 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from tests.broker.net.serving import until
 
-from ballast_broker.net.readiness import EVENT_READ, EVENT_WRITE, Readiness
+from ballast_broker.net import event_loop
+from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, EventLoop
 
 
 class End:
     """One end of a pair of sockets. Waits for what is to be read; `then` is what it does with it."""
 
-    def __init__(self, readiness: Readiness, then: Callable[[End, bytes], None]) -> None:
+    def __init__(self, loop: EventLoop, then: Callable[[End, bytes], None]) -> None:
         self._socket, self.peer = socket.socketpair()
-        self._readiness = readiness
+        self._loop = loop
         self._then = then
         self._socket.setblocking(False)
         self.fd = self._socket.fileno()
@@ -26,7 +28,7 @@ class End:
         self.error: BaseException | None = None
         self.received = b""
         self.wrote = 0
-        readiness.wait_for(self, EVENT_READ)
+        loop.wait_for(self, EVENT_READ)
 
     def on_readable(self) -> None:
         data = self._socket.recv(100)
@@ -35,12 +37,12 @@ class End:
 
     def on_writable(self) -> None:
         self.wrote += 1
-        self._readiness.wait_for(self, self.events & ~EVENT_WRITE)
+        self._loop.wait_for(self, self.events & ~EVENT_WRITE)
 
     def close(self, error: BaseException | None) -> None:
         if not self.closed:
             self.closed, self.error = True, error
-            self._readiness.wait_for(self, 0)
+            self._loop.wait_for(self, 0)
             self._socket.close()
 
 
@@ -48,14 +50,13 @@ class Ends:
     def __init__(self) -> None:
         self.turns: list[list[bytes]] = []  # what all of them had received after each turn
         self.all: list[End] = []
-        self.readiness = Readiness(asyncio.get_running_loop(), self._after_turn)
+        self.loop = event_loop.running()
 
-    def _after_turn(self) -> None:
-        assert not self.readiness.in_turn
+    def note_turn(self) -> None:
         self.turns.append([end.received for end in self.all])
 
     def add(self, then: Callable[[End, bytes], None] = lambda end, data: None) -> End:
-        self.all.append(End(self.readiness, then))
+        self.all.append(End(self.loop, then))
         return self.all[-1]
 
 
@@ -68,16 +69,23 @@ async def ends() -> AsyncIterator[Ends]:
         for end in made.all:
             end.close(None)
             end.peer.close()
-        made.readiness.close()
 
 
 async def test_all_that_are_ready_have_their_turn_before_its_end_is_told() -> None:
     async with ends() as made:
-        first, second = made.add(), made.add()
+        first = made.add(lambda end, data: made.loop.after_turn(made.note_turn))
+        second = made.add()
         first.peer.send(b"one")
         second.peer.send(b"two")
         await until(lambda: made.turns, "a turn")
         assert made.turns == [[b"one", b"two"]]
+
+
+async def test_outside_a_turn_its_end_is_soon() -> None:
+    async with ends() as made:
+        made.loop.after_turn(made.note_turn)
+        assert not made.turns
+        await until(lambda: made.turns, "the callback")
 
 
 async def test_one_that_errs_is_closed_and_the_others_go_on() -> None:
@@ -88,9 +96,40 @@ async def test_one_that_errs_is_closed_and_the_others_go_on() -> None:
         bad, good = made.add(err), made.add()
         bad.peer.send(b"bad")
         good.peer.send(b"good")
-        await until(lambda: made.turns, "a turn")
+        await until(lambda: bad.error is not None and good.received, "both were called")
         assert isinstance(bad.error, ValueError)
         assert (good.received, good.closed) == (b"good", False)
+
+
+async def test_what_goes_wrong_at_the_end_of_a_turn_is_told_and_ends_nothing() -> None:
+    def fail() -> None:
+        raise ValueError("at the end of a turn")
+
+    def end_turn_with_both(end: End, data: bytes) -> None:
+        made.loop.after_turn(fail)
+        made.loop.after_turn(made.note_turn)
+
+    told: list[str] = []
+    async with ends() as made:
+        made.loop.set_exception_handler(lambda _, context: told.append(str(context["exception"])))
+        end = made.add(end_turn_with_both)
+        end.peer.send(b"x")
+        await until(lambda: made.turns, "the other callback of the turn")
+        assert told == ["at the end of a turn"]
+
+
+async def test_asyncio_has_what_is_asyncios_though_connections_are_ready_too() -> None:
+    async with ends() as made:
+        end = made.add()
+        mine, other = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=mine)
+        end.peer.send(b"ours")
+        other.send(b"asyncio's\n")
+        assert await reader.readline() == b"asyncio's\n"
+        await until(lambda: end.received == b"ours", "the connection was called")
+        writer.close()
+        await writer.wait_closed()
+        other.close()
 
 
 async def test_one_that_another_closes_in_the_same_turn_is_not_called() -> None:
@@ -104,7 +143,7 @@ async def test_one_that_another_closes_in_the_same_turn_is_not_called() -> None:
         first, second = made.add(close_others), made.add(close_others)
         first.peer.send(b"x")
         second.peer.send(b"x")
-        await until(lambda: made.turns, "a turn")
+        await until(lambda: first.received or second.received, "one of them was called")
         assert sorted([first.received, second.received]) == [b"", b"x"]
         assert [first.error, second.error] == [None, None]
 
@@ -112,10 +151,18 @@ async def test_one_that_another_closes_in_the_same_turn_is_not_called() -> None:
 async def test_reading_and_writing_are_waited_for_apart() -> None:
     async with ends() as made:
         end = made.add()
-        made.readiness.wait_for(end, EVENT_WRITE)
+        made.loop.wait_for(end, EVENT_WRITE)
         end.peer.send(b"later")
         await until(lambda: end.wrote == 1, "it can be written to")
         assert (end.events, end.received) == (0, b"")
-        made.readiness.wait_for(end, EVENT_READ | EVENT_WRITE)
+        made.loop.wait_for(end, EVENT_READ | EVENT_WRITE)
         await until(lambda: end.wrote == 2 and end.received == b"later", "both")
         assert end.events == EVENT_READ
+
+
+def test_connections_on_another_loop_are_refused_in_words() -> None:
+    async def serve() -> None:
+        event_loop.running()
+
+    with pytest.raises(TypeError, match="connections need an EventLoop"):
+        asyncio.run(serve())

@@ -1,0 +1,119 @@
+"""The broker's event loop: asyncio's, but connections that are ready are called where it finds out. Loop thread only.
+
+To be called by asyncio costs each request a handle, a context and a second turn to answer; connections are registered
+with the loop's own selector, which calls them itself and hands on to asyncio only what is asyncio's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+Ready = list[tuple[selectors.SelectorKey, int]]
+
+
+class Waiting(Protocol):
+    """Who waits: closed when it raises anything."""
+
+    events: int  # what it waits for; 0 at first, and kept by `wait_for`
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def on_readable(self) -> None: ...
+    def on_writable(self) -> None: ...
+    def close(self, error: BaseException | None) -> None: ...
+
+
+class Lag(Protocol):
+    """Told of every turn: what lies between the end of one wait and the beginning of the next."""
+
+    def turn_begins(self) -> None: ...
+    def turn_ends(self) -> None: ...
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    def __init__(self, lag: Lag | None = None) -> None:
+        self.turn_began_s = monotonic()  # when those who are called now were found ready
+        self._connections = _Connections(self, lag)
+        super().__init__(self._connections)
+
+    def wait_for(self, waiting: Waiting, events: int) -> None:
+        """To read, to write, both, or nothing: that before its descriptor is closed."""
+        if events == waiting.events:
+            return
+        if not waiting.events:
+            self._connections.register(waiting.fd, events, waiting)
+        elif events:
+            self._connections.modify(waiting.fd, events, waiting)
+        else:
+            self._connections.unregister(waiting.fd)
+        waiting.events = events
+
+    def after_turn(self, callback: Callable[[], None]) -> None:
+        """Once all who are ready have been called; where nobody is being called, soon."""
+        if self._connections.in_turn:
+            self._connections.afterwards.append(callback)
+        else:
+            self.call_soon(callback)
+
+
+def running() -> EventLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, EventLoop):
+        raise TypeError(f"connections need an EventLoop, and this is a {type(loop).__name__}")
+    return loop
+
+
+class _Connections(selectors.DefaultSelector):
+    def __init__(self, loop: EventLoop, lag: Lag | None) -> None:
+        super().__init__()
+        self._loop = loop
+        self._lag = lag
+        self.in_turn = False
+        self.afterwards: list[Callable[[], None]] = []
+
+    def select(self, timeout: float | None = None) -> Ready:
+        if self._lag is None:
+            ready = super().select(timeout)
+        else:
+            self._lag.turn_ends()
+            ready = super().select(timeout)
+            self._lag.turn_begins()
+        return self._call(ready) if ready else ready
+
+    def _call(self, ready: Ready) -> Ready:
+        """Calls the connections; answers what is asyncio's."""
+        others: Ready = []
+        self.in_turn = True
+        self._loop.turn_began_s = monotonic()
+        for each in ready:
+            waiting, events = each[0].data, each[1]
+            if type(waiting) is tuple:  # asyncio's two handles
+                others.append(each)
+                continue
+            try:
+                if events & EVENT_READ and not waiting.closed:
+                    waiting.on_readable()
+                if events & EVENT_WRITE and not waiting.closed:
+                    waiting.on_writable()
+            except Exception as error:
+                self._guarded(waiting.close, error)
+        self.in_turn = False
+        if self.afterwards:
+            afterwards, self.afterwards = self.afterwards, []
+            for callback in afterwards:
+                self._guarded(callback)
+        return others
+
+    def _guarded(self, callback: Callable[..., None], *arguments: BaseException) -> None:
+        """What goes wrong is told as asyncio tells it; it must not end the loop."""
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": f"{callback!r} failed", "exception": error})
