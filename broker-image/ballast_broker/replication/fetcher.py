@@ -15,6 +15,7 @@ from uuid import UUID
 
 from ballast_broker.replication.following import Asked, Backoff, FetchSession, grouped, truncation_offset
 from ballast_broker.replication.offsets import EARLIEST, LATEST
+from ballast_broker.replication.quotas import FETCH_PIECE_S, ByteRate
 from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.following import VERSION, AskedPartition, FetchRequest
@@ -22,7 +23,6 @@ from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
-    from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.replication.settings import ReplicationSettings
     from ballast_broker.seams import Channel, Threads
 
@@ -222,10 +222,8 @@ class FetcherGroup:
 
     def _request(self) -> FetchRequest:
         changed, forgotten = self._session.next()
-        max_bytes = self._settings.replica_fetch_max_bytes
         response_max_bytes = self._settings.replica_fetch_response_max_bytes
         if self._rate.limited and any(followed.replica.follower_throttled for followed in self.partitions.values()):
-            max_bytes = self._rate.largest_read(max_bytes)
             response_max_bytes = self._rate.largest_read(response_max_bytes)
         topics = [
             (
@@ -237,7 +235,7 @@ class FetcherGroup:
                         asked.fetch_offset,
                         asked.last_fetched_epoch,
                         asked.log_start_offset,
-                        max_bytes,
+                        self._max_bytes((topic_id, partition)),
                     )
                     for partition, asked in partitions
                 ],
@@ -258,6 +256,12 @@ class FetcherGroup:
             topics=topics,
             forgotten=list(gone.items()),
         )
+
+    def _max_bytes(self, key: Key) -> int:
+        size = self._settings.replica_fetch_max_bytes
+        followed = self.partitions.get(key)
+        throttled = followed is not None and followed.replica.follower_throttled
+        return self._rate.piece(size, FETCH_PIECE_S) if throttled else size
 
     def _max_wait_ms(self) -> int:
         longest = self._settings.replica_fetch_wait_max_ms

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 TAIL_READ_BYTES = 1_048_576
 SEGMENT_PIECE_BYTES = 16 * 1_048_576
+PIECE_S = 1 / 640  # of what a limit allows: 64 KiB at 40 MiB/s
 # Of the segment that is written to, less than this is read and appended: that takes fewer steps.
 SMALLEST_COPY_BYTES = 65_536
 LONGEST_WAIT_S = 1.0
@@ -248,7 +249,7 @@ class Movers:
         if step is Step.COPY_SEGMENT:  # all that is left of it: in the middle the mover would wait with it
             wanted = source.segments[source.segment_number(future.log_end_offset)].size - future.active.size
         else:
-            wanted = self.rate.largest_read(TAIL_READ_BYTES)
+            wanted = self.rate.piece(TAIL_READ_BYTES, PIECE_S)
         if not self.has_room(move, wanted):
             move.wanted_bytes = wanted
             move.paused = f"{move.destination} would have less than its reserve left"
@@ -263,7 +264,7 @@ class Movers:
 
     def _piece_bytes(self) -> int:
         """Large only where nobody counts."""
-        return self.rate.largest_read(TAIL_READ_BYTES if self.rate.limited else SEGMENT_PIECE_BYTES)
+        return self.rate.piece(TAIL_READ_BYTES if self.rate.limited else SEGMENT_PIECE_BYTES, PIECE_S)
 
     def _check_convergence(self, mover: Mover, move: Move, left_bytes: int) -> None:
         gained = move.convergence.observe(self._clock.monotonic(), left_bytes)

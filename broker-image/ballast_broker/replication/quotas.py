@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 # Kafka's own default for these rates.
 UNLIMITED = 2**63 - 1
+# Who takes less at once holds up others at the same disk and processor for less, and has more requests to make.
+SMALLEST_PIECE_BYTES = 65_536
+FETCH_PIECE_S = 0.004
 
 
 class ByteRate:
@@ -63,6 +66,12 @@ class ByteRate:
         """`size`, or what the bucket holds where that is less."""
         return size if self._limit >= UNLIMITED else max(1, min(size, int(self._limit * self._burst_s)))
 
+    def piece(self, size: int, seconds: float) -> int:
+        """`size`, or where there is a limit what passes in so many seconds, as long as that is worth a request."""
+        if self._limit >= UNLIMITED:
+            return size
+        return min(self.largest_read(size), max(SMALLEST_PIECE_BYTES, int(self._limit * seconds)))
+
     def record(self, size: int) -> None:
         self.total_bytes += size
         if self._limit < UNLIMITED:
@@ -101,8 +110,8 @@ class LeaderThrottle:
         left_out, self._left_out = self._left_out, False
         return max(self.rate.wait_s() * 1000, 1.0) if left_out else float("inf")
 
-    def largest_read(self, replica: Replica, follower: int, size: int) -> int:
-        return self.rate.largest_read(size) if self._throttled(replica, follower) else size
+    def piece(self, replica: Replica, follower: int, size: int) -> int:
+        return self.rate.piece(size, FETCH_PIECE_S) if self._throttled(replica, follower) else size
 
     def record(self, replica: Replica, follower: int, size: int) -> None:
         # All bytes of throttled partitions count, those that in-sync followers take as well; they are never refused.

@@ -261,7 +261,7 @@ class Reader:
         if params.replica_id >= 0 and replica.leader_throttled:
             if self._throttle.leaves_out(replica, params.replica_id):
                 return None
-            max_bytes = self._throttle.largest_read(replica, params.replica_id, max_bytes)
+            max_bytes = self._throttle.piece(replica, params.replica_id, max_bytes)
         found = log.read(offset, max_bytes if max_bytes > 0 else 0, upper_offset=upper, min_one=min_one)
         if not found.size:
             found.release()

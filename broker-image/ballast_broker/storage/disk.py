@@ -22,6 +22,7 @@ from ballast_broker.storage.page_cache import Range, absent_ranges, begin_writin
 
 T = TypeVar("T")
 READ_AHEAD_BYTES = 8 << 20
+WRITE_UNIT_BYTES = 1 << 20
 OF_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # macOS counts for the process alone
 
 
@@ -72,6 +73,13 @@ class RealFile:
         cold = within(self._absent, position, position + size)
         shift = target_position - position
         target._unwanted += [(start + shift, end + shift) for start, end in cold]
+
+    def begin_writing(self, position: int, size: int) -> None:
+        """Whole units only, each when all of it is there: the file system looks for room each time."""
+        first, end = position - position % WRITE_UNIT_BYTES, position + size
+        end -= end % WRITE_UNIT_BYTES
+        if first < end:
+            begin_writing(self._descriptor, first, end - first)
 
     def look_at_cache(self) -> None:
         """Once, before anything is copied from it: reading ahead would spoil a later look."""
@@ -189,7 +197,7 @@ class RealDisk:
         if isinstance(source, RealFile) and isinstance(target, RealFile):
             source.look_at_cache()
             copied = self._copy(source, source_position, target, target_position, size)
-            begin_writing(target._descriptor, target_position, copied)
+            target.begin_writing(target_position, copied)
             source.copied_to(target, source_position, target_position, copied)
             return copied
         return self._copy(source, source_position, target, target_position, size)

@@ -52,6 +52,21 @@ def test_ten_seconds_come_out_within_five_percent(limit: int, share: float, idle
     assert taken >= limit * elapsed_s * 0.95
 
 
+@pytest.mark.spec("REP-30", "DIR-26")
+@given(limit=st.integers(1, 1 << 33), size=st.integers(1, 1 << 24))
+def test_a_piece_passes_soon_unless_it_is_not_worth_a_request(limit: int, size: int) -> None:
+    piece = ByteRate(Clock(), limit).piece(size, 0.004)
+    assert 1 <= piece <= size
+    assert piece <= max(limit * 0.004, 65_536)
+    assert piece <= max(limit * 0.25, 1)
+    assert piece == size or piece >= min(65_536, int(limit * 0.25))
+
+
+@pytest.mark.spec("REP-30")
+def test_without_a_limit_pieces_are_as_large_as_asked_for() -> None:
+    assert ByteRate(Clock()).piece(1 << 40, 0.004) == 1 << 40
+
+
 @pytest.mark.spec("REP-30")
 def test_no_limit_costs_nothing_and_a_new_one_counts_from_now() -> None:
     clock = Clock()
