@@ -30,6 +30,8 @@ LOOP_S = 20.0
 WARM_S = 20.0
 QUICK_RUN_S = 1.0
 RUN_S = 4.0
+# As much as the kernel keeps in memory before it makes writers wait for the disk: who is faster would wait more.
+LARGE_RUN_S = 1.0
 MB = 1_000_000
 PROFILES = True
 Run = Callable[[Server], Sample]
@@ -46,6 +48,7 @@ class Workload:
     p99: float | None = None
     quick: bool = False
     run: Run = field(repr=False, default=lambda server: Sample(0, 0))
+    limit: Callable[[], float] | None = field(repr=False, default=None)  # the rate that no broker here can pass
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Row:
     workload: Workload
     ours: list[Sample] = field(default_factory=list)
     theirs: list[Sample] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
 
     def ratio(self, value: Callable[[Sample], float]) -> Ratio | None:
         pairs = [(value(a), value(b)) for a, b in zip(self.ours, self.theirs, strict=True)]
@@ -83,14 +87,20 @@ class Row:
         verdict = "" if not below else "  BELOW: " + ", ".join(below)
         own = ", ".join(f"{sample.rate:.0f}" for sample in self.ours[-1:])
         other = ", ".join(f"{sample.rate:.0f}" for sample in self.theirs[-1:])
+        of_limit = self.of_limit()
+        limit = "" if of_limit is None else f"; {_text(of_limit)} of a server that only answers"
         return (
             f"{self.workload.name:38} {own:>7} {other:>7} {self.workload.unit:5} {rate:>17} {cpu:>17} {p99:>17} "
-            f" {goals}{verdict}"
+            f" {goals}{verdict}{limit}"
         )
+
+    def of_limit(self) -> Ratio | None:
+        ratios = [sample.rate / limit for sample, limit in zip(self.ours, self.limits, strict=False)]
+        return ratio_of(ratios) if ratios else None
 
     def as_json(self) -> dict[str, object]:
         rate, cpu, p99 = self._ratios()
-        named = {"rate": rate, "cpu": cpu, "p99": p99}
+        named = {"rate": rate, "cpu": cpu, "p99": p99, "of_limit": self.of_limit()}
         found = {key: [value.median, value.low, value.high] for key, value in named.items() if value is not None}
         return {**found, "pairs": len(self.ours), "below": self.below()}
 
@@ -152,6 +162,8 @@ def _one_pair(row: Row, ballast: Server, kafka: Server, *, ours_first: bool) -> 
         theirs, ours = row.workload.run(kafka), row.workload.run(ballast)
     row.ours.append(ours)
     row.theirs.append(theirs)
+    if row.workload.limit is not None:
+        row.limits.append(row.workload.limit())
 
 
 def _facts(ballast: Server, kafka: Server) -> dict[str, tuple[float, float]]:
@@ -193,20 +205,21 @@ def _wanted(clients: Clients, filled: _Filled, args: argparse.Namespace) -> list
 
 def _workloads(clients: Clients, filled: _Filled, seconds: float) -> Iterator[Workload]:
     """The table of what is to be beaten, with its goals."""
-    raw = partial(clients.produce, seconds=seconds)
+    raw, large_s = partial(clients.produce, seconds=seconds), min(seconds, LARGE_RUN_S)
     small, middle, large = (clients.batch_file(*sizes) for sizes in ((100, 100), (16_384, 1000), (262_144, 1000)))
     for count, rate in ((1, 1.3), (16, 1.1), (64, 1.1)):
         yield Workload(
             f"small produce requests, {count} connections", "req/s", rate, 0.7, 0.8, quick=count < 64,
             run=partial(raw, batch=small, connections=count, depth=1, by_request=True),
+            limit=partial(clients.answers_per_second, small, connections=count, seconds=seconds / 4),
         )  # fmt: skip
     yield Workload(
         "produce, raw, 16 KB batches", "MB/s", 1.5, 0.5, quick=True,
-        run=partial(raw, batch=middle, connections=4, depth=4, by_request=False),
+        run=partial(raw, batch=middle, connections=4, depth=4, by_request=False, seconds=large_s),
     )  # fmt: skip
     yield Workload(
         "produce, raw, 256 KB batches", "MB/s", 0.8, 0.8, quick=True,
-        run=partial(raw, batch=large, connections=4, depth=2, by_request=False),
+        run=partial(raw, batch=large, connections=4, depth=2, by_request=False, seconds=large_s),
     )  # fmt: skip
     yield Workload(
         "fetch, raw, 1 KB records", "MB/s", 1.5, 0.5, quick=True,

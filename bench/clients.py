@@ -41,14 +41,16 @@ class Clients:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._generator = directory / "loadgen"
+        self._answerer = directory / "answerer"
         self._topics = 0
 
     def build(self) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler is None:
             raise ServerFailed("no C compiler (cc): the load generator cannot be built")
-        source = ROOT / "bench" / "loadgen.c"
-        subprocess.run([compiler, "-O2", "-o", str(self._generator), str(source)], check=True, timeout=120)
+        for program in (self._generator, self._answerer):
+            source = ROOT / "bench" / f"{program.name}.c"
+            subprocess.run([compiler, "-O2", "-o", str(program), str(source)], check=True, timeout=120)
 
     def batch_file(self, size_bytes: int, record_bytes: int) -> Path:
         path = self._directory / f"batch-{size_bytes}-{record_bytes}"
@@ -111,13 +113,31 @@ class Clients:
 
     # -- the C load generator -------------------------------------------------------------------------------------
     def generate(self, server: Server, arguments: list[str]) -> dict[str, Any]:
-        kind, topic, *rest = arguments
-        command = [str(self._generator), kind, "127.0.0.1", str(server.port), topic, *rest]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_LIMIT_S, check=False)
+        done = self._run_generator(server.port, arguments)
         if done.returncode != 0:
             raise ServerFailed(f"{server.name}: {done.stderr.strip()}\n{server.tail()}")
         result: dict[str, Any] = json.loads(done.stdout)
         return result
+
+    def _run_generator(self, port: int, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        kind, *rest = arguments
+        command = [str(self._generator), kind, "127.0.0.1", str(port), *rest]
+        return subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_LIMIT_S, check=False)
+
+    def answers_per_second(self, batch: Path, *, connections: int, seconds: float) -> float:
+        """Small produce requests to a program that does nothing but answer: no broker on this machine is faster."""
+        command = [str(self._answerer), "floor"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as answerer:
+            assert answerer.stdin is not None
+            assert answerer.stdout is not None
+            port = int(answerer.stdout.readline())
+            work = ["produce", "floor", "1", str(connections), "1", "1", str(batch), str(seconds)]
+            done = self._run_generator(port, work)
+            answerer.stdin.close()
+        if done.returncode != 0:
+            raise ServerFailed(f"the program that only answers: {done.stderr.strip()}")
+        result = json.loads(done.stdout)
+        return float(result["requests"] / result["seconds"])
 
     def produce(
         self, server: Server, batch: Path, *, connections: int, depth: int, seconds: float, by_request: bool

@@ -84,6 +84,7 @@ class Server:
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "5",
             "group.initial.rebalance.delay.ms": "0",
+            "log.segment.delete.delay.ms": "500",  # what one run has left is not written to the disk during another
             **self.overrides,
         }
 
