@@ -109,7 +109,9 @@ class _Connections(selectors.DefaultSelector):
             afterwards, self.afterwards = self.afterwards, []
             for callback in afterwards:
                 self._guarded(callback)
-        return others
+        # Whom a connection has taken away from the loop, or put there anew, is not ready any more as far as is known.
+        registered = self.get_map()
+        return [each for each in others if registered.get(each[0].fileobj) is each[0]]
 
     def _guarded(self, callback: Callable[..., None], *arguments: BaseException) -> None:
         """What goes wrong is told as asyncio tells it; it must not end the loop."""

@@ -160,6 +160,26 @@ async def test_reading_and_writing_are_waited_for_apart() -> None:
         assert end.events == EVENT_READ
 
 
+async def test_asyncios_reader_that_a_connection_exchanges_in_its_turn_is_not_lost() -> None:
+    mine, other = socket.socketpair()
+    called: list[str] = []
+
+    def exchange(end: End, data: bytes) -> None:
+        made.loop.remove_reader(mine)
+        made.loop.add_reader(mine, called.append, "new")
+
+    async with ends() as made:
+        end = made.add(exchange)
+        made.loop.add_reader(mine, called.append, "old")
+        end.peer.send(b"x")
+        other.send(b"y")
+        await until(lambda: called, "the reader")
+        assert called[0] == "new"
+        made.loop.remove_reader(mine)
+    mine.close()
+    other.close()
+
+
 def test_connections_on_another_loop_are_refused_in_words() -> None:
     async def serve() -> None:
         event_loop.running()
