@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster, Node
+from tests.broker.raft.memory import MemoryDisk, MemoryLog
 
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import Vote
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
 
 
@@ -239,6 +241,31 @@ async def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
         assert len(away.image.topics) == 4
         assert away.log.log_start_offset > 0
         assert away.image.offset == cluster.active.image.offset
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE])
+async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode) -> None:
+    """As when the leader cannot read it at the moment; also where the answer says nothing at all."""
+    async with Cluster(voters=1, observers=1) as cluster:
+        leader, away = cluster.nodes[1], cluster.nodes[2]
+        await away.kill()
+        for number in range(2):
+            await cluster.create_topic(f"t{number}", [1])
+            await leader.replica.snapshot()
+        refusals = [error] * 2
+        handle = leader.driver._handle_fetch_snapshot
+
+        def refuse(request: Any) -> Any:
+            return failure_response("FetchSnapshot", request, 1, refusals.pop(), None) if refusals else handle(request)
+
+        leader.driver._handle_fetch_snapshot = refuse  # type: ignore[method-assign]
+        away.log, away.disk = MemoryLog(), MemoryDisk()
+        await away.start()
+        await cluster.until(lambda: away.failures or away.lifecycle.running.is_set())
+        assert not refusals
+        assert not away.failures
+        assert [topic.name for topic in away.image.topics] == ["t0", "t1"]
 
 
 @pytest.mark.spec("CLU-04")
