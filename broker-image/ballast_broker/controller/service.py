@@ -123,7 +123,7 @@ class ControllerService:
         self._last_commit: asyncio.Future[int] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._duties: list[asyncio.Task[None]] = []
-        self._watched: dict[int, object] = {}
+        self._watched: dict[int, tuple[object, int]] = {}
         self.activated = asyncio.Event()
         replica.leader_callbacks.append(self._leader_changed)
         replica.add_publisher(self._published)
@@ -346,14 +346,18 @@ class ControllerService:
     def _watch(self, broker_id: int, epoch: int, origin: Any) -> None:
         """Be told when the connection that this heartbeat came by ends."""
         connection = getattr(origin, "connection", None)
-        if connection is None or self._watched.get(broker_id) is connection:
+        if connection is None:
             return
-        self._watched[broker_id] = connection
+        before = self._watched.get(broker_id)
+        self._watched[broker_id] = connection, epoch  # it may have registered anew by the same connection
+        if before is not None and before[0] is connection:
+            return
 
         def closed() -> None:
-            if self._watched.get(broker_id) is connection:
+            last, its_epoch = self._watched.get(broker_id, (None, -1))
+            if last is connection:
                 del self._watched[broker_id]
-                self.connection_lost(broker_id, epoch)
+                self.connection_lost(broker_id, its_epoch)
 
         connection.on_close(closed)
 

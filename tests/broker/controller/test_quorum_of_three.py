@@ -296,3 +296,21 @@ async def test_an_idle_quorum_only_says_that_it_lives() -> None:
         fetches = cluster.network.calls.count("Fetch")
         assert 2 <= fetches <= 8  # two followers, one request of half a second each
         assert "Vote" not in cluster.network.calls
+
+
+@pytest.mark.spec("CLU-01", "CLU-33")
+async def test_the_death_of_a_broker_that_was_unregistered_and_came_back_is_noticed_at_once() -> None:
+    async with Cluster(voters=1, observers=1) as cluster:
+        node, brokers = cluster.nodes[2], cluster.active.image.cluster.brokers
+        first = brokers[2].epoch
+        response = await cluster.call(message("UnregisterBrokerRequest")(broker_id=2), 0)
+        assert response.error_code == ErrorCode.NONE
+
+        def here() -> bool:
+            broker = cluster.active.image.cluster.brokers.get(2)
+            return broker is not None and broker.epoch != first and not broker.fenced
+
+        await cluster.until(here)
+        await cluster.until(node.lifecycle.running.is_set)
+        await node.kill()
+        await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced, timeout_s=3.0)
