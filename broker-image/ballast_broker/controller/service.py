@@ -121,9 +121,9 @@ class ControllerService:
         self._claiming = -1
         self._uncommitted = 0
         self._last_commit: asyncio.Future[int] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._duties: list[asyncio.Task[None]] = []
-        self._watched: dict[int, object] = {}
+        self._watched: dict[int, tuple[object, int]] = {}
         self.activated = asyncio.Event()
         replica.leader_callbacks.append(self._leader_changed)
         replica.add_publisher(self._published)
@@ -215,10 +215,9 @@ class ControllerService:
     async def _run(self, command: Callable[[CommandContext], Outcome]) -> Any:
         return await self._commit(command(self._context()))
 
-    async def _commit(self, outcome: Outcome) -> Any:
+    async def _commit(self, outcome: Outcome, written: Callable[[], None] = lambda: None) -> Any:
         """Append, wait until it is committed, answer. Without records: wait for what the answer may have seen."""
-        await self._append_all(outcome)
-        last = self._last_commit
+        last = await self._append_all(outcome, written)
         if last is not None and not last.done():
             await asyncio.shield(last)
         elif last is not None:
@@ -233,16 +232,30 @@ class ControllerService:
             return lost
         return refusal
 
-    async def _append_all(self, outcome: Outcome) -> None:
-        """At once, or piece by piece where it says so."""
-        piece = outcome
-        while True:
-            if piece.records:
-                self._append(piece)
-            if piece.rest is None:
-                return
+    async def _append_all(self, outcome: Outcome, written: Callable[[], None]) -> asyncio.Future[int] | None:
+        """At once, or piece by piece where it says so; then `written`. What has to be committed before an answer.
+
+        What is begun is carried on, also when whoever asked for it waits no more: the rest may never be asked again.
+        """
+        if outcome.records:
+            self._append(outcome)
+        if outcome.rest is None:
+            written()
+            return self._last_commit
+        rest = asyncio.get_running_loop().create_task(self._append_rest(outcome, written))
+        self._tasks.add(rest)
+        rest.add_done_callback(self._tasks.discard)
+        rest.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        return await asyncio.shield(rest)
+
+    async def _append_rest(self, piece: Outcome, written: Callable[[], None]) -> asyncio.Future[int] | None:
+        while piece.rest is not None:
             await asyncio.sleep(0)  # others have their turn
             piece = piece.rest(self._context())
+            if piece.records:
+                self._append(piece)
+        written()
+        return self._last_commit
 
     def _append(self, outcome: Outcome) -> None:
         assert self._state is not None
@@ -321,24 +334,30 @@ class ControllerService:
             self._sessions.forget(request.broker_id)
         elif origin is not None:
             self._watch(request.broker_id, request.broker_epoch, origin)
-        await self._append_all(outcome)
-        if leaving:
-            self._sessions.shutting_down(request.broker_id, self._driver.end_offset - 1)
-        return await self._commit(Outcome([], outcome.response))
+
+        def written() -> None:
+            if leaving:
+                self._sessions.shutting_down(request.broker_id, self._driver.end_offset - 1)
+
+        return await self._commit(outcome, written)
 
     # ------------------------------------------------------------------ broken connections
 
     def _watch(self, broker_id: int, epoch: int, origin: Any) -> None:
         """Be told when the connection that this heartbeat came by ends."""
         connection = getattr(origin, "connection", None)
-        if connection is None or self._watched.get(broker_id) is connection:
+        if connection is None:
             return
-        self._watched[broker_id] = connection
+        before = self._watched.get(broker_id)
+        self._watched[broker_id] = connection, epoch  # it may have registered anew by the same connection
+        if before is not None and before[0] is connection:
+            return
 
         def closed() -> None:
-            if self._watched.get(broker_id) is connection:
+            last, its_epoch = self._watched.get(broker_id, (None, -1))
+            if last is connection:
                 del self._watched[broker_id]
-                self.connection_lost(broker_id, epoch)
+                self.connection_lost(broker_id, its_epoch)
 
         connection.on_close(closed)
 

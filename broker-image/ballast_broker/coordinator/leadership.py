@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
-from ballast_broker.metadata.delta import MetadataDelta
-from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
+from ballast_broker.metadata.image import MetadataImage, TopicImage
 
 
 class GroupLeadership:
@@ -16,17 +16,20 @@ class GroupLeadership:
         self._groups = groups
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        topic = image.topics.by_name(OFFSETS_TOPIC)
-        for changed in delta.topics_changed.values():
-            if changed.name != OFFSETS_TOPIC or topic is None:
-                continue
-            for number, registration in changed.partitions.items():
-                if registration.leader == self._node_id:
-                    self._groups.lead(number, len(topic.partitions))
-                else:
-                    self._groups.resign(number)
         gone = frozenset(topic.name for topic in delta.topics_deleted.values())
         if OFFSETS_TOPIC in gone:
-            self._groups.resign_all()
-        elif gone:
+            self._groups.resign_all()  # before the next topic of the name, which a snapshot brings along
+        topic = image.topics.by_name(OFFSETS_TOPIC)
+        for changed in delta.topics_changed.values():
+            if changed.name == OFFSETS_TOPIC and topic is not None:
+                self._take_over(changed, topic, image)
+        if gone:
             self._groups.forget_topics(gone)
+
+    def _take_over(self, changed: TopicDelta, topic: TopicImage, image: MetadataImage) -> None:
+        self._groups.divide(len(topic.partitions))
+        for number, registration in changed.partitions.items():
+            if registration.leader == self._node_id:
+                self._groups.lead(number, lambda name: image.topics.by_name(name) is not None)
+            else:
+                self._groups.resign(number)

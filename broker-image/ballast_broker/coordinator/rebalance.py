@@ -456,6 +456,12 @@ def _sync_phase_over(group: Group, limits: GroupLimits, now: Now) -> list[Effect
     return [effect for member_id in late for effect in _remove(group, member_id, limits, now)]
 
 
+def loaded(group: Group, now: Now) -> None:
+    """All is known that the log has: from now on every member has a whole session to be heard of."""
+    for member in group.members.values():
+        _beat(member, now)
+
+
 def close(group: Group, error: ErrorCode, now: Now) -> list[Effect]:
     """The group is deleted here or led elsewhere now: whoever waits is told."""
     effects: list[Effect] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +35,15 @@ from ballast_wire.names import TopicPartition, java_length, java_string_hash
 log = logging.getLogger(__name__)
 
 RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
-FIRST_LOAD_PAUSE_S = 0.1  # after a load that failed; doubled each time
-LONGEST_LOAD_PAUSE_S = 30.0
+OFFSETS_PER_TURN = 10_000  # likewise, where they are but looked at
+FIRST_PAUSE_S = 0.1  # after a load, or the end of a topic's offsets, that failed; doubled each time
+LONGEST_PAUSE_S = 30.0
+
+HasTopic = Callable[[str], bool]
+
+
+def any_topic(_name: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +80,17 @@ class GroupCoordinator:
         self._tasks: set[asyncio.Task[object]] = set()
 
     # -- leadership -----------------------------------------------------------------------------------------------
-    def lead(self, partition: int, partitions: int) -> None:
-        """This broker leads a partition of the offsets topic (of `partitions` in all). Where it led that before, in an
-        earlier epoch, it goes on with what it knows: its log is the same. Else it loads it."""
+    def divide(self, partitions: int) -> None:
+        """The offsets topic has so many partitions: every broker has to look for a group in the same one."""
         self._partitions = partitions
+
+    def lead(self, partition: int, has_topic: HasTopic = any_topic) -> None:
+        """This broker leads a partition of the offsets topic. Where it led that before, in an earlier epoch, it goes on
+        with what it knows: its log is the same. Else it loads it. Of topics that are gone by now nothing is kept:
+        whoever led it when they were deleted may not have got to it."""
         if partition not in self._shards:
             shard = self._shards[partition] = Shard(partition)
-            self._start(self._load(shard))
+            self._start(self._load(shard, has_topic))
 
     def resign(self, partition: int) -> None:
         shard = self._shards.pop(partition, None)
@@ -89,12 +100,13 @@ class GroupCoordinator:
             self._forget_timer(group)
             self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
 
-    async def _load(self, shard: Shard) -> None:
+    async def _load(self, shard: Shard, has_topic: HasTopic) -> None:
         """Until it is loaded, or led by somebody else: nobody but this broker can answer for these groups."""
-        pause_s = FIRST_LOAD_PAUSE_S
+        pause_s = FIRST_PAUSE_S
         while self._is_current(shard):
             try:
                 count = await self._read(shard)
+                gone = await self._topics_gone(shard, has_topic)
                 break
             except Exception:
                 # Who knows a part only would say of all the rest that it was never committed.
@@ -102,13 +114,15 @@ class GroupCoordinator:
                 partition = shard.partition
                 log.exception("partition %d of the offsets topic cannot be loaded; again in %g s", partition, pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_LOAD_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         if not self._is_current(shard):
             return
         shard.loaded, shard.failed = True, False
-        if shard.deleted_meanwhile:
-            self._forget_topics_of(shard, shard.deleted_meanwhile)
+        gone |= shard.deleted_meanwhile
+        if gone:
+            self._forget_topics_of(shard, gone)
         for group in shard.groups.values():
+            rebalance.loaded(group, self._now())
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
@@ -123,6 +137,19 @@ class GroupCoordinator:
                 if not self._is_current(shard):
                     break
         return count
+
+    @staticmethod
+    async def _topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
+        """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
+        gone: set[str] = set()
+        looked_at = 0
+        for offsets in list(shard.offsets.values()):
+            gone.update(name for name in {partition.topic for partition in offsets} if not has_topic(name))
+            looked_at += len(offsets)
+            if looked_at >= OFFSETS_PER_TURN:
+                looked_at = 0
+                await asyncio.sleep(0)
+        return gone
 
     def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
         try:
@@ -353,8 +380,19 @@ class GroupCoordinator:
     def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> None:
         for group_id in {*shard.offsets, *shard.being_written}:
             gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
+            for partition in gone:
+                shard.apply(group_id, partition, None)
             if gone:
-                self._start(self._forget_offsets(shard, group_id, gone))
+                self._start(self._forget_for_good(shard, group_id, gone))
+
+    async def _forget_for_good(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+        """However long the log takes nothing; unless something is committed of the next topic of that name."""
+        pause_s = FIRST_PAUSE_S
+        while await self._forget_offsets(shard, group_id, partitions) is not ErrorCode.NONE and self._is_current(shard):
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            known = shard.known_offsets(group_id)
+            partitions = [partition for partition in partitions if partition not in known]
 
     async def expire_offsets(self) -> int:
         """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""

@@ -33,6 +33,8 @@ from ballast_broker.raft.messages import (
 from ballast_broker.raft.terms import FOREVER, Role
 from ballast_wire.errors import ErrorCode
 
+OBSERVER_SESSION_S = 300.0
+
 
 class RaftCore(Elections):
     # ------------------------------------------------------------------ what the driver uses
@@ -255,6 +257,7 @@ class RaftCore(Elections):
             self._effects.append(AnswerFetch(token, unfit))
             return
         leadership.fetched(request, self._log.end_offset, now)
+        self.forget_old_observers(now)
         self._all_is_well(now)
         self._advance(leadership, now)
         told = leadership.progress(request.replica).told_high_watermark
@@ -279,6 +282,11 @@ class RaftCore(Elections):
         reply = FetchReply(self.epoch, self.me, high_watermark=leadership.high_watermark)
         from_offset = request.offset if request.offset < self._log.end_offset else -1
         self._effects.append(AnswerFetch(token, reply, from_offset))
+
+    def forget_old_observers(self, now: float) -> None:
+        """Brokers that are gone for good would be described for as long as this node leads."""
+        if self.leadership is not None:
+            self.leadership.forget_old_observers(now - OBSERVER_SESSION_S)
 
     def progress_of_snapshot(self, replica: int, now: float) -> None:
         """A replica loads our snapshot: it lives, though it fetches no records meanwhile."""

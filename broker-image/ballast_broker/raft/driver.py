@@ -230,6 +230,7 @@ class RaftDriver:
         if api_key == wire.FETCH_SNAPSHOT:
             return self._handle_fetch_snapshot(request)
         if api_key == wire.DESCRIBE_QUORUM:
+            self.core.forget_old_observers(self._now())
             return describe_quorum(request, self.core, self.quorum, self._now(), self._clock.wall_ms())
         wire.check_cluster(request, self.quorum.cluster_id)
         now = self._now()
@@ -433,7 +434,7 @@ class RaftDriver:
         writer = self.store.new_snapshot(snapshot)
         try:
             complete = await self._copy_snapshot(writer, loading.leader, self.core.epoch, snapshot)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError, ApiError) as error:
             logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
             complete = False
         if not complete or self.core.loading is not loading:
@@ -461,8 +462,10 @@ class RaftDriver:
         while True:
             request = wire.snapshot_request(self.node_id, epoch, snapshot, writer.size_bytes, self.quorum.cluster_id)
             response = await self._fetch_links[leader].call(request, wire.VERSIONS[wire.FETCH_SNAPSHOT])
+            if response.error_code:
+                return False  # it has nothing to say of the snapshot then
             data = wire.only_partition(response)
-            if response.error_code or data.error_code:
+            if data.error_code:
                 return False
             writer.write(data.unaligned_records or b"")
             self.core.snapshot_progress(self._now())

@@ -293,3 +293,20 @@ async def test_only_the_active_controller_answers_and_any_broker_finds_it() -> N
         assert is_not_controller(await idle.service.handle(37, 3, expand_request(("orders", 2, None))))
         response = await idle.client.call(create_request("orders"), 7)
         assert response.topics[0].error_code == 0
+
+
+@pytest.mark.spec("CLU-04")
+def test_a_cluster_cannot_be_without_a_version_of_its_metadata() -> None:
+    """With no feature left, the next controller would begin the cluster anew: what was configured since is lost."""
+    scene = Scene()
+    kind = message("UpdateFeaturesRequest")
+    unsafe = [
+        kind.FeatureUpdateKey(feature=name, max_version_level=0, upgrade_type=3)
+        for name in ("eligible.leader.replicas.version", "metadata.version")
+    ]
+    response = scene.run(update_features, kind(feature_updates=unsafe, timeout_ms=1000, validate_only=False))
+    assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "Local controller 1 only supports versions 27-27" in response.error_message
+    assert scene.image.features.level("metadata.version") == 27
+    response = scene.run(update_features, kind(feature_updates=unsafe[:1], timeout_ms=1000, validate_only=False))
+    assert response.error_code == ErrorCode.NONE

@@ -16,6 +16,7 @@ from ballast_broker.controller.commands.brokers import (
     fence_broker,
     register_broker,
     unfence_broker,
+    unregister_broker,
 )
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.elections import offline_elections
@@ -149,6 +150,37 @@ def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_came
     assert leaders(scene) == {-1, 3}
     scene.run(offline_elections)
     assert leaders(scene) == {3}
+
+
+@pytest.mark.spec("CLU-01", "CLU-10", "CLU-11")
+@pytest.mark.parametrize("elr", [True, False])
+@pytest.mark.parametrize("pieces_before", [1, 2])
+def test_a_broker_that_dies_while_it_is_given_the_lead_keeps_none(elr: bool, pieces_before: int) -> None:
+    """Else the partition would not be looked at again when one comes that could lead it."""
+    scene = Scene(elr=elr)
+    scene.add_topic("orders", *([[1, 2, 3]] * PARTITIONS))
+    for broker_id in (1, 2, 3):
+        scene.commit(fence_broker(scene.context, broker_id))
+    coming = pieces(scene, unfence_broker(scene.context, scene.image.cluster.brokers[3]))
+    for _ in range(pieces_before):
+        next(coming)
+    assert leaders(scene) == {-1, 3}
+    scene.commit(fence_broker(scene.context, 3))
+    list(coming)
+    assert scene.image.cluster.brokers[3].fenced
+    assert leaders(scene) == {-1}
+
+
+@pytest.mark.spec("CLU-33")
+def test_what_a_broker_joins_while_it_is_unregistered_it_leaves_as_well(scene: Scene) -> None:
+    request = message("UnregisterBrokerRequest")(broker_id=1)
+    for number, piece in enumerate(pieces(scene, unregister_broker(scene.context, request))):
+        if number == 0:
+            gone = piece.records[0]
+            back = PartitionChangeRecord(topic_id=gone.topic_id, partition_id=gone.partition_id, isr=[1, 2, 3])
+            scene.apply([back])
+    assert 1 not in scene.image.cluster.brokers
+    assert not any(1 in scene.partition("orders", number).isr for number in range(PARTITIONS))
 
 
 def test_a_topic_deleted_meanwhile_is_left_alone(scene: Scene) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster
 
 from ballast_broker.controller import replica
+from ballast_broker.controller.commands import pieces
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
 
 
 @pytest.mark.spec("CLU-02")
@@ -68,3 +73,62 @@ async def test_a_start_replays_no_more_than_some_times_its_snapshot(monkeypatch:
             await cluster.create_topic(f"more-{number}", *[[1]] * 40)
         await cluster.until(lambda: store.latest_snapshot != first)
         assert store.log.log_start_offset == first.offset
+
+
+async def ask_and_go(cluster: Cluster, **wanted: Any) -> None:
+    """A heartbeat of broker 1 whose sender waits no longer than for the first piece of what comes of it."""
+    broker = cluster.active.image.cluster.brokers[1]
+    request = message("BrokerHeartbeatRequest")(
+        broker_id=1, broker_epoch=broker.epoch, current_metadata_offset=2**40, offline_log_dirs=[], **wanted
+    )
+    service = cluster.active.service
+    assert service is not None
+    asking = asyncio.ensure_future(service.handle(63, 1, request))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def silence(cluster: Cluster) -> None:
+    """Broker 1 says nothing by itself any more."""
+    lifecycle = cluster.nodes[1].lifecycle_task
+    lifecycle.cancel()
+    await asyncio.gather(lifecycle, return_exceptions=True)
+
+
+def leaders_of(cluster: Cluster, topic: str, count: int) -> set[int]:
+    return {cluster.partition(topic, number).leader for number in range(count)}
+
+
+@pytest.mark.spec("CLU-11")
+async def test_a_broker_that_came_leads_all_of_its_partitions_though_it_did_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits four seconds for an answer, and tens of thousands of partitions take longer."""
+    monkeypatch.setattr(pieces, "PLACES_PER_PIECE", 5)
+    async with Cluster() as cluster:
+        await cluster.create_topic("orders", *[[1]] * 20)
+        await silence(cluster)
+        await ask_and_go(cluster, want_fence=True, want_shut_down=False)
+        await cluster.until(lambda: cluster.active.image.cluster.brokers[1].fenced)
+        assert leaders_of(cluster, "orders", 20) == {-1}
+        await ask_and_go(cluster, want_fence=False, want_shut_down=False)
+        await cluster.until(lambda: leaders_of(cluster, "orders", 20) == {1})
+
+
+@pytest.mark.spec("CLU-12")
+async def test_a_broker_that_leaves_is_let_go_though_it_did_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PLACES_PER_PIECE", 5)
+    async with Cluster() as cluster:
+        await cluster.create_topic("orders", *[[1]] * 20)
+        node = cluster.nodes[1]
+        await silence(cluster)
+        await ask_and_go(cluster, want_fence=False, want_shut_down=True)
+        await cluster.until(lambda: leaders_of(cluster, "orders", 20) == {-1})
+        request = message("BrokerHeartbeatRequest")(
+            broker_id=1, broker_epoch=node.lifecycle.broker_epoch, current_metadata_offset=2**40,
+            want_fence=False, want_shut_down=True, offline_log_dirs=[],
+        )  # fmt: skip
+        response = await node.client.call(request, 1)
+        assert response.error_code == ErrorCode.NONE
+        assert response.should_shut_down

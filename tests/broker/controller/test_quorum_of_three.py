@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from tests.broker.controller.cluster import Cluster, Node
+from tests.broker.raft.memory import MemoryDisk, MemoryLog
 
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
 from ballast_broker.raft.messages import Vote
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
 
 
@@ -241,6 +243,31 @@ async def test_a_node_that_was_away_too_long_gets_a_snapshot() -> None:
         assert away.image.offset == cluster.active.image.offset
 
 
+@pytest.mark.spec("CLU-02", "CLU-03")
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE])
+async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode) -> None:
+    """As when the leader cannot read it at the moment; also where the answer says nothing at all."""
+    async with Cluster(voters=1, observers=1) as cluster:
+        leader, away = cluster.nodes[1], cluster.nodes[2]
+        await away.kill()
+        for number in range(2):
+            await cluster.create_topic(f"t{number}", [1])
+            await leader.replica.snapshot()
+        refusals = [error] * 2
+        handle = leader.driver._handle_fetch_snapshot
+
+        def refuse(request: Any) -> Any:
+            return failure_response("FetchSnapshot", request, 1, refusals.pop(), None) if refusals else handle(request)
+
+        leader.driver._handle_fetch_snapshot = refuse  # type: ignore[method-assign]
+        away.log, away.disk = MemoryLog(), MemoryDisk()
+        await away.start()
+        await cluster.until(lambda: away.failures or away.lifecycle.running.is_set())
+        assert not refusals
+        assert not away.failures
+        assert [topic.name for topic in away.image.topics] == ["t0", "t1"]
+
+
 @pytest.mark.spec("CLU-04")
 async def test_the_quorum_describes_itself() -> None:
     async with Cluster(voters=3, observers=1) as cluster:
@@ -269,3 +296,21 @@ async def test_an_idle_quorum_only_says_that_it_lives() -> None:
         fetches = cluster.network.calls.count("Fetch")
         assert 2 <= fetches <= 8  # two followers, one request of half a second each
         assert "Vote" not in cluster.network.calls
+
+
+@pytest.mark.spec("CLU-01", "CLU-33")
+async def test_the_death_of_a_broker_that_was_unregistered_and_came_back_is_noticed_at_once() -> None:
+    async with Cluster(voters=1, observers=1) as cluster:
+        node, brokers = cluster.nodes[2], cluster.active.image.cluster.brokers
+        first = brokers[2].epoch
+        response = await cluster.call(message("UnregisterBrokerRequest")(broker_id=2), 0)
+        assert response.error_code == ErrorCode.NONE
+
+        def here() -> bool:
+            broker = cluster.active.image.cluster.brokers.get(2)
+            return broker is not None and broker.epoch != first and not broker.fenced
+
+        await cluster.until(here)
+        await cluster.until(node.lifecycle.running.is_set)
+        await node.kill()
+        await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced, timeout_s=3.0)

@@ -14,19 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.controller.scene import expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
 from ballast_broker.controller.commands.context import Outcome
+from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.group import Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
-from ballast_broker.coordinator.service import CoordinatorConfig, GroupCoordinator
+from ballast_broker.coordinator.service import CoordinatorConfig, GroupCoordinator, partition_for
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
+from ballast_broker.metadata.loader import MetadataLoader
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
+from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.seams import Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
@@ -40,17 +44,29 @@ RETENTION_MS = 60_000
 LINK = frozenset({1, 2})
 
 
-class Reads:
-    """Threads that read the log; as many of the next reads as `failing` says fail."""
+class SlowClock(RealClock):
+    """Of a machine on which some things take long."""
 
-    def __init__(self, threads: Threads) -> None:
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+class Reads:
+    """Threads that read the log; as many of the next reads as `failing` says fail. Each takes `takes_s`."""
+
+    def __init__(self, threads: Threads, clock: SlowClock) -> None:
         self.failing = 0
+        self.takes_s = 0.0
+        self._clock = clock
         self._threads = threads
 
     async def run(self, work: Callable[[], Any]) -> Any:
         if self.failing:
             self.failing -= 1
             raise OSError(errno.EIO, "a sector that cannot be read")
+        self._clock.ahead_s += self.takes_s
         return await self._threads.run(work)
 
 
@@ -61,10 +77,11 @@ class Coordinating:
         self.cluster = cluster
         self.node = node
         self._timeout_ms = timeout_ms
-        self.reads = Reads(cluster.threads)
+        self.clock = SlowClock()
+        self.reads = Reads(cluster.threads, self.clock)
         self._all: list[GroupCoordinator] = []
         self.groups = self._another()
-        leadership = GroupLeadership(node.broker_id, self.groups)
+        self.leadership = leadership = GroupLeadership(node.broker_id, self.groups)
 
         def publish(delta: MetadataDelta, image: MetadataImage) -> None:
             node.replicas.publish(delta, image)
@@ -73,9 +90,9 @@ class Coordinating:
         cluster.controller.replace(node.broker_id, publish)
         leadership.publish(whole(cluster.controller.image), cluster.controller.image)
 
-    def _another(self) -> GroupCoordinator:
-        clock = RealClock()
-        store = OffsetsStore(self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=1 << 20)
+    def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
+        clock = self.clock
+        store = OffsetsStore(self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes)
         limits = GroupLimits(initial_rebalance_delay_ms=0)
         groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
         self._all.append(groups)
@@ -92,10 +109,10 @@ class Coordinating:
         await eventually(answers, "the coordinator loads")
         return groups
 
-    async def next_one(self) -> GroupCoordinator:
+    async def next_one(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         """A coordinator that knows only what the log says."""
-        groups = self._another()
-        groups.lead(0, 1)
+        groups = self._another(load_bytes)
+        groups.lead(0)
         return await self.loaded(groups)
 
     def cut(self) -> None:
@@ -103,6 +120,10 @@ class Coordinating:
 
     def heal(self) -> None:
         self.cluster.cuts.clear()
+
+    def isr_change(self, *isr: int) -> Outcome:
+        topic_id = self.cluster.topic_id(OFFSETS_TOPIC)
+        return Outcome([PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=list(isr))])
 
     async def begin(self, *works: Coroutine[Any, Any, Any]) -> asyncio.Future[list[Any]]:
         """All have written, none is committed."""
@@ -299,11 +320,101 @@ async def test_a_topic_deleted_while_its_offsets_are_loaded_takes_them_along(tmp
     async with coordinating(tmp_path) as scene:
         assert await scene.commit("g", T0, 5) is ErrorCode.NONE
         scene.groups.resign(0)
-        scene.groups.lead(0, 1)
+        scene.groups.lead(0)
         scene.cluster.controller.delete_topic("t")
         await scene.loaded(scene.groups)
         await eventually(lambda: not offsets_of(scene.groups, "g"))
         assert offsets_of(await scene.next_one(), "g") == {}
+
+
+async def test_a_topic_deleted_while_its_offsets_had_no_leader_takes_them_along(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        kept = TopicPartition(OFFSETS_TOPIC, 0)
+        for partition in (T0, T1, kept):
+            assert await scene.commit("g", partition, 5) is ErrorCode.NONE
+        scene.groups.resign_all()
+        scene.cluster.controller.delete_topic("t")
+        image = scene.cluster.controller.image
+        scene.leadership.publish(whole(image), image)
+        await scene.loaded(scene.groups)
+        await eventually(lambda: offsets_of(scene.groups, "g") == {kept: 5})
+        scene.cluster.controller.create_topic("t", [[1], [1]])
+        assert await scene.commit("g", T1, 1) is ErrorCode.NONE
+        assert offsets_of(await scene.next_one(), "g") == {kept: 5, T1: 1}
+
+
+async def test_a_topic_deleted_while_nothing_can_be_written_takes_its_offsets_along(tmp_path: Path) -> None:
+    """As in a rolling restart: the group would read the next topic of that name from where it left this one."""
+    async with coordinating(tmp_path) as scene:
+        for partition in (T0, T1):
+            assert await scene.commit("g", partition, 5) is ErrorCode.NONE
+        scene.cluster.controller.configure(2, OFFSETS_TOPIC, {"min.insync.replicas": "2"})
+        scene.cluster.controller.commit(scene.isr_change(1))
+        assert await scene.commit("g", T0, 6) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        scene.cluster.controller.delete_topic("t")
+        scene.cluster.controller.create_topic("t", [[1], [1]])
+        assert offsets_of(scene.groups, "g") == {}
+        await asyncio.sleep(0)  # the first attempt is refused
+        scene.cluster.controller.commit(scene.isr_change(1, 2))
+        assert await scene.commit("g", T1, 1) is ErrorCode.NONE
+        end = scene.node.logs.get(OFFSETS).log_end_offset
+        await eventually(lambda: scene.node.logs.get(OFFSETS).high_watermark > end, "what is gone is written")
+        assert offsets_of(scene.groups, "g") == offsets_of(await scene.next_one(), "g") == {T1: 1}
+
+
+async def test_members_are_not_missed_for_the_time_that_the_load_takes(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        joined = await scene.groups.join("g", ask("m"))
+        given = SyncAsk(joined.member_id, None, 1, None, None, {joined.member_id: b"all"})
+        assert (await scene.groups.sync("g", given)).error is ErrorCode.NONE
+        assert await scene.commit("other", T0, 5) is ErrorCode.NONE
+        scene.reads.takes_s = 11.0  # longer than the session
+        groups = await scene.next_one(load_bytes=1)
+        assert scene.clock.ahead_s > scene.reads.takes_s
+        await asyncio.sleep(0)
+        assert groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.NONE
+
+
+async def test_a_snapshot_that_brings_the_next_offsets_topic_brings_its_groups(tmp_path: Path) -> None:
+    """A broker that missed the end of the one and the beginning of the other has both in one piece of metadata."""
+    async with coordinating(tmp_path) as scene:
+        controller = scene.cluster.controller
+        assert await scene.commit("g", T0, 5) is ErrorCode.NONE
+        before = controller.image
+        controller.replace(scene.node.broker_id, scene.node.replicas.publish)
+        controller.delete_topic(OFFSETS_TOPIC)
+        controller.create_topic(OFFSETS_TOPIC, [[1, 2], [2, 1], [1, 2]])
+        loader = MetadataLoader([scene.leadership.publish])
+        loader.image = before
+        after = controller.image
+        loader.load_snapshot(image_records(after), after.offset, after.epoch)
+
+        def both_are_loaded() -> bool:
+            try:
+                return scene.groups.list_groups() == []
+            except ApiError:
+                return False
+
+        await eventually(both_are_loaded)
+        for group_id in "abcdefghi":
+            if partition_for(group_id, 3) in (0, 2):
+                assert offsets_of(scene.groups, group_id) == {}
+            else:
+                with pytest.raises(ApiError):
+                    scene.groups.fetch_offsets(group_id)
+
+
+async def test_who_leads_none_of_the_new_partitions_looks_for_groups_where_others_do(tmp_path: Path) -> None:
+    """Else the broker that FindCoordinator names would send a group away for ever."""
+    async with coordinating(tmp_path) as scene:
+        controller = scene.cluster.controller
+        controller.commit(create_partitions(controller.context(), expand_request((OFFSETS_TOPIC, 2, [[2, 1]]))))
+        for group_id in "abcdefghi":
+            if partition_for(group_id, 2) == 0:
+                assert offsets_of(scene.groups, group_id) == {}
+            else:
+                with pytest.raises(ApiError):
+                    scene.groups.fetch_offsets(group_id)
 
 
 async def test_what_a_coordinator_knew_before_it_moved_is_not_written_after(tmp_path: Path) -> None:
@@ -313,7 +424,7 @@ async def test_what_a_coordinator_knew_before_it_moved_is_not_written_after(tmp_
         scene.cut()
         expiry = await scene.begin(scene.groups.expire_offsets())
         scene.groups.resign(0)  # it was elsewhere for a while
-        scene.groups.lead(0, 1)
+        scene.groups.lead(0)
         await scene.loaded(scene.groups)
         commit = await scene.begin(scene.commit("b", T0, 6))
         scene.heal()
@@ -388,7 +499,7 @@ async def test_a_load_that_fails_is_tried_again_while_the_broker_leads(tmp_path:
             assert await scene.commit("g", partition, offset) is ErrorCode.NONE
         scene.reads.failing = 2
         scene.groups.resign(0)
-        scene.groups.lead(0, 1)
+        scene.groups.lead(0)
         await eventually(lambda: scene.reads.failing < 2)
         with pytest.raises(ApiError) as refused:
             scene.groups.fetch_offsets("g")

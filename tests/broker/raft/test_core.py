@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
-from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
 from ballast_broker.raft.terms import Role
 
 QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
@@ -109,6 +109,21 @@ def test_committed_records_reach_followers_and_observers() -> None:
     marks = {core_of(node).high_watermark for node in world.nodes.values()}
     assert max(marks) - min(marks) <= 2
     assert min(marks) > 10
+
+
+@pytest.mark.spec("CLU-04")
+def test_an_observer_that_is_gone_is_forgotten_after_its_time() -> None:
+    world = quiet_world(3)
+    leader = leader_of(world)
+    leadership = core_of(leader).leadership
+    assert leadership is not None
+    [observer] = leadership.observers
+    world._kill(world.nodes[observer], 10_000.0)
+    world.run(world.now + OBSERVER_SESSION_S - 10)
+    assert list(leadership.observers) == [observer]
+    world.run(world.now + 20)
+    assert core_of(leader).leadership is leadership
+    assert not leadership.observers
 
 
 @pytest.mark.spec("CLU-02")

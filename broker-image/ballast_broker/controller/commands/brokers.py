@@ -195,16 +195,21 @@ def unregister_broker(context: CommandContext, request: Any) -> Outcome:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not currently registered")
     response = message("UnregisterBrokerResponse")(error_code=0, error_message=None, throttle_time_ms=0)
 
-    def unregister(later: CommandContext, _: Sequence[Place]) -> list[Any]:
+    def unregister(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
         present = later.image.cluster.brokers.get(broker.id)
         if present is None or present.epoch != broker.epoch:
             return []
         gone = record("UnregisterBrokerRecord", broker_id=broker.id, broker_epoch=broker.epoch)
-        return [gone]
+        return [*_leave_joined(later, leaving, broker.id), gone]
 
     outcome = piecewise(context, in_sync_on(context, broker.id), partial(leave, broker_id=broker.id), finish=unregister)
     outcome.response = response
     return outcome
+
+
+def _leave_joined(context: CommandContext, leaving: Sequence[Place], broker_id: int) -> list[Any]:
+    """The broker lived while it was taken out of ISRs piece by piece: what it joined since, it leaves as well."""
+    return leave(context, sorted(set(in_sync_on(context, broker_id)) - set(leaving)), broker_id)
 
 
 # ---------------------------------------------------------------------- fencing and shutdown
@@ -221,20 +226,20 @@ def fence_broker(context: CommandContext, broker_id: int) -> Outcome:
         return Outcome()
 
     def fence(later: CommandContext, leaving: Sequence[Place]) -> list[Any]:
-        """Unless another life of it has begun meanwhile. What it joined since the beginning, it leaves now."""
+        """Unless another life of it has begun meanwhile."""
         present = later.image.cluster.brokers.get(broker_id)
         if present is None or present.epoch != broker.epoch or present.fenced:
             return []
-        joined = set(in_sync_on(later, broker_id)) - set(leaving)
-        return [*leave(later, sorted(joined), broker_id), _changed(present, fenced=1)]
+        return [*_leave_joined(later, leaving, broker_id), _changed(present, fenced=1)]
 
     places = in_sync_on(context, broker_id)
     return piecewise(context, places, partial(leave, broker_id=broker_id), finish=fence)
 
 
 def unfence_broker(context: CommandContext, broker: BrokerImage) -> Outcome:
-    outcome = piecewise(context, leaderless(context), partial(lead_again, broker_id=broker.id))
-    outcome.records.insert(0, _changed(broker, fenced=-1))
+    unfenced = _changed(broker, fenced=-1)
+    outcome = piecewise(context.after([unfenced]), leaderless(context), lead_again)
+    outcome.records.insert(0, unfenced)
     return outcome
 
 

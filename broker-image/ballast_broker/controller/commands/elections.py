@@ -8,7 +8,7 @@ from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
 from ballast_broker.controller.commands.partition_change import Election, change_of
-from ballast_broker.controller.commands.pieces import Place, leaderless, piecewise, still
+from ballast_broker.controller.commands.pieces import Place, lead_again, leaderless, piecewise, still
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -125,10 +125,4 @@ def offline_elections(context: CommandContext) -> Outcome:
 
     Their topic has come to allow any live replica, or a controller died before all had the leader that came back.
     """
-    return piecewise(context, leaderless(context), _elect_again)
-
-
-def _elect_again(context: CommandContext, places: Sequence[Place]) -> list[Any]:
-    found = still(context, places, lambda partition: partition.leader == NO_LEADER)
-    built = (change_of(context, topic, number).build() for topic, number in found)
-    return [each for each in built if each is not None]
+    return piecewise(context, leaderless(context), lead_again)

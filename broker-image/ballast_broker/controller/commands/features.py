@@ -90,7 +90,7 @@ def _check_level(node_id: int, name: str, level: int) -> None:
     low, high = SUPPORTED.get(name, (0, -1))
     if high < 0:
         raise _invalid(name, level, f"Local controller {node_id} does not support this feature.")
-    if level and not low <= level <= high:
+    if not low <= level <= high:  # 0 is no feature; there is no cluster without a version of its metadata
         raise _invalid(name, level, f"Local controller {node_id} only supports versions {low}-{high}")
 
 

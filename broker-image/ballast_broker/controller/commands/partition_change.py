@@ -182,14 +182,14 @@ class PartitionChange:
 
 
 def leader_acceptor(
-    context: CommandContext, partition: PartitionRegistration, *, without: int = NO_LEADER, also: int = NO_LEADER
+    context: CommandContext, partition: PartitionRegistration, *, without: int = NO_LEADER
 ) -> Callable[[int], bool]:
-    """Whether a broker may lead: active (`also` counts as active, `without` never), its replica on a healthy disk."""
+    """Whether a broker may lead: active (`without` never counts as that), its replica on a healthy disk."""
     brokers = context.image.cluster.brokers
 
     def acceptable(broker_id: int) -> bool:
         broker = brokers.get(broker_id)
-        if broker is None or broker_id == without or not (broker_id == also or broker.active):
+        if broker is None or broker_id == without or not broker.active:
             return False
         directory = partition.directory_of(broker_id)
         return directory is None or broker.has_directory(directory)
@@ -236,18 +236,6 @@ def without_broker(
         change.isr = [replica for replica in before.isr if replica != broker_id]
         if unclean_shutdown:
             change.unclean_shutdown_replicas = frozenset((broker_id,))
-        built = change.build()
-        if built is not None:
-            records.append(built)
-    return records
-
-
-def with_broker(context: CommandContext, partitions: Iterable[tuple[TopicImage, int]], broker_id: int) -> list[Any]:
-    """The records that elect leaders for leaderless partitions now that this broker is (about to be) live."""
-    records = []
-    for topic, partition_id in partitions:
-        before = topic.partitions[partition_id]
-        change = change_of(context, topic, partition_id, acceptable=leader_acceptor(context, before, also=broker_id))
         built = change.build()
         if built is not None:
             records.append(built)

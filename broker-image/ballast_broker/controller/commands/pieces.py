@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
-from ballast_broker.controller.commands.partition_change import with_broker, without_broker
+from ballast_broker.controller.commands.partition_change import change_of, without_broker
 from ballast_broker.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 
 PLACES_PER_PIECE = 500
@@ -59,9 +59,11 @@ def leave(context: CommandContext, places: Iterable[Place], broker_id: int, *, u
     return without_broker(context, found, broker_id, unclean_shutdown=unclean)
 
 
-def lead_again(context: CommandContext, places: Iterable[Place], broker_id: int) -> list[Any]:
-    """Leaders for what has none, now that this broker is (about to be) live."""
-    return with_broker(context, still(context, places, lambda each: each.leader == NO_LEADER), broker_id)
+def lead_again(context: CommandContext, places: Iterable[Place]) -> list[Any]:
+    """Leaders for what has none and may have one by now."""
+    found = still(context, places, lambda partition: partition.leader == NO_LEADER)
+    built = (change_of(context, topic, number).build() for topic, number in found)
+    return [each for each in built if each is not None]
 
 
 def piecewise(
