@@ -210,6 +210,16 @@ def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
     check(_with_order(exported, found))
 
 
+@pytest.mark.spec("DIR-44", "REB-03")
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_a_directory_that_its_broker_says_is_cordoned_takes_nothing(capacity: int | None) -> None:
+    topics, brokers, log_dirs = admin_answers()
+    drained = log_dirs[0]["log_dirs"][0]  # type: ignore[index]
+    drained |= {"is_cordoned": True} | ({} if capacity is None else {"total_bytes": -1, "usable_bytes": -1})
+    load = measured_of(topics, brokers, log_dirs, 0.0, capacity).load()
+    assert load.directories.cordoned.tolist() == [True, False]
+
+
 @pytest.mark.spec("REB-08")
 def test_metrics_that_are_no_numbers_are_refused() -> None:
     odd = float("inf")
