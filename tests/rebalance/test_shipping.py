@@ -16,7 +16,7 @@ import yaml
 
 from ballast_operator.model.cluster import KafkaCluster, read_cluster
 from ballast_operator.plan.balanced import balanced_condition, names_trouble
-from ballast_operator.resources import others, pods
+from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE
 from ballast_operator.resources.rebalance import MAIN_FILE, SPARK_VERSION, rebalance_object, refusal
@@ -255,6 +255,19 @@ def test_the_jobs_pods_are_not_taken_for_brokers(run: str) -> None:
         selector = chosen(subject)["spec"]["selector"]
         assert not selector.get("matchLabels", selector).items() <= labels.items()
     assert "ballast.dev/cluster" not in labels
+
+
+@pytest.mark.spec("OPR-41")
+def test_the_series_of_a_cluster_have_its_name_as_their_job() -> None:
+    """The job's --cluster-label and the dashboards name a cluster by it, whichever monitor it is scraped through."""
+    subject = cluster(JOB)
+    made = others.pod_monitor(cluster(JOB, metrics={"podMonitor": True}))
+    assert made is not None
+    shipped = [
+        yaml.safe_load((MANIFESTS / "monitoring" / f"{kind}monitor.yaml").read_text(encoding="utf-8"))
+        for kind in ("pod", "service")
+    ]
+    assert {names.labels(subject).get(monitor["spec"].get("jobLabel")) for monitor in (made, *shipped)} == {"demo"}
 
 
 def test_monitors_select_what_there_is() -> None:

@@ -117,6 +117,7 @@ def pod_monitor(cluster: KafkaCluster) -> dict[str, Any] | None:
         "kind": "PodMonitor",
         "metadata": _metadata(cluster, names.stateful_set(cluster)),
         "spec": {
+            "jobLabel": names.CLUSTER_LABEL,
             "selector": {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}},
             "podMetricsEndpoints": [{"port": "metrics"}],
         },
