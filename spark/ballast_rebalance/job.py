@@ -18,7 +18,7 @@ from ballast_rebalance import admin, metrics_source, proposal, report, worth
 from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity, with_weights
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
-from ballast_rebalance.proposal import ProposalOptions, ProposalStore
+from ballast_rebalance.proposal import Older, ProposalOptions, ProposalStore
 from ballast_rebalance.solve import spark_solver
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _propose(
     if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
 
-    def keeps(older: Mapping[str, Any]) -> bool:
+    def keeps(older: Older) -> bool:
         present = resources[-1]["spec"]["inputTime"]
         return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
 
