@@ -50,7 +50,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to; `reason` is Proposed or why not."""
+    """What one run came to; `reason` is Proposed or why not, `pending`: a plan is worth it and was not handed over."""
 
     reason: str
     message: str
@@ -60,6 +60,7 @@ class Outcome:
     lacks: tuple[str, ...] = ()
     written: tuple[Path, ...] = ()
     submitted: str | None = None
+    pending: bool = False
 
 
 def run_once(
@@ -69,7 +70,7 @@ def run_once(
 
     A rehearsal finds out what would be proposed, and neither submits nor writes anything.
     """
-    measured = None
+    measured, found = None, False
     try:
         planning = planning_for(options, store)
         measured = measure(spark, options)
@@ -84,11 +85,13 @@ def run_once(
         now = measured.load() if options.horizon_s > 0 else None
         plan = plan_balance(load, planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
+        found = True
         if rehearsal:
-            return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks))
+            return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks), pending=True)
         return _propose(replace(options, planning=planning), measured, load, plan, store)
     except Refusal as refusal:
-        return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
+        lacks = tuple(measured.lacks) if measured else ()
+        return Outcome(refusal.reason, str(refusal), lacks=lacks, pending=found)
 
 
 def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOptions:
@@ -193,16 +196,13 @@ class Watch:
         self.cycles += 1
 
     def cycle(self) -> Outcome:
-        if self._worth_running + 1 < self._options.confirmations:
-            outcome = run_once(self._spark, self._options, self._store, rehearsal=True)
-            if outcome.reason == "Proposed":
-                self._worth_running += 1
-                return replace(outcome, reason="Confirming")
-        else:
-            outcome = run_once(self._spark, self._options, self._store)
-        if outcome.reason != "AlreadyProposed":
-            self._worth_running = 0
-        return outcome
+        rehearsal = self._worth_running + 1 < self._options.confirmations
+        outcome = run_once(self._spark, self._options, self._store, rehearsal)
+        # What only stands in the way of a proposal is told at every look, not at every other one. What is being moved
+        # changes the load, so that it has to be looked at twice again.
+        stays = outcome.pending and outcome.reason != "ReassignmentInProgress"
+        self._worth_running = self._worth_running + 1 if stays else 0
+        return replace(outcome, reason="Confirming") if rehearsal and outcome.pending else outcome
 
 
 def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
