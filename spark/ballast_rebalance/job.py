@@ -115,19 +115,24 @@ def measure(spark: SparkSession, options: JobOptions) -> Measured:
 
 
 def _with_order(measured: Measured, asked: Measured) -> Measured:
-    """Sizes and history from Prometheus, placement and order from the brokers."""
+    """Sizes and history from Prometheus, placement and order from the brokers.
+
+    What lies on a broker or disk that is away is in no metrics either: of that the brokers' word has to do.
+    """
     keys = ["topic", "partition", "broker", "log_dir"]
     joined = measured.replicas.drop(columns=["position", "leader"]).merge(
-        asked.replicas[[*keys, "position", "leader"]], on=keys, how="outer", indicator=True
-    )
-    strange = joined[joined["_merge"] != "both"]
+        asked.replicas[[*keys, "position", "leader", "size"]],
+        on=keys, how="outer", indicator=True, suffixes=("", "_told"),
+    )  # fmt: skip
+    joined["size"] = joined["size"].fillna(joined["size_told"])
+    strange = joined[(joined["_merge"] != "both") & joined["log_dir"].notna()]
     if not strange.empty:
         row = strange.iloc[0]
         raise Refusal(
             "MetricsStale",
             f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}",
         )
-    frame = joined.drop(columns=["_merge"])[list(measured.replicas.columns)]
+    frame = joined[list(measured.replicas.columns)]
     lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
     return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks, all_known=True)
 
