@@ -405,7 +405,7 @@ def _check_listeners(config: BrokerConfig) -> None:
     for endpoint in config.advertised:
         if endpoint.name not in clients:
             raise ConfigError(f"advertised.listeners names {endpoint.name}, which listeners does not have for clients")
-    for endpoint in (*config.advertised, *config.advertised_all):
+    for endpoint in config.advertised_all or config.advertised:
         if endpoint.host == "0.0.0.0":
             raise ConfigError(
                 f"advertised.listeners {endpoint}: 0.0.0.0 is no address that a client can connect to; "

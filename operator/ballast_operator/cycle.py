@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
+from ballast_operator.apply.refused import refusal_told
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
@@ -113,13 +114,8 @@ class ClusterCycle:
 
     async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
-        try:
+        with refusal_told(CLUSTER_REASONS["KubernetesRefused"]):
             bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            said = CLUSTER_REASONS["KubernetesRefused"].says(error=error.message.rstrip("."))
-            raise NotServedError(said) from error
         if bootstrap is None:
             return None
         kafka = await self._connections.get(cluster, bootstrap)

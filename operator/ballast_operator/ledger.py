@@ -9,16 +9,17 @@ operators that both believe to be the leader one fails before it touches Kafka.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
-from ballast_operator.apply.writer import MANAGER, owner_reference
+from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.refused import refusal_told
+from ballast_operator.apply.writer import MANAGER
 from ballast_operator.cache import Cache
 from ballast_operator.clock import monotonic
+from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.model.meta import MANAGED_BY
+from ballast_operator.model.meta import MANAGED_BY, owner_reference
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.topics import Intent
 from ballast_operator.status import TOPIC, NotServedError
@@ -47,7 +48,7 @@ class Ledger:
     async def load(self) -> Mapping[str, Intent]:
         """What is written; read from the API once."""
         if self._intents is None:
-            with self._told():
+            with refusal_told(TOPIC["LedgerUnusable"], name=self._name):
                 found = await self._api.find(self._path)
             self._resource_version = found["metadata"]["resourceVersion"] if found else None
             text = ((found or {}).get("data") or {}).get(KEY, "{}")
@@ -58,17 +59,6 @@ class Ledger:
                 raise NotServedError(said) from error
         assert self._intents is not None
         return self._intents
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A refusal that trying again does not change is told to people."""
-        try:
-            yield
-        except ApiError as error:
-            if not error.refused:
-                raise
-            said = TOPIC["LedgerUnusable"].says(name=self._name, error=error.message.rstrip("."))
-            raise NotServedError(said) from error
 
     def age_s(self, uid: str) -> float:
         """How long this operator has known of the intention. It may be older, and another one's."""
@@ -131,7 +121,7 @@ class Ledger:
     async def _save(self, intents: dict[str, Intent]) -> None:
         body = self._body(intents)
         try:
-            with self._told():
+            with refusal_told(TOPIC["LedgerUnusable"], name=self._name):
                 if self._resource_version is None:
                     collection = path_of("v1", "configmaps", self._cluster.meta.namespace)
                     answer = await self._api.create(collection, body)
@@ -152,7 +142,7 @@ class Ledger:
                 "name": self._name,
                 "namespace": self._cluster.meta.namespace,
                 "labels": {MANAGED_BY: MANAGER},
-                "ownerReferences": [owner_reference(self._cluster)],
+                "ownerReferences": [owner_reference(cluster_model.KIND, self._cluster.meta)],
             },
             "data": {KEY: _text(intents)},
         }

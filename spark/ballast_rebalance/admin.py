@@ -123,9 +123,11 @@ def _directory(
         raise Refusal(
             "CapacityUnknown", f"broker {broker} does not say how large {path} is; give it with --capacity BYTES"
         )
+    # Brokers before version 5 of the answer know no cordons.
+    cordoned = bool(log_dir.get("is_cordoned", False))
     if total == UNKNOWN_BYTES:
-        return Directory(broker, path, int(capacity or 0), held)
-    return Directory(broker, path, total, max(total - usable, held))
+        return Directory(broker, path, int(capacity or 0), held, cordoned)
+    return Directory(broker, path, total, max(total - usable, held), cordoned)
 
 
 def _rows(topic: str, partition: Mapping[str, Any], places: Mapping[tuple[str, int, int], Place]) -> list[Any]:

@@ -18,7 +18,7 @@ from ballast_rebalance import admin, metrics_source, proposal, report, worth
 from ballast_rebalance.measured import Measured, Refusal, check, shared_volumes, with_capacity, with_weights
 from ballast_rebalance.metrics_source import MetricsOptions
 from ballast_rebalance.outcomes import OutcomeMetrics
-from ballast_rebalance.proposal import ProposalOptions, ProposalStore
+from ballast_rebalance.proposal import Older, ProposalOptions, ProposalStore
 from ballast_rebalance.solve import spark_solver
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to; `reason` is Proposed or why not."""
+    """What one run came to; `reason` is Proposed or why not, `pending`: a plan is worth it and was not handed over."""
 
     reason: str
     message: str
@@ -60,6 +60,7 @@ class Outcome:
     lacks: tuple[str, ...] = ()
     written: tuple[Path, ...] = ()
     submitted: str | None = None
+    pending: bool = False
 
 
 def run_once(
@@ -69,7 +70,7 @@ def run_once(
 
     A rehearsal finds out what would be proposed, and neither submits nor writes anything.
     """
-    measured = None
+    measured, found = None, False
     try:
         planning = planning_for(options, store)
         measured = measure(spark, options)
@@ -84,11 +85,13 @@ def run_once(
         now = measured.load() if options.horizon_s > 0 else None
         plan = plan_balance(load, planning, spark_solver(spark, load), now)
         worth.require_worth(plan, options.threshold)
+        found = True
         if rehearsal:
-            return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks))
+            return Outcome("Proposed", _sentence(plan), plan, load, lacks=tuple(measured.lacks), pending=True)
         return _propose(replace(options, planning=planning), measured, load, plan, store)
     except Refusal as refusal:
-        return Outcome(refusal.reason, str(refusal), lacks=tuple(measured.lacks) if measured else ())
+        lacks = tuple(measured.lacks) if measured else ()
+        return Outcome(refusal.reason, str(refusal), lacks=lacks, pending=found)
 
 
 def planning_for(options: JobOptions, store: ProposalStore | None) -> PlanOptions:
@@ -112,19 +115,24 @@ def measure(spark: SparkSession, options: JobOptions) -> Measured:
 
 
 def _with_order(measured: Measured, asked: Measured) -> Measured:
-    """Sizes and history from Prometheus, placement and order from the brokers."""
+    """Sizes and history from Prometheus, placement and order from the brokers.
+
+    What lies on a broker or disk that is away is in no metrics either: of that the brokers' word has to do.
+    """
     keys = ["topic", "partition", "broker", "log_dir"]
     joined = measured.replicas.drop(columns=["position", "leader"]).merge(
-        asked.replicas[[*keys, "position", "leader"]], on=keys, how="outer", indicator=True
-    )
-    strange = joined[joined["_merge"] != "both"]
+        asked.replicas[[*keys, "position", "leader", "size"]],
+        on=keys, how="outer", indicator=True, suffixes=("", "_told"),
+    )  # fmt: skip
+    joined["size"] = joined["size"].fillna(joined["size_told"])
+    strange = joined[(joined["_merge"] != "both") & joined["log_dir"].notna()]
     if not strange.empty:
         row = strange.iloc[0]
         raise Refusal(
             "MetricsStale",
             f"{len(strange)} replicas are not where the metrics say, first {row['topic']}-{row['partition']}",
         )
-    frame = joined.drop(columns=["_merge"])[list(measured.replicas.columns)]
+    frame = joined[list(measured.replicas.columns)]
     lacks = tuple(text for text in measured.lacks if "order of assignments" not in text)
     return replace(measured, replicas=frame, brokers=asked.brokers, order_known=True, lacks=lacks, all_known=True)
 
@@ -136,7 +144,7 @@ def _propose(
     if store is not None or options.out is not None:
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
 
-    def keeps(older: Mapping[str, Any]) -> bool:
+    def keeps(older: Older) -> bool:
         present = resources[-1]["spec"]["inputTime"]
         return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
 
@@ -193,16 +201,13 @@ class Watch:
         self.cycles += 1
 
     def cycle(self) -> Outcome:
-        if self._worth_running + 1 < self._options.confirmations:
-            outcome = run_once(self._spark, self._options, self._store, rehearsal=True)
-            if outcome.reason == "Proposed":
-                self._worth_running += 1
-                return replace(outcome, reason="Confirming")
-        else:
-            outcome = run_once(self._spark, self._options, self._store)
-        if outcome.reason != "AlreadyProposed":
-            self._worth_running = 0
-        return outcome
+        rehearsal = self._worth_running + 1 < self._options.confirmations
+        outcome = run_once(self._spark, self._options, self._store, rehearsal)
+        # What only stands in the way of a proposal is told at every look, not at every other one. What is being moved
+        # changes the load, so that it has to be looked at twice again.
+        stays = outcome.pending and outcome.reason != "ReassignmentInProgress"
+        self._worth_running = self._worth_running + 1 if stays else 0
+        return replace(outcome, reason="Confirming") if rehearsal and outcome.pending else outcome
 
 
 def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:

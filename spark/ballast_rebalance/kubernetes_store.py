@@ -65,6 +65,16 @@ class KubernetesStore:
             if not more:
                 return frozenset(pinned)
 
+    def read_plan(self, config_map: str) -> dict[str, Any] | None:
+        """A ConfigMap of a plan, None where it is gone."""
+        with self._asking(f"ConfigMap {config_map} cannot be read"):
+            try:
+                return {"data": self._core.read_namespaced_config_map(config_map, self.namespace).data}
+            except self._error as error:
+                if error.status != NOT_FOUND:
+                    raise
+                return None
+
     def create_plan(self, config_map: Mapping[str, Any]) -> None:
         """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan."""
         name = config_map["metadata"]["name"]

@@ -112,7 +112,7 @@ class _Source:
             raise Refusal("MetricsPartial", f"brokers that were scraped within the last hour are missing: {names}")
 
     def measure(self) -> Measured:
-        small = self._small()
+        small = _without_controllers(self._small())
         _one_cluster_at_rest(small)
         directories = _directories(small)
         replicas = self._replicas()
@@ -213,6 +213,12 @@ def _complete(replicas: pd.DataFrame) -> list[str]:
         lacks.append(f"there is no history of broker {', '.join(blind)}: unlike the rest it is not forecast")
     replicas["leader"] = replicas["leader"].fillna(0.0) > 0
     return lacks
+
+
+def _without_controllers(small: pd.DataFrame) -> pd.DataFrame:
+    """A node that is a controller only has no replicas, so it tells of no moves: its directory is no place for any."""
+    nodes, brokers = (set(small.loc[small["name"] == metric, "broker"]) for metric in (RACK, MOVES))
+    return small[~small["broker"].isin(nodes - brokers)]
 
 
 def _one_cluster_at_rest(small: pd.DataFrame) -> None:

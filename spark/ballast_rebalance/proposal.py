@@ -11,21 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 
 from ballast_planner import (
     ClusterLoad,
     Plan,
-    PlanError,
-    PlanFormatError,
     PlanOptions,
     ResourceOptions,
     plan_explicit,
     plan_hash,
     reassignment_resources,
-    rows_from_spec,
+    rows_from_resource,
 )
 from ballast_rebalance.measured import Measured, Refusal
 from ballast_rebalance.worth import Threshold
@@ -46,11 +44,22 @@ class ProposalOptions:
     expires_after: timedelta = timedelta(hours=24)
 
 
+class Older(NamedTuple):
+    """A proposal that was made before; `config_maps` has by name those that its rows are in, if it is large."""
+
+    resource: Mapping[str, Any]
+    config_maps: Mapping[str, Mapping[str, Any]]
+
+
+Keeps = Callable[[Older], bool]
+
+
 class ProposalStore(Protocol):
     """Reassignments and KafkaTopics of one namespace, as the Kubernetes API keeps them."""
 
     def pinned_topics(self, cluster: str) -> frozenset[str]: ...
     def list_reassignments(self) -> list[dict[str, Any]]: ...
+    def read_plan(self, config_map: str) -> Mapping[str, Any] | None: ...
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]: ...
     def create_plan(self, config_map: Mapping[str, Any]) -> None: ...
     def own(self, config_map: str, owner: Mapping[str, Any]) -> None: ...
@@ -97,17 +106,14 @@ def proposal_name(cluster: str, plan: Plan) -> str:
     return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
 
 
-def as_good(
-    older: Mapping[str, Any], load: ClusterLoad, plan: Plan, planning: PlanOptions, threshold: Threshold, now: str
-) -> bool:
+def as_good(older: Older, load: ClusterLoad, plan: Plan, planning: PlanOptions, threshold: Threshold, now: str) -> bool:
     """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it."""
-    spec = older["spec"]
-    if "partitions" not in spec or str(spec.get("expiresAt", now)) < now:
+    if str(older.resource["spec"].get("expiresAt", now)) < now:
         return False
     try:
-        rows = rows_from_spec(spec["partitions"])
+        rows = rows_from_resource(older.resource, older.config_maps)
         again = plan_explicit(load, rows, planning)
-    except (PlanError, PlanFormatError):
+    except ValueError:  # rows that cannot be read, or not be carried out any more
         return False
     if again.unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
         return False
@@ -118,9 +124,7 @@ def as_good(
     return lost < threshold.min_improvement
 
 
-def write_yaml(
-    resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Callable[[Mapping[str, Any]], bool] | None = None
-) -> Path:
+def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> Path:
     """One file in the working tree; older files of this job for the cluster that nobody approved are removed.
 
     The same plan found again leaves its file alone, unless that has expired before anybody approved it.
@@ -130,7 +134,7 @@ def write_yaml(
     path = directory / f"{resource['metadata']['name']}.yaml"
     older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
     for old in older:
-        if keeps is not None and all(map(keeps, _reassignments_in(old))):
+        if keeps is not None and all(map(keeps, _older_in(old))):
             raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
     for old in older:
         old.unlink()
@@ -146,7 +150,7 @@ def write_yaml(
 def submit(
     resources: Sequence[Mapping[str, Any]],
     store: ProposalStore,
-    keeps: Callable[[Mapping[str, Any]], bool] | None = None,
+    keeps: Keeps | None = None,
 ) -> str:
     """Create the proposal; returns its name. Raises Refusal where another one has to end first, or is kept."""
     resource = resources[-1]
@@ -165,7 +169,7 @@ def submit(
             raise Refusal("AlreadyProposed", f"the same plan is proposed already, as {name}")
         if not _is_ours(other) or _approved(other) or phase not in UNDECIDED:
             raise Refusal("ReassignmentInProgress", f"{name} is {phase or 'new'}; a new plan waits for its end")
-        if keeps is not None and keeps(other):
+        if keeps is not None and keeps(_older(other, store)):
             raise Refusal("AlreadyProposed", f"{name} waits for approval and is as good as what was found now")
         in_the_way.append(other)
     for other in in_the_way:
@@ -200,20 +204,30 @@ def _approved(resource: Mapping[str, Any]) -> bool:
     return bool(resource["spec"].get("approvedPlan")) or resource["spec"].get("approval") != "Required"
 
 
-def _reassignments_in(path: Path) -> list[dict[str, Any]]:
+def _older(resource: Mapping[str, Any], store: ProposalStore) -> Older:
+    names = [source["configMapRef"]["name"] for source in resource["spec"].get("planFrom", ())]
+    return Older(resource, {name: found for name in names if (found := store.read_plan(name)) is not None})
+
+
+def _older_in(path: Path) -> list[Older]:
+    maps = {item["metadata"]["name"]: item for item in _documents(path, "ConfigMap")}
+    return [Older(item, maps) for item in _documents(path, "Reassignment")]
+
+
+def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     try:
         documents = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
     except (yaml.YAMLError, UnicodeDecodeError):
         return []
-    return [item for item in documents if item.get("kind") == "Reassignment"]
+    return [item for item in documents if item.get("kind") == kind]
 
 
 def _expired(path: Path, at: str) -> bool:
-    return any(str(item["spec"].get("expiresAt", at)) < at for item in _reassignments_in(path))
+    return any(str(item["spec"].get("expiresAt", at)) < at for item in _documents(path, "Reassignment"))
 
 
 def _superseded(path: Path, by: Mapping[str, Any]) -> bool:
-    found = _reassignments_in(path)
+    found = _documents(path, "Reassignment")
     return bool(found) and all(
         _is_ours(item)
         and item["spec"].get("clusterRef") == by["spec"]["clusterRef"]

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,20 @@ def test_migrate_by_hand(folder: Path) -> None:
     assert "orders-0: complete" in told["./ballast reassign verify"]
 
 
+@contextmanager
+def foreground(folder: Path, command: str, address: str) -> Iterator[None]:
+    """A broker that is ready under the address; it ends well when it is interrupted."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {command}"],
+        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert f"is ready on PLAINTEXT://{address}" in process.stdout.readline()
+        yield
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
 def test_a_broker_in_the_foreground(folder: Path) -> None:
     (command,) = to_type(f"{HERE}test_a_broker_in_the_foreground")
     port, controller = free_ports(2)
@@ -62,14 +78,8 @@ def test_a_broker_in_the_foreground(folder: Path) -> None:
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
         f"controller.quorum.voters=0@127.0.0.1:{controller}\nlog.dirs={folder}/a,{folder}/b\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {command}"],
-        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert f"is ready on PLAINTEXT://127.0.0.1:{port}" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+    with foreground(folder, command, f"127.0.0.1:{port}"):
+        pass
 
 
 def test_a_broker_by_itself(folder: Path) -> None:
@@ -78,18 +88,11 @@ def test_a_broker_by_itself(folder: Path) -> None:
     (port,) = free_ports(1)
     text = block("docs/configuration.md", "node.id=1").replace("9092", str(port)).replace("/tmp/one", str(folder))
     (folder / "one.properties").write_text(text)
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {broker}"],
-        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert f"is ready on PLAINTEXT://localhost:{port}" in process.stdout.readline()
+    with foreground(folder, broker, f"localhost:{port}"):
         seen = subprocess.run(
             ["sh", "-ec", status.replace("9092", str(port))],
             cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
     assert seen.returncode == 0, seen.stderr
     assert "1 of 1 brokers online" in seen.stdout
     assert "\n  disk-1  " in seen.stdout

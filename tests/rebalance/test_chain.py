@@ -182,10 +182,12 @@ async def _config_maps(store: KubernetesStore) -> None:
     for item in resources[:-1]:
         (owner,) = maps[item["metadata"]["name"]].metadata.owner_references
         assert (owner.kind, owner.uid) == ("Reassignment", kept["metadata"]["uid"])
-    rows = rows_from_resource(kept, {name: {"data": item.data} for name, item in maps.items()})
+    names = [item["metadata"]["name"] for item in resources[:-1]]
+    rows = rows_from_resource(kept, {name: await asyncio.to_thread(store.read_plan, name) or {} for name in names})
     assert {(row.topic, row.partition, row.to, row.from_, row.wave) for row in rows} == {
         (move.topic, move.partition, move.to, move.from_, move.wave) for move in plan.moves
     }
+    assert await asyncio.to_thread(store.read_plan, "absent") is None
 
 
 @pytest.mark.spec("REB-08", "OPR-20")
@@ -220,7 +222,7 @@ async def _pinned(store: KubernetesStore) -> None:
     assert planning_for(options, None) == options.planning
 
 
-VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch", "GET": "list"}
+VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}
 
 
 @pytest.mark.spec("REB-01")
@@ -236,13 +238,13 @@ async def _seen(store: KubernetesStore) -> None:
     def recording(method: str, url: str, **more: Any) -> Any:
         parts = url.split("?")[0].split(f"/namespaces/{NAMESPACE}/")[1].split("/")
         resource = parts[0] if len(parts) < 3 else f"{parts[0]}/{parts[2]}"
-        seen.add((resource, VERBS[method]))
+        seen.add((resource, VERBS.get(method) or ("list" if len(parts) == 1 else "get")))
         return plain(method, url, **more)
 
     store._client.rest_client.request = recording
     for band in (0.10, 0.05):
         _, resources = proposed(band)
-        await asyncio.to_thread(submit, resources, store)
+        await asyncio.to_thread(submit, resources, store, lambda _: False)
     await asyncio.to_thread(store.pinned_topics, "demo")
     look = {"reason": "Balanced", "message": "", "time": "2026-01-02T03:04:05Z", "proposal": None}
     told = await asyncio.to_thread(store.tell, "absent", look)

@@ -6,13 +6,14 @@ import argparse
 import stat
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rebalance.test_measured import measured
 
 from ballast_planner import PlanOptions, plan_balance
-from ballast_rebalance import command, java_home, session
+from ballast_rebalance import command, java_home, job, session
 from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
@@ -132,6 +133,20 @@ def test_metrics_are_about_the_last_look() -> None:
     assert metrics.registry.get_sample_value(*spread)
     metrics.record("Balanced", None, 1.0)
     assert metrics.registry.get_sample_value(*spread) is None
+
+
+@pytest.mark.spec("REB-08")
+def test_what_stands_in_the_way_of_a_proposal_is_told_at_every_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert waits until it has been so for an hour: it must not be Confirming in between."""
+    found = [replace(measured(), order_known=False)]
+    monkeypatch.setattr(job, "measure", lambda *_: found[0])
+    options = JobOptions(ProposalOptions("c"), out=tmp_path, horizon_s=0.0)
+    watcher = Watch(None, options, None, OutcomeMetrics(300.0))  # type: ignore[arg-type]
+    assert [watcher.cycle().reason for _ in range(4)] == ["Confirming", *["OrderUnknown"] * 3]
+    found[0] = measured()
+    assert [watcher.cycle().reason for _ in range(2)] == ["Proposed", "Confirming"]
 
 
 def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,34 @@ def test_partitions_of_one_topic_may_differ_in_their_replicas() -> None:
     check(_with_order(exported, found))
 
 
+@pytest.mark.spec("REB-03")
+def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> None:
+    """Its broker has no series of it, and tells only that the directory failed."""
+    topics, brokers, log_dirs = admin_answers()
+    log_dirs[0]["log_dirs"][0] |= {"error_code": 56, "topics": []}  # type: ignore[index]
+    asked = measured_of(topics, brokers, log_dirs, 0.0)
+    described = asked.replicas[asked.replicas["log_dir"].notna()]
+    exported = replace(asked, replicas=described, directories=asked.directories[1:], all_known=False)
+    both = _with_order(exported, asked)
+    check(both)
+    load = both.load(3_600.0)
+    assert load.brokers.ids[load.replicas.broker].tolist() == [2, 1]
+    assert load.replicas.directory.tolist() == [0, -1]
+    elsewhere = replace(exported, replicas=described.assign(log_dir="/old"))
+    with pytest.raises(Refusal, match="2 replicas are not where the metrics say"):
+        _with_order(elsewhere, asked)
+
+
+@pytest.mark.spec("DIR-44", "REB-03")
+@pytest.mark.parametrize("capacity", [None, 100])
+def test_a_directory_that_its_broker_says_is_cordoned_takes_nothing(capacity: int | None) -> None:
+    topics, brokers, log_dirs = admin_answers()
+    drained = log_dirs[0]["log_dirs"][0]  # type: ignore[index]
+    drained |= {"is_cordoned": True} | ({} if capacity is None else {"total_bytes": -1, "usable_bytes": -1})
+    load = measured_of(topics, brokers, log_dirs, 0.0, capacity).load()
+    assert load.directories.cordoned.tolist() == [True, False]
+
+
 @pytest.mark.spec("REB-08")
 def test_metrics_that_are_no_numbers_are_refused() -> None:
     odd = float("inf")

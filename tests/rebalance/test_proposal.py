@@ -19,7 +19,7 @@ from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
 from ballast_rebalance import report
 from ballast_rebalance.job import JobOptions, Outcome, _propose
 from ballast_rebalance.measured import Measured, Refusal
-from ballast_rebalance.proposal import ProposalOptions, approve_command, as_good, build, submit, write_yaml
+from ballast_rebalance.proposal import Older, ProposalOptions, approve_command, as_good, build, submit, write_yaml
 from ballast_rebalance.report_flow import flow_svg
 from ballast_rebalance.worth import Threshold
 
@@ -37,6 +37,9 @@ class FakeStore:
 
     def pinned_topics(self, cluster: str) -> frozenset[str]:
         return frozenset()
+
+    def read_plan(self, config_map: str) -> dict[str, Any] | None:
+        return self.kept.get(config_map)
 
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
         name = resource["metadata"]["name"]
@@ -132,19 +135,40 @@ def test_a_proposal_stays_while_it_fits_and_is_as_good(tmp_path: Path) -> None:
     assert list(store.kept) == [better.submitted]
 
 
+@pytest.mark.spec("REB-08", "OPR-30")
+def test_a_large_proposal_stays_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are in ConfigMaps, in Kubernetes and in the file; without them it cannot be told whether it fits."""
+    monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
+    monkeypatch.setattr("ballast_planner.resource.MAX_OBJECT_BYTES", 9 * 1024)
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    assert len(resources) > 2
+    name, size = submit(resources, store), found.replicas["size"]
+    file = write_yaml(resources, tmp_path)
+    drifted = replace(found, replicas=found.replicas.assign(size=size + found.replicas["partition"] % 7 * (1 << 20)))
+    for out in (None, tmp_path):
+        kept = a_later_look(store, drifted, out)
+        assert isinstance(kept, Refusal)
+        assert (kept.reason, list(tmp_path.iterdir())) == ("AlreadyProposed", [file])
+    store.kept[resources[0]["metadata"]["name"]]["data"]["partitions.json"] = "["
+    better = a_later_look(store, drifted)
+    assert isinstance(better, Outcome)
+    assert better.submitted not in (None, name)
+
+
 @pytest.mark.spec("REB-08")
 @pytest.mark.parametrize("why", ["elsewhere", "excluded", "expired"])
 def test_a_proposal_that_does_not_fit_any_more_is_superseded(why: str) -> None:
     plan, found, (resource,) = a_proposal()
     load, planning, now = found.load(), PlanOptions(), "2023-11-15T00:00:00Z"
-    assert as_good(resource, load, plan, planning, Threshold(), now)
+    assert as_good(Older(resource, {}), load, plan, planning, Threshold(), now)
     if why == "elsewhere":
         resource["spec"]["partitions"][0]["from"]["logDirs"] = ["/gone"] * 2
     elif why == "excluded":
         planning = PlanOptions(excluded_topics=frozenset({"orders"}))
     else:
         now = "2023-11-16T00:00:00Z"
-    assert not as_good(resource, load, plan, planning, Threshold(), now)
+    assert not as_good(Older(resource, {}), load, plan, planning, Threshold(), now)
 
 
 @pytest.mark.spec("REB-08")

@@ -232,6 +232,26 @@ def test_two_clusters_and_moves_in_progress_refuse(spark: SparkSession, tmp_path
         assert (refused.reason, "clusters one and other" in refused.message) == ("MetricsInconsistent", True)
 
 
+@pytest.mark.spec("REB-03")
+def test_the_disk_of_a_controller_is_no_place_for_replicas(spark: SparkSession, tmp_path: Path) -> None:
+    """It is scraped with the brokers, has a directory that stands empty, and nothing of what replicas have."""
+    exporter = Exporter(skewed_cluster(partitions=30))
+    moves = Gauge("ballast_moves", "Moves", ["broker"], registry=exporter.registry)
+    info = Gauge("ballast_broker_info", "1", ["broker", "rack", "cluster_id"], registry=exporter.registry)
+    for node in ("1", "2", "3", "1000"):
+        info.labels(node, "", "one").set(1)
+        if node != "1000":
+            moves.labels(node).set(0)
+    exporter.total.labels("1000", "/metadata").set(40 * GIB)
+    exporter.used.labels("1000", "/metadata").set(GIB)
+    with exporter.served() as port, prometheus(tmp_path, [port]) as endpoint:
+        wait_for(lambda: endpoint.scalar("count(ballast_log_dir_used_bytes)") == 7)
+        found = measure(spark, MetricsOptions(endpoint.url))
+    check(found)
+    assert [broker.id for broker in found.brokers] == [1, 2, 3]
+    assert {row.broker for row in found.directories} == {1, 2, 3}
+
+
 @pytest.mark.spec("REB-08")
 def test_without_the_order_of_replicas_nothing_is_handed_over(spark: SparkSession, tmp_path: Path) -> None:
     with Exporter(skewed_cluster(), order=False).served() as port, prometheus(tmp_path, [port]) as endpoint:

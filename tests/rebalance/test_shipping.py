@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 
 from ballast_operator.model.cluster import KafkaCluster, read_cluster
 from ballast_operator.plan.balanced import balanced_condition, names_trouble
-from ballast_operator.resources import others, pods
+from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE
 from ballast_operator.resources.rebalance import MAIN_FILE, SPARK_VERSION, rebalance_object, refusal
@@ -255,6 +256,48 @@ def test_the_jobs_pods_are_not_taken_for_brokers(run: str) -> None:
         selector = chosen(subject)["spec"]["selector"]
         assert not selector.get("matchLabels", selector).items() <= labels.items()
     assert "ballast.dev/cluster" not in labels
+
+
+def kept(rules: list[dict[str, Any]], labels: Mapping[str, str]) -> bool:
+    """Whether a pod of these labels passes the rules that keep."""
+    seen = {f"__meta_kubernetes_pod_label_{re.sub('[^a-z]', '_', name)}": value for name, value in labels.items()}
+    return all(
+        re.fullmatch(rule["regex"], ";".join(seen.get(name, "") for name in rule["sourceLabels"]))
+        for rule in rules
+        if rule.get("action") == "keep"
+    )
+
+
+@pytest.mark.spec("OPR-41")
+@pytest.mark.parametrize(("name", "scraped"), [("demo", True), ("another", False)])
+def test_the_monitor_of_a_cluster_has_its_brokers_and_its_watching_job(name: str, scraped: bool) -> None:
+    made = others.pod_monitor(cluster(JOB, metrics={"podMonitor": True}))
+    of_that = cluster(JOB | {"run": "Watch"})
+    subject = replace(of_that, meta=replace(of_that.meta, name=name))
+    layout = Layout(subject, new_identity(subject, "id"), 3, subject.spec.volumes)
+    watch = rebalance_object(subject)
+    assert made is not None
+    assert watch is not None
+    (endpoint,) = made["spec"]["podMetricsEndpoints"]
+    for template in (pods.pod_template(layout, BROKER_ROLE), watch["spec"]["template"]):
+        labels = template["metadata"]["labels"]
+        assert (selected(made["spec"]["selector"], labels) and kept(endpoint["relabelings"], labels)) is scraped
+        assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    named = {rule["targetLabel"]: rule["sourceLabels"] for rule in endpoint["relabelings"][1:]}
+    assert named == {"job": ["__meta_kubernetes_pod_label_ballast_dev_rebalances"]}
+
+
+@pytest.mark.spec("OPR-41")
+def test_the_series_of_a_cluster_have_its_name_as_their_job() -> None:
+    """The job's --cluster-label and the dashboards name a cluster by it, whichever monitor it is scraped through."""
+    subject = cluster(JOB)
+    made = others.pod_monitor(cluster(JOB, metrics={"podMonitor": True}))
+    assert made is not None
+    shipped = [
+        yaml.safe_load((MANIFESTS / "monitoring" / f"{kind}monitor.yaml").read_text(encoding="utf-8"))
+        for kind in ("pod", "service")
+    ]
+    assert {names.labels(subject).get(monitor["spec"].get("jobLabel")) for monitor in (made, *shipped)} == {"demo"}
 
 
 def test_monitors_select_what_there_is() -> None:

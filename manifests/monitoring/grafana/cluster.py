@@ -25,7 +25,7 @@ def build() -> Dashboard:
     used, total = series("ballast_log_dir_used_bytes"), series("ballast_log_dir_total_bytes")
     state = (
         number("Brokers", units.NoUnit, "Brokers that are scraped.", width=SIXTH).with_target(
-            over_time(f"count({series('ballast_broker_info')})", "brokers")
+            over_time(f"count({series('ballast_replicas')})", "brokers")
         ),
         number(
             "Active controllers", units.NoUnit, "One, but for seconds around an election.", limits=EXACTLY_ONE

@@ -19,7 +19,7 @@ from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.fields import write
-from ballast_operator.model.meta import API_VERSION, CLUSTER_LABEL, FINALIZER, MANAGED_BY, Key, Meta
+from ballast_operator.model.meta import API_VERSION, CLUSTER_LABEL, FINALIZER, MANAGED_BY, Key, Meta, owner_reference
 from ballast_operator.model.reassignment import Reassignment
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.status import difference
@@ -39,17 +39,6 @@ def kind_of(resource: Resource) -> str:
     if isinstance(resource, KafkaTopic):
         return topic_model.KIND
     return reassignment_model.KIND if isinstance(resource, Reassignment) else cluster_model.KIND
-
-
-def owner_reference(resource: Resource) -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind_of(resource),
-        "name": resource.meta.name,
-        "uid": resource.meta.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
 
 
 class Writer:
@@ -114,7 +103,7 @@ class Writer:
                 "name": name,
                 "namespace": owner.meta.namespace,
                 "labels": {MANAGED_BY: MANAGER, CLUSTER_LABEL: cluster[:63]},
-                "ownerReferences": [owner_reference(owner)],
+                "ownerReferences": [owner_reference(kind_of(owner), owner.meta)],
             },
             "spec": dict(spec),
         }

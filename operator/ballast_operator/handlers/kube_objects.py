@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
-from ballast_operator.apply.writer import owner_reference
-from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY
+from ballast_operator.model.cluster import KIND, KafkaCluster
+from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
 from ballast_operator.plan.managed import same_templates
 from ballast_operator.plan.ownership import goes_with_another
@@ -171,7 +170,7 @@ class KubeObjects:
     async def apply_owned(self, owner: KafkaCluster, body: dict[str, Any]) -> None:
         """Server-side apply, unless the object has been brought to exactly this already and nobody changed it since."""
         meta = body["metadata"]
-        meta["ownerReferences"] = [owner_reference(owner)]
+        meta["ownerReferences"] = [owner_reference(KIND, owner.meta)]
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
         meta.setdefault("annotations", {})[APPLIED] = digest
         path = self._path(body["kind"], meta["namespace"], meta["name"])

@@ -30,16 +30,14 @@ class Ownership:
 
     async def bring(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
         """Whether all is as the spec says. Identity is kept where a claim is: without it nobody could read that one."""
-        if cluster.spec.deletes_claims:
-            return await self._give(cluster, kube)
-        return await self._identity(cluster) and await self._claims(cluster, kube)
-
-    async def _give(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
-        identity = await self._api.find(self._identity_path(cluster))
+        path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
+        identity = await self._api.find(path)
+        if not cluster.spec.deletes_claims:
+            return await self._identity(cluster, path, identity) and await self._claims(cluster, kube)
         every = [*(claim.owners for claim in kube.all_claims), _owners(identity)]
         if not all(is_owned(cluster, owners) for owners in every) and not await self._is_current(cluster):
             return False
-        return await self._claims(cluster, kube) and await self._identity(cluster)
+        return await self._claims(cluster, kube) and await self._identity(cluster, path, identity)
 
     async def _is_current(self, cluster: KafkaCluster) -> bool:
         """Whether the KafkaCluster is there just now and says what we read. The one that was heard of may be older."""
@@ -57,9 +55,7 @@ class Ownership:
             done &= await self._write(path, version, claim.owners, wanted)
         return done
 
-    async def _identity(self, cluster: KafkaCluster) -> bool:
-        path = self._identity_path(cluster)
-        found = await self._api.find(path)
+    async def _identity(self, cluster: KafkaCluster, path: str, found: Mapping[str, Any] | None) -> bool:
         if found is None:
             return True
         version = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -79,9 +75,6 @@ class Ownership:
             log.info("%s has changed while its owner was being written: %s", path, error)
             return False
         return True
-
-    def _identity_path(self, cluster: KafkaCluster) -> str:
-        return path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
 
 
 def _owners(found: Mapping[str, Any] | None) -> tuple[Owner, ...]:

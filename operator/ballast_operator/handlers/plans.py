@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, path_of
-from ballast_operator.apply.writer import owner_reference
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
-from ballast_operator.model.meta import Key
+from ballast_operator.model.meta import Key, owner_reference
 from ballast_operator.model.reassignment import (
+    KIND,
     Phase,
     PlanStatus,
     Reassignment,
@@ -156,7 +156,7 @@ class Plans:
         contents = await asyncio.to_thread(encode, plan)
         name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
-        owner = owner_reference(reassignment)
+        owner = owner_reference(KIND, reassignment.meta)
         for config_map, content in zip(config_maps, contents, strict=True):
             await self._shared.writer.keep_config_map(reassignment.meta, config_map, owner, content)
         case.plan = self._known[reassignment.meta.uid] = plan

@@ -90,5 +90,16 @@ class Meta:
         return (self.creation_timestamp, self.uid, self.name)
 
 
+def owner_reference(kind: str, meta: Meta, *, controller: bool = True) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": controller,
+        "blockOwnerDeletion": False,
+    }
+
+
 def read_meta(body: Mapping[str, Any]) -> Meta:
     return read(Meta, body["metadata"], "metadata")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model.cluster import KafkaCluster
-from ballast_operator.model.meta import API_VERSION, GROUP
+from ballast_operator.model.meta import GROUP, owner_reference
 
 Owner = Mapping[str, Any]
 
@@ -22,15 +22,8 @@ def owners_wanted(cluster: KafkaCluster, owners: Sequence[Owner], sets: Collecti
     others = [one for one in owners if not _is_cluster(one) and one["uid"] not in sets]
     if not cluster.spec.deletes_claims:
         return others
-    return [*others, *(own or [_reference(cluster)])]
-
-
-def _reference(cluster: KafkaCluster) -> Owner:
-    """Not as its controller: there is one such only, and a StatefulSet may still be it."""
-    return {
-        "apiVersion": API_VERSION, "kind": cluster_model.KIND, "name": cluster.meta.name, "uid": cluster.meta.uid,
-        "controller": False, "blockOwnerDeletion": False,
-    }  # fmt: skip
+    # Not as its controller: there is one such only, and a StatefulSet may still be it.
+    return [*others, *(own or [owner_reference(cluster_model.KIND, cluster.meta, controller=False)])]
 
 
 def is_owned(cluster: KafkaCluster, owners: Sequence[Owner]) -> bool:

@@ -108,6 +108,16 @@ def config_map(layout: Layout) -> dict[str, Any]:
     }
 
 
+def _of_cluster(cluster: KafkaCluster) -> list[dict[str, Any]]:
+    """Its nodes, and a rebalance job that watches: that has the cluster's name in a label of its own."""
+    label, name = "__meta_kubernetes_pod_label_ballast_dev_", cluster.meta.name
+    both = [f"{label}cluster", f"{label}rebalances"]
+    return [
+        {"sourceLabels": both, "regex": f"{name};|;{name}", "action": "keep"},
+        {"sourceLabels": both[1:], "regex": "(.+)", "targetLabel": "job"},
+    ]
+
+
 def pod_monitor(cluster: KafkaCluster) -> dict[str, Any] | None:
     metrics = cluster.spec.metrics or Metrics()
     if not metrics.pod_monitor:
@@ -117,7 +127,8 @@ def pod_monitor(cluster: KafkaCluster) -> dict[str, Any] | None:
         "kind": "PodMonitor",
         "metadata": _metadata(cluster, names.stateful_set(cluster)),
         "spec": {
-            "selector": {"matchLabels": {names.CLUSTER_LABEL: cluster.meta.name}},
-            "podMetricsEndpoints": [{"port": "metrics"}],
+            "jobLabel": names.CLUSTER_LABEL,
+            "selector": {"matchLabels": {"app.kubernetes.io/name": "ballast"}},
+            "podMetricsEndpoints": [{"port": "metrics", "relabelings": _of_cluster(cluster)}],
         },
     }

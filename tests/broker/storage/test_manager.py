@@ -548,23 +548,37 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean
     run(story())
 
 
+class SideBySide:
+    """How many are in it at once; each stays a while, or until another comes."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+        self._another = threading.Event()
+        self._inside = 0
+        self.most = 0
+
+    def __enter__(self):
+        self._inside += 1
+        self.most = max(self.most, self._inside)
+        self.begun.set()
+        if self._inside > 1:
+            self._another.set()
+        self._another.wait(0.1)
+
+    def __exit__(self, *failure):
+        self._inside -= 1
+
+
 class SlowDisk(BadDisk):
-    """Whoever replaces a file takes a while, or as long as it takes another to do the same."""
+    """Knows how many files are replaced at once."""
 
     def __init__(self):
         super().__init__()
-        self.begun = threading.Event()
-        self.another_begun = threading.Event()
-        self.replacing = 0
-        self.most = 0
+        self.replacing = SideBySide()
 
     def write_atomically(self, path, data):
-        self.replacing += 1
-        self.most = max(self.most, self.replacing)
-        (self.another_begun if self.replacing > 1 else self.begun).set()
-        self.another_begun.wait(0.1)
-        super().write_atomically(path, data)
-        self.replacing -= 1
+        with self.replacing:
+            super().write_atomically(path, data)
 
 
 @pytest.mark.spec("LOG-41")
@@ -580,10 +594,10 @@ def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
             asyncio.create_task(checkpoint_of_a_record(manager, log)),
         )
         if cancelled:
-            await asyncio.to_thread(disk.begun.wait)
+            await asyncio.to_thread(disk.replacing.begun.wait)
             first.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
-        assert disk.most == 1
+        assert disk.replacing.most == 1
         assert log.directory.online
         assert checkpoint.read_offsets(disk, f"{world.paths[0]}/{checkpoint.RECOVERY_POINTS}") == {partition(): 2}
 
@@ -591,28 +605,21 @@ def test_a_checkpoint_is_written_by_one_at_a_time(world, cancelled):
 
 
 class CountingDisk(BadDisk):
-    """Knows in how many directories logs are being looked at; one that waits stays until another comes, or a while."""
+    """Knows in how many directories logs are being looked at."""
 
     def __init__(self, waits_for_each_log):
         super().__init__()
         self.waits_for_each_log = waits_for_each_log
         self.waited = 0
-        self.another = threading.Event()
-        self.at_once = 0
-        self.most = 0
+        self.looking = SideBySide()
 
     def waits(self):
         return self.waited
 
     def list(self, path):
         if path.endswith("-0"):
-            self.at_once += 1
-            self.most = max(self.most, self.at_once)
-            if self.at_once > 1:
-                self.another.set()
-            self.another.wait(0.1)
-            self.waited += self.waits_for_each_log
-            self.at_once -= 1
+            with self.looking:
+                self.waited += self.waits_for_each_log
         return super().list(path)
 
 
@@ -634,7 +641,7 @@ def test_after_a_clean_stop_directories_are_loaded_side_by_side_only_where_the_d
         manager = world.manager()
         await manager.start()
         assert len(manager.logs) == 9
-        assert (world.disk.most > 1) == slow
+        assert (world.disk.looking.most > 1) == slow
 
     run(story())
 
