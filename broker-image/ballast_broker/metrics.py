@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ballast_broker.metadata.image import NO_LEADER
 from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
@@ -111,12 +112,22 @@ class MetricsPage:
         info = label_set(broker=seen.node_id, rack=seen.rack or "", cluster_id=seen.cluster_id)
         yield from family("ballast_broker_info", "gauge", [(info, 1)])
         yield from family("ballast_controller_active", "gauge", [(own, seen.quorum.is_leader)])
+        yield from self._of_the_cluster(seen.image(), tells=seen.quorum.is_leader)
         yield from family("ballast_metadata_offset", "gauge", [(own, seen.image().offset)])
         server = seen.server
         yield from family("ballast_connections", "gauge", [(own, len(server.connections))])
         yield from family("ballast_connections_accepted_total", "counter", [(own, server.accepted_count)])
         yield from family("ballast_connections_refused_total", "counter", [(own, server.refused_count)])
         yield from family("ballast_request_queue_bytes", "gauge", [(own, server.queued_bytes)])
+
+    def _of_the_cluster(self, image: MetadataImage, *, tells: bool) -> Iterator[str]:
+        """The active controller alone tells: what everybody told would count several times."""
+        count = 0
+        partitions = (p for topic in image.topics.topics_by_id.values() for p in topic.partitions.values())
+        for some in in_pieces(partitions) if tells else ():
+            count += sum(partition.leader == NO_LEADER for partition in some)
+            yield NOTHING
+        yield from family("ballast_leaderless_partitions", "gauge", [(self._broker, count)])
 
     def _of_directories(self) -> Iterator[str]:
         directories = self._seen.logs.directories

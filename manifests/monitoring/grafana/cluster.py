@@ -6,10 +6,11 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.models import units
 
 from manifests.monitoring.grafana.house import (
+    EIGHTH,
     EXACTLY_ONE,
     FILL_STEPS,
     NONE_ALLOWED,
-    SIXTH,
+    QUARTER,
     dashboard,
     graph,
     link_to,
@@ -24,25 +25,31 @@ TO_BROKER = link_to("broker", "Broker ${__field.labels.broker}", broker="broker"
 def build() -> Dashboard:
     used, total = series("ballast_log_dir_used_bytes"), series("ballast_log_dir_total_bytes")
     state = (
-        number("Brokers", units.NoUnit, "Brokers that are scraped.", width=SIXTH).with_target(
+        number("Brokers", units.NoUnit, "Brokers that are scraped.", width=EIGHTH).with_target(
             over_time(f"count({series('ballast_replicas')})", "brokers")
         ),
         number(
-            "Active controllers", units.NoUnit, "One, but for seconds around an election.", limits=EXACTLY_ONE
+            "Active controllers", units.NoUnit, "One, but for seconds around an election.", width=EIGHTH,
+            limits=EXACTLY_ONE,
         ).with_target(over_time(f"sum({series('ballast_controller_active')})", "controllers")),
         number(
-            "Under-replicated", units.NoUnit, "Partitions whose ISR is not whole. During a move: those that move.",
+            "Without a leader", units.NoUnit, "Partitions that can be neither written to nor read from.", width=EIGHTH,
             limits=NONE_ALLOWED,
-        ).with_target(over_time(f"sum({series('ballast_under_replicated_partitions')})", "partitions")),
+        ).with_target(over_time(f"sum({series('ballast_leaderless_partitions')})", "partitions")),
         number(
-            "Below min.insync", units.NoUnit, "Partitions that refuse writes with acks=all.", limits=NONE_ALLOWED
+            "Below min.insync", units.NoUnit, "Partitions that refuse writes with acks=all.", width=EIGHTH,
+            limits=NONE_ALLOWED,
         ).with_target(over_time(f"sum({series('ballast_under_min_isr_partitions')})", "partitions")),
         number(
-            "Offline replicas", units.NoUnit, "Replicas on failed directories.", limits=NONE_ALLOWED
+            "Under-replicated", units.NoUnit, "Partitions whose ISR is not whole. During a move: those that move.",
+            width=EIGHTH, limits=NONE_ALLOWED,
+        ).with_target(over_time(f"sum({series('ballast_under_replicated_partitions')})", "partitions")),
+        number(
+            "Offline replicas", units.NoUnit, "Replicas on failed directories.", width=EIGHTH, limits=NONE_ALLOWED
         ).with_target(over_time(f"sum({series('ballast_offline_replicas')})", "replicas")),
         number(
             "Fullest directory", units.PercentUnit, "A full directory goes offline, and its partitions with it.",
-            limits=FILL_STEPS,
+            width=QUARTER, limits=FILL_STEPS,
         ).with_target(over_time(f"max({fill()})", "fullest")),
     )  # fmt: skip
     brokers = (

@@ -39,7 +39,7 @@ Step: TypeAlias = tuple[float | None, str]
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "ballast"
 GREEN, ORANGE, RED = "green", "orange", "red"
-FULL, HALF, THIRD, QUARTER, SIXTH = 24, 12, 8, 6, 4
+FULL, HALF, THIRD, QUARTER, SIXTH, EIGHTH = 24, 12, 8, 6, 4, 3
 NUMBER_HEIGHT, GRAPH_HEIGHT = 4, 8
 
 

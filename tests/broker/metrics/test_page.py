@@ -18,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ballast_broker.coordinator.group import Group
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.loop_lag import LoopLag
-from ballast_broker.metadata.image import MetadataImage, PartitionRegistration
+from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage, TopicsImage
+from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.metrics import MetricsPage, Observed
 from ballast_broker.replication.partition import Partition
 from ballast_broker.request_metrics import RequestMetrics
@@ -186,6 +187,16 @@ async def test_series_of_partitions_can_be_left_out() -> None:
     page = await page_of(busy_rooms().observed(per_partition=False))
     assert "ballast_replica_size_bytes" not in page
     assert "ballast_under_replicated_partitions" in page
+
+
+@pytest.mark.parametrize(("active", "told"), [(True, 2), (False, 0)])
+async def test_the_active_controller_tells_how_many_partitions_nobody_leads(active: bool, told: int) -> None:
+    led, dead = registration((1, 2), (1, 2), 1), registration((2, 3), (2,), NO_LEADER)
+    topics = [TopicImage(f"t{n}", UUID(int=n), dict(enumerate(each))) for n, each in ((1, [led, dead]), (2, [dead]))]
+    image = MetadataImage(topics=TopicsImage(PersistentMap({topic.id: topic for topic in topics})))
+    quorum = SimpleNamespace(is_leader=active)
+    page = await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum, replicas=None, groups=None))
+    assert samples_of(page)["ballast_leaderless_partitions", frozenset({("broker", str(NODE))})] == told
 
 
 async def test_a_controller_alone_has_no_partitions() -> None:
