@@ -185,6 +185,17 @@ def test_a_feature_as_the_page_enables_it(tool: Tool) -> None:
     assert f"{feature} was upgraded to 1." in enabled
 
 
+def test_leaderless_partitions_as_the_page_says(tool: Tool, topic: str) -> None:
+    """Where all have one: the tools take the words of the page, name nothing and change nothing."""
+    tool("topics", "--create", "--topic", topic)
+    look, elect = to_type("tests/clients/test_java_tools.py::test_leaderless_partitions_as_the_page_says")
+    assert look.split()[:3] == ["kafka-topics.sh", "--bootstrap-server", "HOST:PORT"]
+    assert tool("topics", *look.split()[3:]).strip() == ""
+    assert elect.split()[:3] == ["kafka-leader-election.sh", "--bootstrap-server", "HOST:PORT"]
+    told = tool("leader-election", *elect.replace("TOPIC", topic).replace("NUMBER", "0").split()[3:])
+    assert f"Valid replica already elected for partitions {topic}-0" in told
+
+
 def test_the_cluster_tool(broker: RunningBroker) -> None:
     assert re.search(r"Cluster ID: \S{22}\b", run("cluster", "cluster-id", "--bootstrap-server", broker.bootstrap))
     listed = run("cluster", "list-endpoints", "--bootstrap-server", broker.bootstrap)

@@ -32,6 +32,11 @@ TYPED = (
     ("docs/runbooks.md", "kubectl", f"{KUBERNETES}test_runbooks"),
     ("docs/reference/reasons.md", r"kubectl|\./ballast", f"{KUBERNETES}test_reasons"),
     ("docs/operations.md", r"kubectl|\./ballast status", f"{KUBERNETES}test_operations"),
+    (
+        "docs/runbooks.md",
+        "kafka-",
+        "tests/clients/test_java_tools.py::test_leaderless_partitions_as_the_page_says",
+    ),
     ("docs/operations.md", "kafka-features", "tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it"),
 )
 # Commands that no test types, and what is done instead. Those of `./ballast` are given to their own parsers.
