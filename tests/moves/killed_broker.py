@@ -70,7 +70,12 @@ class KillingDisk(RealDisk):
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> KillingFile:
         if create and not self.exists(path) and COUNTDOWN.last():
             die()
-        real = super().open(path, create=create, writable=writable)
+        return self._owned(super().open(path, create=create, writable=writable))
+
+    def empty_file(self, path: str) -> KillingFile:
+        return self._owned(self._change(super().empty_file, path))
+
+    def _owned(self, real: RealFile) -> KillingFile:
         file = KillingFile(real.descriptor() or 0)
         real._descriptor = -1  # the descriptor has one owner
         return file

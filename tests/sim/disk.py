@@ -215,6 +215,11 @@ class SimDisk:
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return SimFile(self, self._store, path, entry)
 
+    def empty_file(self, path: str) -> SimFile:
+        file = self.open(path, create=True)
+        file.truncate(0)
+        return file
+
     def exists(self, path: str) -> bool:
         self.touch(path, reading=True)
         return self._store.find(path) is not None

@@ -209,9 +209,7 @@ class SnapshotWriter:
         self._path = path
         self._part = f"{path}.{number}{PART_SUFFIX}"
         self._directory = directory
-        if disk.exists(self._part):
-            disk.remove(self._part)
-        self._file = disk.open(self._part, create=True)
+        self._file = disk.empty_file(self._part)
         self.size_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

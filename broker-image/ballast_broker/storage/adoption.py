@@ -214,9 +214,8 @@ def _copy_small(disk: Disk, source: str, target: str) -> None:
         if disk.exists(target):
             disk.remove(target)
         return
-    file = disk.open(target, create=True)
+    file = disk.empty_file(target)
     try:
-        file.truncate(0)
         file.pwrite(data, 0)
     finally:
         file.close()

@@ -124,9 +124,8 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
 
 def write_new_unsynced(disk: Disk, path: str, data: bytes) -> None:
     """As `write_unsynced`, where no whole file is there that could be lost."""
-    file = disk.open(path, create=True)
+    file = disk.empty_file(path)
     try:
-        file.truncate(0)
         file.pwrite(data, 0)
     finally:
         file.close()

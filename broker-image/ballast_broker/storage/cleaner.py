@@ -167,8 +167,7 @@ class _Output:
         self._disk = disk
         self._stem = f"{job.folder}/{base:020d}"
         self._interval = job.index_interval_bytes
-        self._file = disk.open(self._stem + LOG_SUFFIX + CLEANED_SUFFIX, create=True)
-        self._file.truncate(0)
+        self._file = disk.empty_file(self._stem + LOG_SUFFIX + CLEANED_SUFFIX)
         self._buffer = bytearray()
         self._flushed = 0
         self.scan = Scan(base, base, offset_of_max_timestamp=base)
@@ -201,9 +200,8 @@ class _Output:
             (TIME_INDEX_SUFFIX, TIME_ENTRY, self.scan.time_entries),
         )
         for kind, entry, rows in entries:
-            file = self._disk.open(self._stem + kind + CLEANED_SUFFIX, create=True)
+            file = self._disk.empty_file(self._stem + kind + CLEANED_SUFFIX)
             try:
-                file.truncate(0)
                 file.pwrite(b"".join([entry.pack(*row) for row in rows]), 0)
                 file.sync()
             finally:

@@ -110,6 +110,9 @@ class RealDisk:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         return RealFile(os.open(path, flags, 0o644))
 
+    def empty_file(self, path: str) -> RealFile:
+        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
 
@@ -179,8 +182,7 @@ class RealDisk:
 
     def write_atomically(self, path: str, data: bytes) -> None:
         sibling = f"{path}.tmp"
-        descriptor = os.open(sibling, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        file = RealFile(descriptor)
+        file = self.empty_file(sibling)
         try:
             file.pwrite(data, 0)
             file.sync()

@@ -47,9 +47,8 @@ class SparseIndex:
 
     def create(self, *, preallocate: bool) -> None:
         """An empty file, as long as it may grow where `preallocate` (the file stays sparse)."""
-        file = self._disk.open(self._path(), create=True)
+        file = self._disk.empty_file(self._path())
         try:
-            file.truncate(0)
             if preallocate:
                 file.truncate(self.capacity * self._entry.size)
         finally:

@@ -94,9 +94,8 @@ def _copy_from(disk: Disk, segment: Segment, offset: int, valid_bytes: int) -> S
             position = start
             break
     copy = Segment(disk, segment.open_files, segment.folder, offset, valid_bytes - position, segment.index_size_limit)
-    source, target = segment.file(), disk.open(copy.path(), create=True)
+    source, target = segment.file(), disk.empty_file(copy.path())
     try:
-        target.truncate(0)
         done = 0
         while done < copy.size:
             piece = source.pread(min(1 << 20, copy.size - done), position + done)

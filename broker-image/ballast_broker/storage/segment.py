@@ -115,9 +115,10 @@ class Segment:
         self.created_ms = now_ms
         self.max_timestamp = -1
         self.first_timestamp = UNKNOWN
-        file = self.disk.open(self.path(), create=True)
+        file = self.disk.empty_file(self.path())
         try:
-            file.truncate(preallocate_bytes)
+            if preallocate_bytes:
+                file.truncate(preallocate_bytes)
         finally:
             file.close()
         self.offset_index.create(preallocate=True)

@@ -159,6 +159,10 @@ class MemoryDisk:
             self.files.setdefault(path, bytearray())
         return MemoryFile(self.files, path)
 
+    def empty_file(self, path: str) -> MemoryFile:
+        self.files[path] = bytearray()
+        return MemoryFile(self.files, path)
+
     def read_bytes(self, path: str) -> bytes:
         return bytes(self.files[path])
 

@@ -86,6 +86,13 @@ class StoppingDisk(RealDisk):
             opened = self.change(f"create {path}", lambda: RealDisk.open(self, path, create=True))
         else:
             opened = super().open(path, writable=writable)
+        return self._counted(opened)
+
+    def empty_file(self, path: str) -> StoppingFile:  # type: ignore[override]
+        self.check()
+        return self._counted(self.change(f"empty {path}", lambda: RealDisk.empty_file(self, path)))
+
+    def _counted(self, opened: RealFile) -> StoppingFile:
         self._files.append(StoppingFile(self, opened))
         return self._files[-1]
 

@@ -45,6 +45,10 @@ class BadDisk(RealDisk):
         self._check(path)
         return super().open(path, **keywords)
 
+    def empty_file(self, path):
+        self._check(path)
+        return super().empty_file(path)
+
     def make_directory(self, path):
         self._check(path)
         return super().make_directory(path)
@@ -708,6 +712,10 @@ class RacingDisk(BadDisk):
     def open(self, path, **keywords):
         self._count()
         return super().open(path, **keywords)
+
+    def empty_file(self, path):
+        self._count()
+        return super().empty_file(path)
 
     def sync_directory(self, path):
         self._count()
