@@ -54,15 +54,22 @@ class Row:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", metavar="TOPICSxPARTITIONSxREPLICAS", help="only this one, such as 1000x12x3")
     parser.add_argument("--provider", choices=sorted(BEDS), default="embedded", help="whose Kubernetes (embedded)")
+    parser.add_argument(
+        "--quiet",
+        metavar="MINUTES",
+        type=float,
+        help="how long to look whether the operator writes when nothing happens (1.2)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     # Ended from outside it still ends what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = []
+    quiet_s = args.quiet * 60 if args.quiet else QUICK_QUIET_S if args.quick else QUIET_S
     print(HEADER)
     for shape in _shapes(args):
-        row = asyncio.run(measure(BEDS[args.provider](), shape, QUICK_QUIET_S if args.quick else QUIET_S))
+        row = asyncio.run(measure(BEDS[args.provider](), shape, quiet_s))
         print(_line(row), flush=True)
         rows.append(row)
     missed = [f"{row.shape}: {goal}" for row in rows for goal in missed_goals(row)]
