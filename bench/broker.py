@@ -48,7 +48,7 @@ class Workload:
     p99: float | None = None
     quick: bool = False
     run: Run = field(repr=False, default=lambda server: Sample(0, 0))
-    limit: Callable[[], float] | None = field(repr=False, default=None)  # the rate that no broker here can pass
+    limit: Callable[[], Sample] | None = field(repr=False, default=None)  # what no broker on this machine can pass
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Row:
     workload: Workload
     ours: list[Sample] = field(default_factory=list)
     theirs: list[Sample] = field(default_factory=list)
-    limits: list[float] = field(default_factory=list)
+    limits: list[Sample] = field(default_factory=list)
 
     def ratio(self, value: Callable[[Sample], float]) -> Ratio | None:
         pairs = [(value(a), value(b)) for a, b in zip(self.ours, self.theirs, strict=True)]
@@ -88,19 +88,24 @@ class Row:
         own = ", ".join(f"{sample.rate:.0f}" for sample in self.ours[-1:])
         other = ", ".join(f"{sample.rate:.0f}" for sample in self.theirs[-1:])
         of_limit = self.of_limit()
-        limit = "" if of_limit is None else f"; {_text(of_limit)} of a server that only answers"
+        limit = (
+            "" if of_limit is None else "; of a server that only answers: rate {}, cpu {}".format(*map(_text, of_limit))
+        )
         return (
             f"{self.workload.name:38} {own:>7} {other:>7} {self.workload.unit:5} {rate:>17} {cpu:>17} {p99:>17} "
             f" {goals}{verdict}{limit}"
         )
 
-    def of_limit(self) -> Ratio | None:
-        ratios = [sample.rate / limit for sample, limit in zip(self.ours, self.limits, strict=False)]
-        return ratio_of(ratios) if ratios else None
+    def of_limit(self) -> tuple[Ratio, Ratio] | None:
+        pairs = list(zip(self.ours, self.limits, strict=False))
+        if not pairs:
+            return None
+        return ratio_of([a.rate / b.rate for a, b in pairs]), ratio_of([a.cpu / b.cpu for a, b in pairs])
 
     def as_json(self) -> dict[str, object]:
         rate, cpu, p99 = self._ratios()
-        named = {"rate": rate, "cpu": cpu, "p99": p99, "of_limit": self.of_limit()}
+        limit_rate, limit_cpu = self.of_limit() or (None, None)
+        named = {"rate": rate, "cpu": cpu, "p99": p99, "rate_of_limit": limit_rate, "cpu_of_limit": limit_cpu}
         found = {key: [value.median, value.low, value.high] for key, value in named.items() if value is not None}
         return {**found, "pairs": len(self.ours), "below": self.below()}
 
@@ -211,7 +216,7 @@ def _workloads(clients: Clients, filled: _Filled, seconds: float) -> Iterator[Wo
         yield Workload(
             f"small produce requests, {count} connections", "req/s", rate, 0.7, 0.8, quick=count < 64,
             run=partial(raw, batch=small, connections=count, depth=1, by_request=True),
-            limit=partial(clients.answers_per_second, small, connections=count, seconds=seconds / 4),
+            limit=partial(clients.only_answered, small, connections=count, seconds=seconds / 4),
         )  # fmt: skip
     yield Workload(
         "produce, raw, 16 KB batches", "MB/s", 1.5, 0.5, quick=True,
@@ -224,6 +229,7 @@ def _workloads(clients: Clients, filled: _Filled, seconds: float) -> Iterator[Wo
     yield Workload(
         "fetch, raw, 1 KB records", "MB/s", 1.5, 0.5, quick=True,
         run=lambda server: clients.fetch(server, *filled.on(server), seconds),
+        limit=partial(clients.only_sent, seconds / 4),
     )  # fmt: skip
     for record, batch, size, cpu in ((100, 16_384, 200, 0.7), (1000, 16_384, 500, 0.7), (10_000, 262_144, 1000, 0.8)):
         yield Workload(

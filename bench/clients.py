@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.servers import ROOT, Server, ServerFailed, kafka_jars
+from bench.servers import ROOT, Server, ServerFailed, cpu_seconds, kafka_jars
 
 from ballast_wire.records import Record, encode_batch
 
 CLIENT_LIMIT_S = 180
 WRITABLE_LIMIT_S = 120  # Apache Kafka with 10,000 partitions, on a busy machine
 GIGABYTE = 1e9
+FETCH_BYTES = 1 << 20
 _LAST_LINE = re.compile(r"(\d+) records sent, .*?\(([\d.]+) MB/sec\).*?([\d.]+) ms 99th")
 
 
@@ -124,20 +125,34 @@ class Clients:
         command = [str(self._generator), kind, "127.0.0.1", str(port), *rest]
         return subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_LIMIT_S, check=False)
 
-    def answers_per_second(self, batch: Path, *, connections: int, seconds: float) -> float:
+    def only_answered(self, batch: Path, *, connections: int, seconds: float) -> Sample:
         """Small produce requests to a program that does nothing but answer: no broker on this machine is faster."""
-        command = [str(self._answerer), "floor"]
+        work = ["produce", "floor", "1", str(connections), "1", "1", str(batch), str(seconds)]
+        result, cpu_s = self._ask_answerer([], work)
+        return Sample(result["requests"] / result["seconds"], cpu_s * 1e6 / result["requests"])
+
+    def only_sent(self, seconds: float) -> Sample:
+        """The same for fetches: it sends the same 1 MiB again and again, and looks at nothing."""
+        batch = self.batch_file(16_384, 1000).read_bytes()
+        batches = self._directory / "batches"
+        batches.write_bytes(batch * (FETCH_BYTES // len(batch)))
+        work = ["fetch", "floor", "4", "4", "1", str(FETCH_BYTES), str(1 << 62), str(seconds)]
+        result, cpu_s = self._ask_answerer([str(batches)], work)
+        return Sample(result["bytes"] / result["seconds"] / 1e6, cpu_s * GIGABYTE / result["bytes"])
+
+    def _ask_answerer(self, arguments: list[str], work: list[str]) -> tuple[dict[str, Any], float]:
+        """What the load generator says, and the CPU seconds of the program that only answers."""
+        command = [str(self._answerer), "floor", *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as answerer:
             assert answerer.stdin is not None
             assert answerer.stdout is not None
             port = int(answerer.stdout.readline())
-            work = ["produce", "floor", "1", str(connections), "1", "1", str(batch), str(seconds)]
             done = self._run_generator(port, work)
+            cpu_s = cpu_seconds(answerer.pid)
             answerer.stdin.close()
         if done.returncode != 0:
             raise ServerFailed(f"the program that only answers: {done.stderr.strip()}")
-        result = json.loads(done.stdout)
-        return float(result["requests"] / result["seconds"])
+        return json.loads(done.stdout), cpu_s
 
     def produce(
         self, server: Server, batch: Path, *, connections: int, depth: int, seconds: float, by_request: bool
@@ -169,7 +184,7 @@ class Clients:
         """Everything but the last tenth (partitions are not filled evenly), again and again."""
         before, size, took = server.cpu_seconds(), 0, 0.0
         while took < seconds:
-            result = self.generate(server, ["fetch", topic, "4", "4", "1", "1048576", str(has * 6 // 10), "60"])
+            result = self.generate(server, ["fetch", topic, "4", "4", "1", str(FETCH_BYTES), str(has * 6 // 10), "60"])
             size, took = size + result["bytes"], took + result["seconds"]
         return Sample(size / took / 1e6, (server.cpu_seconds() - before) * GIGABYTE / size)
 

@@ -49,6 +49,12 @@ def free_port() -> int:
         return port
 
 
+def cpu_seconds(pid: int) -> float:
+    """Of this process so far, in both modes."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
 class Server:
     """A broker process with a quorum of one. Use as a context manager."""
 
@@ -175,8 +181,7 @@ class Server:
     # -- what it costs --------------------------------------------------------------------------------------------
     def cpu_seconds(self) -> float:
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        return cpu_seconds(self.process.pid)
 
     def memory_bytes(self) -> int:
         assert self.process is not None
