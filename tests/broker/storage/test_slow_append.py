@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 
 import pytest
@@ -135,6 +136,59 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
             await slow_append.append_as_leader(log, batch(1), 0, now_ms=now_ms, threads=Broken())
         assert not bench.directory.online
         assert log.log_end_offset == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-32", "DIR-42")
+@pytest.mark.parametrize("append", ["leader", "follower"])
+def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(bench, monkeypatch, append):
+    """The batch itself may still find room in the last block of its file."""
+    log = bench.create(index_interval_bytes=0)
+    real_open = bench.disk.open
+
+    def full(path, *, create=False, writable=True):
+        if create and path.endswith("index"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return real_open(path, create=create, writable=writable)
+
+    async def one(n):
+        if append == "leader":
+            return await slow_append.append_as_leader(log, batch(n), 0, now_ms=bench.clock.now_ms, threads=Inline())
+        sent = memoryview(batch(n, base_offset=n, leader_epoch=0))
+        return await slow_append.append_as_follower(log, sent, threads=Inline())
+
+    async def story():
+        monkeypatch.setattr(bench.disk, "open", full)
+        await one(0)
+        with pytest.raises(LogDirectoryFailure):
+            for n in range(1, 200):
+                await one(n)
+        assert not bench.directory.online
+
+    log.active.writable_file()
+    asyncio.run(story())
+    written = log.log_end_offset
+    monkeypatch.undo()
+    bench.directory.online = True
+    assert bench.load(clean=False).log_end_offset >= written > 100
+
+
+@pytest.mark.spec("LOG-32", "DIR-41")
+def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refused(bench):
+    """Nobody reads it there: who waited for it to be committed would wait for the whole of the request's timeout."""
+    log = bench.create()
+
+    class Failing:
+        async def run(self, work):
+            result = work()
+            bench.directory.fail(OSError(errno.EIO, "Input/output error"))
+            return result
+
+    async def story():
+        with pytest.raises(LogDirectoryFailure):
+            await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Failing())
+        assert log.log_end_offset == 0
 
     asyncio.run(story())
 
