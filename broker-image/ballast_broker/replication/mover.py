@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
 from ballast_broker.storage import adoption, lookup
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, spread
@@ -290,7 +291,12 @@ class Movers:
                     await self._copy_piece(move, copy)
                 if await self._is_void(move, copy):
                     return
-            await to_its_end(self._threads, copy.finish_files)
+            try:
+                await to_its_end(self._threads, copy.finish_files)
+            except (CorruptFile, FileNotFoundError):  # of a source that was cut at this moment?
+                if await self._is_void(move, copy):
+                    return
+                raise
             if await self._is_void(move, copy):
                 return
             copy.adopt()
