@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
-from ballast_broker.storage import adoption, lookup
+from ballast_broker.storage import adoption, lookup, slow_append
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
@@ -338,7 +338,10 @@ class Movers:
         if move.ended or move.cut_at is not None or future.log_end_offset != start:
             return
         move.copied_bytes += len(data)
-        future.append_as_follower(memoryview(data))
+        if future.append_is_slow():
+            await slow_append.append_as_follower(future, memoryview(data), threads=self._threads)
+        else:
+            future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)
 
     def _cut(self, move: Move, source: Log, future: Log) -> None:

@@ -14,8 +14,9 @@ from tests.broker.replication.cluster import Cluster, Node, eventually, records_
 
 from ballast_broker.replication import mover, moves
 from ballast_broker.replication.moves import Stage
+from ballast_broker.seams import Bytes
 from ballast_broker.storage import adoption
-from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.producers import WINDOW
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -237,6 +238,46 @@ async def test_the_source_is_cut_while_it_is_copied(
         await node.crash()
         await node.start()
         assert records_of(node.logs.get(ORDERS)) == expected
+
+
+@pytest.mark.spec("LOG-32", "DIR-20")
+@pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
+async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """What the mover appends to its copy must not keep the loop, and with it all other disks, waiting."""
+    threads_of_writes: list[int] = []
+    pwrite = RealFile.pwrite
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 10)
+        here = node.logs.get(ORDERS).directory.path
+
+        async def happen() -> None:
+            if event == "cut":
+                node.replicas._replicas[ORDERS].truncate_to(5)
+            elif event == "cancelled":
+                assert node.replicas.alter_replica_log_dirs({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
+
+        def noted(file: RealFile, data: Bytes, position: int) -> None:
+            path = Path(f"/proc/self/fd/{file.descriptor()}").readlink()
+            if path.parent.name.endswith("-future") and path.suffix == ".log":
+                threads_of_writes.append(threading.get_ident())
+                if len(threads_of_writes) == 1 and threads_of_writes != [loop_thread]:
+                    asyncio.run_coroutine_threadsafe(happen(), loop).result(30)
+            pwrite(file, data, position)
+
+        loop_thread = threading.get_ident()
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(RealFile, "pwrite", noted)
+        node.logs.directories[1].slow_until = float("inf")
+        target = ask(node)
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert threads_of_writes
+        assert loop_thread not in threads_of_writes
+        log = node.logs.get(ORDERS)
+        assert log.directory.path == (here if event == "cancelled" else str(target)), node.replicas.movers.ended
+        assert records_of(log) == [value_of(number) for number in range(5 if event == "cut" else 10)]
 
 
 @pytest.mark.spec("DIR-29")
