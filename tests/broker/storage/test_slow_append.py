@@ -158,12 +158,15 @@ def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(ben
         sent = memoryview(batch(n, base_offset=n, leader_epoch=0))
         return await slow_append.append_as_follower(log, sent, threads=Inline())
 
+    async def many(numbers):
+        for n in numbers:
+            await one(n)
+
     async def story():
         monkeypatch.setattr(bench.disk, "open", full)
         await one(0)
         with pytest.raises(LogDirectoryFailure):
-            for n in range(1, 200):
-                await one(n)
+            await many(range(1, 200))
         assert not bench.directory.online
 
     log.active.writable_file()
