@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealThreads
@@ -194,6 +195,34 @@ def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refus
         assert log.log_end_offset == 0
 
     asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-20", "LOG-21", "LOG-32")
+@pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
+def test_retention_goes_on_while_a_thread_writes(bench, read_all, limit):
+    """A busy log on a disk that stalls is nearly always being written to: it would never be made shorter."""
+    log = bench.create(segment_bytes=1000, retention_bytes=-1)
+    while len(log.segments) < 5:
+        bench.append(log, timestamp=bench.clock.now_ms)
+    log.update_config(LogConfig(segment_bytes=1000, **limit))
+    active, end = log.active, log.log_end_offset
+
+    class Meanwhile:
+        async def run(self, work):
+            assert log.write_in_progress
+            assert log.delete_old_segments(bench.clock.now_ms + 1) == 4
+            return work()
+
+    async def story():
+        await slow_append.append_as_leader(log, batch(end), 0, now_ms=bench.clock.now_ms, threads=Meanwhile())
+
+    asyncio.run(story())
+    assert log.segments == [active]
+    assert log.log_start_offset == active.base_offset
+    assert [record.offset for record in read_all(log)] == list(range(active.base_offset, end + 1))
+    log.close()
+    again = bench.load(clean=True)
+    assert (again.log_start_offset, again.log_end_offset) == (active.base_offset, end + 1)
 
 
 def cut_to_one(log):
