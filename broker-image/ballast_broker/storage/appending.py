@@ -116,7 +116,8 @@ def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, He
             _refuse_offset(log, header.base_offset, expected)
         expected = header.base_offset + header.last_offset_delta + 1
     if begin < log.end_offset:
-        truncation.hold_before_start(log, begin)
+        with log.disk_faults():
+            truncation.hold_before_start(log, begin)
     return parts
 
 
