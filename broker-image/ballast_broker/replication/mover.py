@@ -93,7 +93,11 @@ class Mover:
             finally:
                 copy.close()
 
-        await self.synced()
+        try:
+            await self.synced()
+        except BaseException:
+            copy.close()
+            raise
         self._sync = asyncio.get_running_loop().create_task(sync_and_close())
 
     async def synced(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -278,6 +280,55 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
         log = node.logs.get(ORDERS)
         assert log.directory.path == (here if event == "cancelled" else str(target)), node.replicas.movers.ended
         assert records_of(log) == [value_of(number) for number in range(5 if event == "cut" else 10)]
+
+
+@pytest.mark.spec("DIR-43")
+@pytest.mark.parametrize("failing", ["sync", "open"])
+async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """They would keep the disk from being unmounted."""
+    broken: list[str] = []
+    sync, open_ = RealFile.sync, RealDisk.open
+
+    def break_down(path: str) -> None:
+        if "-future" in path and path.endswith(".log"):
+            broken.append(path)
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    def synced(file: RealFile) -> None:
+        break_down(os.readlink(f"/proc/self/fd/{file.descriptor()}"))
+        sync(file)
+
+    def opened(disk: RealDisk, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        if Path(path).exists() and any(move.copied_bytes for move in node.replicas.movers.moves.values()):
+            break_down(path)
+        return open_(disk, path, create=create, writable=writable)
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 200, **{"segment.bytes": "100000"})
+        await asyncio.gather(*(asyncio.to_thread(log.flush) for log in node.logs.logs.values()))
+        if failing == "sync":
+            monkeypatch.setattr(RealFile, "sync", synced)
+        else:
+            monkeypatch.setattr(RealDisk, "open", opened)
+        ask(node)
+        await eventually(lambda: not node.replicas.movers.moves)
+        monkeypatch.undo()
+        assert broken
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        await node.replicas.movers.close()
+        for segment in node.logs.get(ORDERS).segments:
+            segment.close()
+        handles = [link_of(name) for name in os.listdir("/proc/self/fd")]
+        assert [path for path in handles if f"{tmp_path}/" in path and "orders-0" in path] == []
+
+
+def link_of(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except FileNotFoundError:  # of the listing itself
+        return ""
 
 
 @pytest.mark.spec("DIR-29")
