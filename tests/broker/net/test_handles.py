@@ -69,6 +69,8 @@ def write_to(producer: Producer, partitions: Iterable[int]) -> list[object]:
 def test_more_logs_are_written_to_than_may_be_open(tmp_path: Path, handles: str) -> None:
     with broker(tmp_path, handles) as found:
         assert write_to(producer_of(found.address), range(PARTITIONS)) == []
+        told = any("hard limit of open files is low" in line for line in found.last_lines())
+        assert told is (handles == "200 200")
 
 
 @pytest.mark.spec("CLI-09")
