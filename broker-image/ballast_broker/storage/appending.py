@@ -12,7 +12,13 @@ from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_broker.storage.slices import AppendInfo
-from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, split
+from ballast_broker.storage.validation import (
+    CLIENT,
+    check_follower_batch,
+    check_leader_batch,
+    refuse_larger_than_segment,
+    split,
+)
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import EPOCH_POSITION, HEADER, LOG_OVERHEAD, Header
 
@@ -55,6 +61,8 @@ def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[
             return repeated(log, duplicate, len(view))
         if log.inspects_records:
             batch = prepare(batch, log.config, log.topic_partition, origin, now_ms)
+        if len(batch) > log.config.segment_bytes:
+            refuse_larger_than_segment(len(batch), log.config, log.topic_partition)
         ready.append(batch)
     return ready
 
