@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     from ballast_broker.app import Node, NodeFailed
+    from ballast_broker.handles import MOST_FOR_LOGS, raise_limit, shares
     from ballast_broker.net.channel import SocketNetwork
     from ballast_broker.net.server import Server
     from ballast_broker.real_world import RealClock, RealRandom
@@ -88,9 +89,16 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, ask_to_stop)
     threads, quorum_threads = RealThreads(), RealThreads(QUORUM_THREADS)
-    server = Server(connection_limits(config), threads)
+    handles = shares(raise_limit())
+    if handles.logs < MOST_FOR_LOGS:
+        text = "the hard limit of open files is low: %d segments are kept open, and %d clients are let in"
+        logging.getLogger("ballast").warning(text, *handles)
+    server = Server(connection_limits(config, handles.connections), threads)
     network = SocketNetwork(f"broker-{config.node_id}")
-    node = Node(config, World(RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, network, server))
+    world = World(
+        RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, network, server, open_files=handles.logs
+    )
+    node = Node(config, world)
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     metrics = None
     try:

@@ -111,7 +111,7 @@ class Node:
 
     async def _open_logs(self) -> None:
         world, config = self.world, self.config
-        storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id())
+        storage = settings.storage_config(config, config.cluster_id or self._new_cluster_id(), world.open_files)
         # Before the metadata is read, each topic's log has this broker's defaults; but which records a topic gives up,
         # for their age, their size or newer ones, only its own configuration says.
         defaults = replace(config.log_config({}), cleanup_policy=frozenset())

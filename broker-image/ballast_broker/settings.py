@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
 
 
-def storage_config(config: BrokerConfig, cluster_id: str | None) -> StorageConfig:
+def storage_config(config: BrokerConfig, cluster_id: str | None, open_files: int) -> StorageConfig:
     return StorageConfig(
         node_id=config.node_id,
         log_dirs=config.log_directories,
@@ -43,6 +43,7 @@ def storage_config(config: BrokerConfig, cluster_id: str | None) -> StorageConfi
         log_cleaner_backoff_ms=config.log_cleaner_backoff_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
         producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+        maximum_open_files=open_files,
     )
 
 
@@ -108,15 +109,16 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
     )
 
 
-def connection_limits(config: BrokerConfig) -> Limits:
-    """Buffer sizes only where they were given: the kernel tunes its own better than Kafka's 100 KB."""
+def connection_limits(config: BrokerConfig, handles: int) -> Limits:
+    """Not more than there are `handles` for them. Buffer sizes only where they were given: the kernel tunes its own
+    better than Kafka's 100 KB."""
     given = config.given
     own = config.controller_names
     if len(config.client_listeners) > 1:  # as Kafka has it: where brokers have a listener that clients need not use
         own |= {config.inter_broker_listener}
     return Limits(
         max_request_bytes=config.socket_request_max_bytes,
-        max_connections=config.max_connections,
+        max_connections=min(config.max_connections, handles),
         own_listeners=own,
         max_connections_per_ip=config.max_connections_per_ip,
         max_queued_bytes=config.queued_max_request_bytes,

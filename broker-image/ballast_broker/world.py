@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ballast_broker.handles import MOST_FOR_LOGS
 from ballast_broker.net_reply import Dispatch
 from ballast_broker.seams import Clock, Disk, Network, Random, Threads
 
@@ -33,3 +34,4 @@ class World:
     quorum_threads: Threads  # the metadata log's own: a disk that does not answer may hold all others
     network: Network
     listening: Listening
+    open_files: int = MOST_FOR_LOGS  # that logs may keep open

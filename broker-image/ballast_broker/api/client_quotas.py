@@ -24,6 +24,7 @@ BURST_S = 1.0
 # A fetch is refused again and again until the debt is paid, so nobody has to wait for all of it in silence.
 LONGEST_FETCH_WAIT_S = 1.0
 MOST_CLIENTS = 10_000
+LONGEST_TOLD_MS = 2**31 - 1  # 24 days; more does not fit into an answer
 NO_NAME = ""
 
 Scope = tuple[str, str]  # user and client id, of whom all connections share a quota; no name: whoever it is
@@ -97,4 +98,4 @@ class Throttle:
 
     @property
     def left_ms(self) -> int:
-        return max(0, ceil((self._until_s - self._clock.monotonic()) * 1000))
+        return min(max(0, ceil((self._until_s - self._clock.monotonic()) * 1000)), LONGEST_TOLD_MS)

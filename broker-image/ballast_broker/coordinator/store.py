@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER_BYTES, CorruptBatch, Record, decode_records, encode_batch, iterate_batches
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -103,17 +107,22 @@ class OffsetsStore:
             batches += encode_batch([Record(key=key, value=value, timestamp=now_ms) for key, value in some])
         return batches
 
+    def _log_of(self, partition: int) -> Log:
+        log = self._replicas.local_log(TopicPartition(OFFSETS_TOPIC, partition))
+        if log is None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return log
+
     async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
         """Every record from the log start to the log end of now. ApiError where the log is not to be had.
 
         A batch whose inside cannot be read is passed over: it is not ours, and the others' groups are in the same log.
         """
-        log = self._replicas.local_log(TopicPartition(OFFSETS_TOPIC, partition))
-        if log is None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
+        log = self._log_of(partition)
         offset, end = log.log_start_offset, log.log_end_offset
         while offset < end:
-            piece = log.read(offset, self._load_bytes, upper_offset=end)
+            # It may have moved to another directory meanwhile, and its files are removed here before all is read.
+            piece = self._log_of(partition).read(offset, self._load_bytes, upper_offset=end)
             try:
                 data = await self._threads.run(piece.read)
             finally:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
-from ballast_broker.storage import adoption, lookup
+from ballast_broker.storage import adoption, lookup, slow_append
+from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, spread
@@ -92,7 +93,11 @@ class Mover:
             finally:
                 copy.close()
 
-        await self.synced()
+        try:
+            await self.synced()
+        except BaseException:
+            copy.close()
+            raise
         self._sync = asyncio.get_running_loop().create_task(sync_and_close())
 
     async def synced(self) -> None:
@@ -290,7 +295,12 @@ class Movers:
                     await self._copy_piece(move, copy)
                 if await self._is_void(move, copy):
                     return
-            await to_its_end(self._threads, copy.finish_files)
+            try:
+                await to_its_end(self._threads, copy.finish_files)
+            except (CorruptFile, FileNotFoundError):  # of a source that was cut at this moment?
+                if await self._is_void(move, copy):
+                    return
+                raise
             if await self._is_void(move, copy):
                 return
             copy.adopt()
@@ -332,7 +342,10 @@ class Movers:
         if move.ended or move.cut_at is not None or future.log_end_offset != start:
             return
         move.copied_bytes += len(data)
-        future.append_as_follower(memoryview(data))
+        if future.append_is_slow():
+            await slow_append.append_as_follower(future, memoryview(data), threads=self._threads)
+        else:
+            future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)
 
     def _cut(self, move: Move, source: Log, future: Log) -> None:

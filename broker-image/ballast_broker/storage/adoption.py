@@ -80,8 +80,12 @@ class SegmentCopy:
             self._bytes_since_index_entry = self._segment.bytes_since_index_entry
             self._index_tails = self._look_at_indexes()
         future.invalidate_write_state()
-        self._from: File = self._disk.open(self._segment.path(), writable=False)
         self._to: File = self._disk.open(future.active.path(), create=True)
+        try:
+            self._from: File = self._disk.open(self._segment.path(), writable=False)
+        except OSError:
+            self._to.close()
+            raise
 
     def _look_at_indexes(self) -> list[_IndexTail]:
         segment, target = self._segment, self._future.active

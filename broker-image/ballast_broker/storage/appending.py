@@ -12,7 +12,13 @@ from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_broker.storage.slices import AppendInfo
-from ballast_broker.storage.validation import CLIENT, check_follower_batch, check_leader_batch, split
+from ballast_broker.storage.validation import (
+    CLIENT,
+    check_follower_batch,
+    check_leader_batch,
+    refuse_larger_than_segment,
+    split,
+)
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import EPOCH_POSITION, HEADER, LOG_OVERHEAD, Header
 
@@ -55,6 +61,8 @@ def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[
             return repeated(log, duplicate, len(view))
         if log.inspects_records:
             batch = prepare(batch, log.config, log.topic_partition, origin, now_ms)
+        if len(batch) > log.config.segment_bytes:
+            refuse_larger_than_segment(len(batch), log.config, log.topic_partition)
         ready.append(batch)
     return ready
 
@@ -116,7 +124,8 @@ def ready_for_follower_batches(log: Log, view: memoryview) -> list[tuple[int, He
             _refuse_offset(log, header.base_offset, expected)
         expected = header.base_offset + header.last_offset_delta + 1
     if begin < log.end_offset:
-        truncation.hold_before_start(log, begin)
+        with log.disk_faults():
+            truncation.hold_before_start(log, begin)
     return parts
 
 

@@ -29,7 +29,13 @@ from ballast_broker.storage.producer_snapshots import ProducerSnapshots, look_ba
 from ballast_broker.storage.producers import ProducerStates, SentBatch
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
-from ballast_broker.storage.validation import CLIENT, check_leader_batch, is_plain, split
+from ballast_broker.storage.validation import (
+    CLIENT,
+    check_leader_batch,
+    is_plain,
+    refuse_larger_than_segment,
+    split,
+)
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
@@ -220,6 +226,8 @@ class Log:
             return appending.append_several(self, view, leader_epoch, now_ms, origin)
         if not is_plain(view, header, self._config, now_ms):
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
+        if size > self._config.segment_bytes:
+            refuse_larger_than_segment(size, self._config, self.topic_partition)
         if producer_id >= 0:
             duplicate = self.check_producer(_make_header(header), self.end_offset)
             if duplicate is not None:
@@ -302,7 +310,7 @@ class Log:
             or segment.full
             or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
         ):
-            segment = self._roll_for(size, last_offset)
+            segment = self._roll_for(last_offset)
         return segment
 
     def placed(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
@@ -320,13 +328,7 @@ class Log:
         if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
 
-    def _roll_for(self, size: int, last_offset: int) -> Segment:
-        if size > self._config.segment_bytes:
-            raise ApiError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"Message batch size is {size} bytes in append to partition {self.topic_partition}, "
-                f"which exceeds the maximum configured segment size of {self._config.segment_bytes}.",
-            )
+    def _roll_for(self, last_offset: int) -> Segment:
         base_offset = max(self.end_offset, last_offset - MAXIMUM_RELATIVE_OFFSET)
         if not self.active.size and base_offset == self.active.base_offset:
             return self.active

@@ -81,6 +81,7 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._future_logs: dict[TopicPartition, Log] = {}
         self._namesakes: dict[TopicPartition, list[Log]] = {}  # of several topics: the metadata says which one is meant
+        self._older_copies: list[Log] = []  # while the directories are loaded
         self._raft_log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -166,6 +167,7 @@ class LogManager:
         )
         turn = asyncio.Lock()
         await asyncio.gather(*(self._load(directory, turn) for directory in self.all_directories if directory.online))
+        self._settle_older_copies()
         self._finish_interrupted_swaps()
         for path in self._deleted:
             self.maintenance.remove_later([path], LogConfig().file_delete_delay_ms)
@@ -223,8 +225,30 @@ class LogManager:
         self._logs[log.topic_partition] = log
 
     def _adopt_future(self, log: Log) -> None:
-        self._future_logs[log.topic_partition] = log
+        """Of two copies, which a move leaves that is begun anew elsewhere, the one that was begun last goes on: the
+        other's directory had failed, or a loss of power has undone that it was to be removed."""
         self._counts[log.directory.path] += 1
+        other = self._future_logs.get(log.topic_partition)
+        if other is not None:
+            if self._begun_ms(other) > self._begun_ms(log):
+                log, other = other, log
+            self._older_copies.append(other)
+        self._future_logs[log.topic_partition] = log
+
+    def _begun_ms(self, log: Log) -> int:
+        try:
+            return self.disk.modified_ms(f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
+        except OSError:  # the first to be written of all its files: it was hardly begun
+            return 0
+
+    def _settle_older_copies(self) -> None:
+        for log in self._older_copies:
+            if log.topic_partition in self._logs:
+                self._counts[log.directory.path] -= 1
+                self._discard(log)
+            else:
+                self._set_aside(log)
+        self._older_copies = []
 
     def _finish_interrupted_swaps(self) -> None:
         """DIR-31: the current log was renamed away and the future one not yet renamed: it was complete, so it is
@@ -334,7 +358,8 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
             raise LogDirectoryFailure(directory, error) from error
-        self._adopt_future(log)
+        self._future_logs[topic_partition] = log
+        self._counts[directory.path] += 1
         self._preferred.pop(topic_partition, None)
         return log
 

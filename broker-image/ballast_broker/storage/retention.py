@@ -38,7 +38,7 @@ def roll_ms(config: LogConfig, partition: TopicPartition) -> int:
 
 def delete_old_segments(log: Log, now_ms: int) -> int:
     """By log start offset always; by time and size where the policy says delete. Answers how many went."""
-    if log.cleaning_paused or log.write_in_progress:
+    if log.cleaning_paused:
         return 0
     count = delete_while(log, lambda _, following: following is not None and following <= log.start_offset)
     if "delete" not in log.config.cleanup_policy:

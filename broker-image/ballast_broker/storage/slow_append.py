@@ -140,7 +140,8 @@ class _Turn:
         if took_s > SLOW_IN_THREAD_S:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
-        log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
+        with log.disk_faults():  # the indexes have no room, or the directory has failed meanwhile
+            log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
 
     def _write(self, file: File, batch: memoryview, position: int) -> tuple[float, bool]:
         """In the thread, so that what is measured is the disk: how long it took, and whether it waited."""

@@ -5,6 +5,8 @@ PURE. Refusals are `ApiError` with Kafka's code and sentence.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from crc32c import crc32c
 
 from ballast_broker.log_config import LogConfig
@@ -109,6 +111,15 @@ def check_leader_batch(
             ErrorCode.INVALID_TIMESTAMP,
             f"Invalid timestamp type in message {partition}. Producer should not set timestamp type to LogAppendTime.",
         )
+
+
+def refuse_larger_than_segment(size: int, config: LogConfig, partition: object) -> NoReturn:
+    """A leader's: what is stored already is copied, however short segments are to be by now."""
+    raise ApiError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"Message batch size is {size} bytes in append to partition {partition}, "
+        f"which exceeds the maximum configured segment size of {config.segment_bytes}.",
+    )
 
 
 def _check_client_batch(header: Header, partition: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ballast_broker.api.client_quotas import FETCH, MOST_CLIENTS, PRODUCE, ByteQuotas, ClientQuotas, Throttle
 from ballast_broker.metadata.image import ClientQuotasImage
+from ballast_wire.fast.produce import ProduceAnswer, encode_produce_response
 
 ANN_APP = (("client-id", "app"), ("user", "ann"))
 ANN_ANY = (("client-id", None), ("user", "ann"))
@@ -122,3 +124,16 @@ def test_a_late_answer_tells_what_is_left() -> None:
     assert throttle.left_ms == 500
     clock.now += 1.0
     assert throttle.left_ms == 0
+
+
+@pytest.mark.spec("CLI-11")
+def test_a_debt_of_months_can_be_told() -> None:
+    """A quota of a byte a second keeps somebody out. An answer that could not be made ended the connection after the
+    append, and the client wrote the same again and again."""
+    clock = Clock()
+    rate = quotas({APP: 1}, clock).rate_of("ann", "app")
+    assert rate is not None
+    rate.record(100_000_000)
+    throttle = Throttle(clock, rate.wait_s())
+    answer = encode_produce_response(9, 1, [("t", [ProduceAnswer(0, 0)])], [], throttle.left_ms)
+    assert struct.pack(">i", 2**31 - 1) in bytes(answer)

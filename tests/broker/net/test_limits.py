@@ -69,7 +69,7 @@ def test_which_listeners_are_the_clusters_own(listeners: str, own: set[str]) -> 
             "log.dirs": "/data/d1",
         }
     )
-    assert connection_limits(config).own_listeners == own
+    assert connection_limits(config, 100).own_listeners == own
 
 
 @pytest.mark.spec("CLI-09")

@@ -324,6 +324,36 @@ async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path) -> Non
         assert node.replicas.movers.ended[-1].copied_bytes == 0, "continued, not begun again"
 
 
+@pytest.mark.spec("DIR-16", "DIR-31")
+@pytest.mark.parametrize("order", [1, -1])
+async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_on(tmp_path: Path, order: int) -> None:
+    """The name under which the first one was to be removed had not reached the disk."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, directories=3)
+        second, third = node.directories[1:][::order]
+        cluster.controller.away = True
+        move(node, second)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        [first_copy] = second.glob("orders-0.*-future")
+        kept = tmp_path / "kept"
+        shutil.copytree(first_copy, kept)
+        move(node, third)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        await node.crash()
+        for renamed in second.glob("orders-0.*-delete"):
+            shutil.rmtree(renamed)
+        kept.rename(first_copy)
+        cluster.controller.away = False
+        await node.start()
+        await moved(node, third)
+        await node.logs.maintenance.remove_everything_waiting()
+        assert folders(second) == []
+        await node.stop()
+        await node.start()
+        assert not node.replicas.movers.moves
+        assert node.logs.get(ORDERS).directory.path == str(third)
+
+
 @pytest.mark.spec("DIR-32")
 async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:

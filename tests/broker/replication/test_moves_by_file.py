@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +16,9 @@ from tests.broker.replication.cluster import Cluster, Node, eventually, records_
 
 from ballast_broker.replication import mover, moves
 from ballast_broker.replication.moves import Stage
+from ballast_broker.seams import Bytes
 from ballast_broker.storage import adoption
-from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.producers import WINDOW
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -212,9 +215,12 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
 
 
 @pytest.mark.spec("DIR-28")
+@pytest.mark.parametrize("again", [0, 30])
 @pytest.mark.parametrize("step", range(4))
-async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Cut far back and written to again, at each step of the copying: none of what was cut arrives."""
+async def test_the_source_is_cut_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, again: int
+) -> None:
+    """Cut far back and perhaps written to again, at each step of the copying: none of what was cut arrives."""
     monkeypatch.setattr(mover, "SEGMENT_PIECE_BYTES", 60_000)
     async with Cluster(tmp_path) as cluster:
         threads = cluster.threads = Interrupted()
@@ -223,7 +229,7 @@ async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch:
 
         def cut() -> None:
             node.replicas._replicas[ORDERS].truncate_to(10)
-            for number in range(30):
+            for number in range(again):
                 expected.append(value_of(number, "another"))
                 node.produce(ORDERS, expected[-1])
 
@@ -234,6 +240,95 @@ async def test_the_source_is_cut_while_it_is_copied(tmp_path: Path, monkeypatch:
         await node.crash()
         await node.start()
         assert records_of(node.logs.get(ORDERS)) == expected
+
+
+@pytest.mark.spec("LOG-32", "DIR-20")
+@pytest.mark.parametrize("event", ["nothing", "cut", "cancelled"])
+async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """What the mover appends to its copy must not keep the loop, and with it all other disks, waiting."""
+    threads_of_writes: list[int] = []
+    pwrite = RealFile.pwrite
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 10)
+        here = node.logs.get(ORDERS).directory.path
+
+        async def happen() -> None:
+            if event == "cut":
+                node.replicas._replicas[ORDERS].truncate_to(5)
+            elif event == "cancelled":
+                assert node.replicas.alter_replica_log_dirs({ORDERS: here}) == {ORDERS: ErrorCode.NONE}
+
+        def noted(file: RealFile, data: Bytes, position: int) -> None:
+            path = Path(f"/proc/self/fd/{file.descriptor()}").readlink()
+            if path.parent.name.endswith("-future") and path.suffix == ".log":
+                threads_of_writes.append(threading.get_ident())
+                if len(threads_of_writes) == 1 and threads_of_writes != [loop_thread]:
+                    asyncio.run_coroutine_threadsafe(happen(), loop).result(30)
+            pwrite(file, data, position)
+
+        loop_thread = threading.get_ident()
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(RealFile, "pwrite", noted)
+        node.logs.directories[1].slow_until = float("inf")
+        target = ask(node)
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert threads_of_writes
+        assert loop_thread not in threads_of_writes
+        log = node.logs.get(ORDERS)
+        assert log.directory.path == (here if event == "cancelled" else str(target)), node.replicas.movers.ended
+        assert records_of(log) == [value_of(number) for number in range(5 if event == "cut" else 10)]
+
+
+@pytest.mark.spec("DIR-43")
+@pytest.mark.parametrize("failing", ["sync", "open"])
+async def test_of_a_move_that_its_destination_ends_no_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """They would keep the disk from being unmounted."""
+    broken: list[str] = []
+    sync, open_ = RealFile.sync, RealDisk.open
+
+    def break_down(path: str) -> None:
+        if "-future" in path and path.endswith(".log"):
+            broken.append(path)
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    def synced(file: RealFile) -> None:
+        break_down(os.readlink(f"/proc/self/fd/{file.descriptor()}"))
+        sync(file)
+
+    def opened(disk: RealDisk, path: str, *, create: bool = False, writable: bool = True) -> RealFile:
+        if Path(path).exists() and any(move.copied_bytes for move in node.replicas.movers.moves.values()):
+            break_down(path)
+        return open_(disk, path, create=create, writable=writable)
+
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 200, **{"segment.bytes": "100000"})
+        await asyncio.gather(*(asyncio.to_thread(log.flush) for log in node.logs.logs.values()))
+        if failing == "sync":
+            monkeypatch.setattr(RealFile, "sync", synced)
+        else:
+            monkeypatch.setattr(RealDisk, "open", opened)
+        ask(node)
+        await eventually(lambda: not node.replicas.movers.moves)
+        monkeypatch.undo()
+        assert broken
+        assert node.replicas.movers.ended[-1].stage is Stage.FAILED
+        await node.replicas.movers.close()
+        for segment in node.logs.get(ORDERS).segments:
+            segment.close()
+        handles = [link_of(name) for name in os.listdir("/proc/self/fd")]
+        assert [path for path in handles if f"{tmp_path}/" in path and "orders-0" in path] == []
+
+
+def link_of(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except FileNotFoundError:  # of the listing itself
+        return ""
 
 
 @pytest.mark.spec("DIR-29")

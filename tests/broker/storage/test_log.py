@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 
 import pytest
 
-from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_broker.storage.errors import LogDirectoryFailure, UnexpectedAppendOffset
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import Record, encode_batch
@@ -336,3 +337,36 @@ def test_a_follower_is_cut_back_though_an_index_lies(bench, read_all, damage):
     assert again.directory.online
     bench.append(again)
     assert [record.offset for record in read_all(again)] == list(range(13))
+
+
+@pytest.mark.spec("DIR-41", "REP-07")
+def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_offline(bench, monkeypatch):
+    """The first batch begins before the log's start: an error that is not the directory's ends the whole fetcher."""
+    log = bench.create()
+    log.truncate_fully_and_start_at(5)
+
+    def broken(old, new):
+        raise OSError(errno.EIO, "Input/output error", new)
+
+    monkeypatch.setattr(bench.disk, "rename", broken)
+    sent = encode_batch([Record(b"k", b"v", bench.clock.now_ms)] * 4, base_offset=3, leader_epoch=0)
+    with pytest.raises(LogDirectoryFailure):
+        log.append_as_follower(sent)
+    assert not bench.directory.online
+
+
+@pytest.mark.spec("REP-02", "LOG-10")
+def test_a_follower_takes_what_its_leader_has_however_short_segments_are_to_be_by_now(bench, read_all):
+    """`segment.bytes` was lowered since: a leader refuses such a batch, but those that are stored must be copied."""
+    log = bench.create(segment_bytes=1000)
+    large = [Record(b"k", b"v" * 2000, bench.clock.now_ms)]
+    with pytest.raises(ApiError) as refused:
+        log.append_as_leader(encode_batch(large), 0, now_ms=bench.clock.now_ms)
+    assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert log.log_end_offset == log.size_bytes == 0
+    for offset in range(3):
+        log.append_as_follower(encode_batch(large, base_offset=offset, leader_epoch=0))
+    assert log.bases == [0, 1, 2]
+    assert [record.offset for record in read_all(log)] == [0, 1, 2]
+    log.close()
+    assert bench.load(clean=True, segment_bytes=1000).log_end_offset == 3

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 
 import pytest
 
+from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import slow_append
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk, RealThreads
@@ -137,6 +139,90 @@ def test_a_repetition_is_recognised_by_thread_too_and_a_failure_takes_the_direct
         assert log.log_end_offset == 1
 
     asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-32", "DIR-42")
+@pytest.mark.parametrize("append", ["leader", "follower"])
+def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(bench, monkeypatch, append):
+    """The batch itself may still find room in the last block of its file."""
+    log = bench.create(index_interval_bytes=0)
+    real_open = bench.disk.open
+
+    def full(path, *, create=False, writable=True):
+        if create and path.endswith("index"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return real_open(path, create=create, writable=writable)
+
+    async def one(n):
+        if append == "leader":
+            return await slow_append.append_as_leader(log, batch(n), 0, now_ms=bench.clock.now_ms, threads=Inline())
+        sent = memoryview(batch(n, base_offset=n, leader_epoch=0))
+        return await slow_append.append_as_follower(log, sent, threads=Inline())
+
+    async def many(numbers):
+        for n in numbers:
+            await one(n)
+
+    async def story():
+        monkeypatch.setattr(bench.disk, "open", full)
+        await one(0)
+        with pytest.raises(LogDirectoryFailure):
+            await many(range(1, 200))
+        assert not bench.directory.online
+
+    log.active.writable_file()
+    asyncio.run(story())
+    written = log.log_end_offset
+    monkeypatch.undo()
+    bench.directory.online = True
+    assert bench.load(clean=False).log_end_offset >= written > 100
+
+
+@pytest.mark.spec("LOG-32", "DIR-41")
+def test_what_a_thread_has_written_to_a_directory_that_failed_meanwhile_is_refused(bench):
+    """Nobody reads it there: who waited for it to be committed would wait for the whole of the request's timeout."""
+    log = bench.create()
+
+    class Failing:
+        async def run(self, work):
+            result = work()
+            bench.directory.fail(OSError(errno.EIO, "Input/output error"))
+            return result
+
+    async def story():
+        with pytest.raises(LogDirectoryFailure):
+            await slow_append.append_as_leader(log, batch(0), 0, now_ms=bench.clock.now_ms, threads=Failing())
+        assert log.log_end_offset == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-20", "LOG-21", "LOG-32")
+@pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
+def test_retention_goes_on_while_a_thread_writes(bench, read_all, limit):
+    """A busy log on a disk that stalls is nearly always being written to: it would never be made shorter."""
+    log = bench.create(segment_bytes=1000, retention_bytes=-1)
+    while len(log.segments) < 5:
+        bench.append(log, timestamp=bench.clock.now_ms)
+    log.update_config(LogConfig(segment_bytes=1000, **limit))
+    active, end = log.active, log.log_end_offset
+
+    class Meanwhile:
+        async def run(self, work):
+            assert log.write_in_progress
+            assert log.delete_old_segments(bench.clock.now_ms + 1) == 4
+            return work()
+
+    async def story():
+        await slow_append.append_as_leader(log, batch(end), 0, now_ms=bench.clock.now_ms, threads=Meanwhile())
+
+    asyncio.run(story())
+    assert log.segments == [active]
+    assert log.log_start_offset == active.base_offset
+    assert [record.offset for record in read_all(log)] == list(range(active.base_offset, end + 1))
+    log.close()
+    again = bench.load(clean=True)
+    assert (again.log_start_offset, again.log_end_offset) == (active.base_offset, end + 1)
 
 
 def cut_to_one(log):

@@ -1,0 +1,36 @@
+"""Reading the offsets topic while its log goes elsewhere: real logs on real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.replication.cluster import Cluster, RealClock, eventually
+
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+
+
+@pytest.mark.spec("DIR-29", "CLI-04")
+async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tmp_path: Path) -> None:
+    """Of a long one the files have gone from where it was by then, which looked like a disk that fails."""
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1, directories=2)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1]], {"segment.bytes": "1000"})
+        keys = [b"%d" % number for number in range(100)]
+        for key in keys:
+            node.replicas.append(OFFSETS, None, encode_batch([Record(key, b"v" * 100, 1)]), -1)
+        store = OffsetsStore(node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1)
+        records = store.read_all(0)
+        read = [(await anext(records))[0]]
+        assert node.replicas.alter_replica_log_dirs({OFFSETS: str(node.directories[1])})[OFFSETS] is ErrorCode.NONE
+        await eventually(lambda: not node.replicas.movers.moves)
+        assert node.logs.get(OFFSETS).directory.path == str(node.directories[1])
+        await node.logs.maintenance.remove_everything_waiting()
+        read += [key async for key, _ in records]
+        assert read == keys
+        assert all(directory.online for directory in node.logs.directories)

@@ -1,0 +1,85 @@
+"""Neither many logs nor many connections take the handle with which a log is opened: that would look like a disk that
+fails, and end the broker."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from e2e.clients import QUIET
+from e2e.processes import CLUSTER_ID, BrokerProcess, free_ports
+
+from ballast_broker.handles import FOR_ALL_ELSE, MOST_FOR_LOGS, shares
+
+PARTITIONS = 250
+
+
+@pytest.mark.parametrize("limit", [64, 256, 1024, 20_000, 1_048_576])
+def test_all_shares_together_are_within_the_limit(limit: int) -> None:
+    found = shares(limit)
+    assert min(found) > 0
+    assert sum(found) + min(FOR_ALL_ELSE, limit // 3) <= limit
+    assert found.logs == MOST_FOR_LOGS or found.logs >= limit // 4
+
+
+@contextlib.contextmanager
+def broker(folder: Path, handles: str) -> Iterator[BrokerProcess]:
+    port, controller = free_ports(2)
+    properties = {
+        "cluster.id": CLUSTER_ID,
+        "process.roles": "broker,controller",
+        "controller.quorum.voters": f"0@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+    }
+    found = BrokerProcess(folder, 0, port, properties)
+    found.module = "tests.broker.net.few_handles"
+    found.environment = {"BALLAST_TEST_HANDLES": handles}
+    found.start()
+    try:
+        found.wait_ready()
+        yield found
+    finally:
+        found.kill()
+        print(*found.last_lines(), sep="\n")  # shown where the test fails
+
+
+def producer_of(address: str) -> Producer:
+    admin = AdminClient({**QUIET, "bootstrap.servers": address})
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(60)
+    return Producer({**QUIET, "bootstrap.servers": address, "acks": "all", "message.timeout.ms": 30_000})
+
+
+def write_to(producer: Producer, partitions: Iterable[int]) -> list[object]:
+    told: list[object] = []
+    for number in partitions:
+        producer.produce("t", b"x", partition=number, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(60) == 0
+    return [error for error in told if error is not None]
+
+
+@pytest.mark.spec("LOG-33")
+@pytest.mark.parametrize("handles", ["200", "200 200"])
+def test_more_logs_are_written_to_than_may_be_open(tmp_path: Path, handles: str) -> None:
+    with broker(tmp_path, handles) as found:
+        assert write_to(producer_of(found.address), range(PARTITIONS)) == []
+        told = any("hard limit of open files is low" in line for line in found.last_lines())
+        assert told is (handles == "200 200")
+
+
+@pytest.mark.spec("CLI-09")
+def test_a_crowd_of_connections_takes_no_disk_away(tmp_path: Path) -> None:
+    with broker(tmp_path, "300 300") as found, contextlib.ExitStack() as crowd:
+        producer = producer_of(found.address)
+        assert write_to(producer, [0]) == []
+        with contextlib.suppress(TimeoutError):  # by then nobody more gets in
+            for _ in range(1000):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", found.port), timeout=1))
+            pytest.fail("a thousand connections were let in")
+        assert write_to(producer, range(PARTITIONS)) == []
