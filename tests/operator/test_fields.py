@@ -7,6 +7,7 @@ from making import cluster, reassignment
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.fields import FieldError
+from ballast_operator.model.quantity import parse_quantity
 from ballast_operator.model.reassignment import Approval
 
 RIGHT = {"name": "a", "size": 1024}
@@ -17,6 +18,18 @@ def test_what_is_absent_takes_its_default_and_numbers_may_be_quantities() -> Non
     assert found.spec.volumes == (Volume("a", "1024"),)
     assert (found.spec.config, found.spec.rack, found.spec.brokers) == ({"a": "1"}, None, 3)
     assert reassignment(approval="Required").spec.approval is Approval.REQUIRED
+
+
+@pytest.mark.spec("OPR-43")
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [("2.3Gi", "2469606195200m"), ("0.1Gi", "107374182400m"), ("1e12", "1e12"), ("2E", "2E"), ("1Ei", "1Ei")],
+)
+def test_sizes_are_understood_as_kubernetes_writes_them(asked: str, kept: str) -> None:
+    """It keeps quantities in another form than they were written in, and people write to claims what it allows."""
+    assert parse_quantity(kept) == parse_quantity(asked)
+    sizes = {"2.3Gi": 2469606196, "0.1Gi": 107374183, "1e12": 10**12, "2E": 2 * 10**18, "1Ei": 2**60}
+    assert parse_quantity(asked) == sizes[asked]
 
 
 @pytest.mark.spec("OPR-01")

@@ -404,13 +404,11 @@ class ManagedCluster:
     # Cordons.
 
     async def _cordon(self, scene: Scene) -> frozenset[int]:
-        """What is being drained takes no new replicas; what is not does. The brokers where that was otherwise."""
+        """What goes takes no new replicas until nobody uses it; all else does. The brokers where that was otherwise."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
-        excess = set(plan.excess_brokers(scene.cluster, scene.kube))
-        leaving = plan.directories_of(
-            scene.cluster, scene.view, plan.leaving_volumes(scene.cluster, scene.kube), online
-        )
+        excess, volumes = plan.given_up(scene.cluster, scene.kube, online)
+        leaving = plan.directories_of(scene.cluster, scene.view, volumes, online)
         unread = set(online) - configs.keys()
         changes = []
         for broker, found in configs.items():
