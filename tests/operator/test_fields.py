@@ -7,7 +7,7 @@ from making import cluster, reassignment
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.fields import FieldError
-from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.model.quantity import counted, parse_quantity
 from ballast_operator.model.reassignment import Approval
 
 RIGHT = {"name": "a", "size": 1024}
@@ -57,3 +57,10 @@ def test_the_field_that_is_wrong_is_named(spec: dict[str, Any], said: str) -> No
 def test_a_field_that_has_to_be_there_is_named() -> None:
     with pytest.raises(FieldError, match=r"^spec.volumes\[0\]: .*missing 1 required positional argument: 'size'$"):
         cluster(volumes=[{"name": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "0 partitions"), (1, "1 partition"), (2, "2 partitions"), (1_000, "1000 partitions")]
+)
+def test_one_is_not_told_as_many(count: int, told: str) -> None:
+    assert counted(count, "partition") == told

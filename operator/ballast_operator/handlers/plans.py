@@ -16,6 +16,7 @@ from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key, owner_reference
+from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import (
     KIND,
     Phase,
@@ -130,7 +131,7 @@ class Plans:
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
-        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
+        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=counted(0, "partition")))
         return False
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:

@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("50Mi") as whole numbers, and bytes and durations as people read them. PURE."""
+"""Kubernetes quantities ("50Mi") as whole numbers, and bytes, counts and durations as people read them. PURE."""
 
 from __future__ import annotations
 
@@ -44,6 +44,11 @@ def bytes_text(size_bytes: int) -> str:
             return f"{value:.0f}{suffix}" if value >= 10 or not suffix else f"{value:.1f}{suffix}"
         value /= 1024
     return f"{value:.1f}Pi"
+
+
+def counted(count: int, what: str) -> str:
+    """1 partition, 2 partitions."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def duration_text(seconds: int) -> str:
