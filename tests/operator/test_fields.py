@@ -64,3 +64,12 @@ def test_a_field_that_has_to_be_there_is_named() -> None:
 )
 def test_one_is_not_told_as_many(count: int, told: str) -> None:
     assert counted(count, "partition") == told
+
+
+@pytest.mark.spec("OPR-31", "OPR-32")
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:00"])
+def test_a_time_that_cannot_be_compared_is_that_objects_own_trouble(time: str) -> None:
+    """All Reassignments of a cluster are looked at together."""
+    with pytest.raises(FieldError, match=r"^spec.expiresAt: '.*' is no time$"):
+        reassignment(expiresAt=time)
+    assert reassignment(expiresAt="2026-01-01t00:00:00.123456789z").spec.expires_at

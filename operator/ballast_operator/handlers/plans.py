@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
-from ballast_operator.model.meta import Key, owner_reference
+from ballast_operator.model.meta import Key, owner_reference, shortened
 from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import (
     KIND,
@@ -155,7 +155,7 @@ class Plans:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
             return
         contents = await asyncio.to_thread(encode, plan)
-        name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
+        name = f"{shortened(reassignment.meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
         owner = owner_reference(KIND, reassignment.meta)
         for config_map, content in zip(config_maps, contents, strict=True):
