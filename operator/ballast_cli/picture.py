@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, ReplicaId
-from ballast_operator.model.quantity import bytes_text
+from ballast_operator.model.quantity import bytes_text, counted
 
 BAR = 24
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -111,7 +111,8 @@ def draw(view: KafkaView) -> str:
     lines = [
         f"cluster {told['clusterId']}: {online} of {len(told['brokers'])} brokers online, "
         f"controller {told['controller']}",
-        f"{told['partitions']} partitions, {told['underReplicated']} under-replicated, {told['offline']} offline",
+        f"{counted(told['partitions'], 'partition')}, {told['underReplicated']} under-replicated, "
+        f"{told['offline']} offline",
     ]
     largest = max((d["logBytes"] for broker in told["brokers"] for d in broker["directories"]), default=0)
     for broker in told["brokers"]:
@@ -119,8 +120,8 @@ def draw(view: KafkaView) -> str:
         rack = f"  rack {broker['rack']}" if broker["rack"] else ""
         lines.append("")
         lines.append(
-            f"broker {broker['id']}  {broker['address']}{rack}  {broker['replicas']} replicas, "
-            f"{broker['leaders']} leaders{state}"
+            f"broker {broker['id']}  {broker['address']}{rack}  {counted(broker['replicas'], 'replica')}, "
+            f"{counted(broker['leaders'], 'leader')}{state}"
         )
         lines += _directory_lines(broker["directories"], largest)
     if told["moves"]:
@@ -139,7 +140,7 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
             lines.append(f"  {name}  {'FAILED'.center(BAR)}  {directory['error']}")
             continue
         cordoned = "  cordoned" if directory["cordoned"] else ""
-        count = f"{directory['replicas']} replicas{cordoned}"
+        count = f"{counted(directory['replicas'], 'replica')}{cordoned}"
         total, used = directory["totalBytes"], directory["usedBytes"]
         if total is None or (disks[total, used] > 1 and used != directory["logBytes"]):
             # Directories of one disk are all as full as the disk; what differs is what they hold.

@@ -32,6 +32,7 @@ from ballast_cli.reassignment import (
     read_plan,
     write_plan,
 )
+from ballast_operator.model.quantity import counted
 
 LOOK_EVERY_S = 1.0
 
@@ -115,7 +116,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
         before, after = quality.before, quality.after
         print(f"\nFullest directory {before.highest:.1%} -> {after.highest:.1%}, emptiest {before.lowest:.1%} -> "
               f"{after.lowest:.1%}; {_size(quality.bytes_network)} between brokers, "
-              f"{_size(quality.bytes_disk)} between directories, {len(plan)} partitions")  # fmt: skip
+              f"{_size(quality.bytes_disk)} between directories, {counted(len(plan), 'partition')}")  # fmt: skip
     shared = _sharing_a_volume(seen)
     if shared:
         print(
@@ -188,7 +189,7 @@ def execute(cluster: Cluster, args: argparse.Namespace) -> int:
         print(f"not accepted: {name}: {reason}", file=sys.stderr)
     if refused:
         return 1
-    print(f"Successfully started partition reassignments for {len(plan)} partitions")
+    print(f"Successfully started partition reassignments for {counted(len(plan), 'partition')}")
     return _follow(cluster, plan, args) if args.wait else 0
 
 
@@ -298,7 +299,7 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
 
 def _show(states: list[State], left: int, rate: float | None) -> None:
     done = sum(state.done for state in states)
-    text = f"{done}/{len(states)} partitions, {_size(left)} left"
+    text = f"{done} of {counted(len(states), 'partition')}, {_size(left)} left"
     if rate:
         text += f", {_size(int(rate))}/s, {left / rate:.0f} s to go"
     print(f"\r{text:<78}", end="", flush=True)

@@ -13,7 +13,7 @@ import logging
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import MANAGER, Resource, kind_of
 from ballast_operator.clock import Now, monotonic
-from ballast_operator.model.meta import API_VERSION
+from ballast_operator.model.meta import API_VERSION, shortened
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Events:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{meta.name[:200]}.{digest}", "namespace": meta.namespace},
+            "metadata": {"name": f"{shortened(meta.name).rstrip('-')}.{digest}", "namespace": meta.namespace},
             "involvedObject": {
                 "apiVersion": API_VERSION,
                 "kind": kind_of(resource),

@@ -147,24 +147,24 @@ TOPIC = _table(
 REASSIGNMENT = _table(
     Reason("Planning", FALSE, "The plan is being made."),
     Reason(
-        "AwaitingApproval", FALSE, "The plan moves {moves} partitions and {bytes}.",
+        "AwaitingApproval", FALSE, "The plan moves {moves} and {bytes}.",
         "To approve it, set spec.approvedPlan to {hash}.",
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),
     Reason("WaitingForCluster", FALSE, "It waits: {error}", "It goes on by itself."),
-    Reason("Running", FALSE, "{done} of {total} partitions have arrived{more}."),
-    Reason("RollingBack", FALSE, "{done} of {total} partitions are back{more}."),
+    Reason("Running", FALSE, "{done} of {total} arrived{more}."),
+    Reason("RollingBack", FALSE, "{done} of {total} back{more}."),
     Reason("Cancelling", FALSE, "Moves that run are being stopped."),
     Reason("Paused", FALSE, "spec.paused is set; {running} moves that had begun go on.", "Set it to false to go on."),
     Reason("Verifying", FALSE, "All partitions have arrived; it waits until {waits}."),
-    Reason("Succeeded", TRUE, "{total} partitions were moved."),
+    Reason("Succeeded", TRUE, "Moved {total}."),
     Reason("NothingToMove", TRUE, "Everything is where it should be."),
     Reason(
         "Stale", FALSE, "The plan does not fit the cluster any more: {rows}.",
         "Delete this Reassignment and make a new plan.", stalled=True,
     ),
     Reason(
-        "Expired", FALSE, "spec.expiresAt ({time}) has passed; {done} of {total} partitions have arrived.",
+        "Expired", FALSE, "spec.expiresAt ({time}) has passed; {done} of {total} arrived.",
         "Make a new plan, or raise spec.expiresAt.", stalled=True,
     ),
     Reason(
@@ -172,7 +172,7 @@ REASSIGNMENT = _table(
         "The cluster has changed since the plan was made: make a new one.", stalled=True,
     ),
     Reason(
-        "Incomplete", FALSE, "{done} partitions were moved, but {left} replicas found no place: {rows}.",
+        "Incomplete", FALSE, "Moved {done}, but {left} found no place: {rows}.",
         "Add brokers, directories or room, then create another Reassignment.", stalled=True,
     ),
     Reason("InvalidPlan", FALSE, "There is no such plan: {error}.", "Correct it in a new Reassignment.", stalled=True),
@@ -181,7 +181,7 @@ REASSIGNMENT = _table(
         "See what still moves with `./ballast status`, and create a new Reassignment. Topics may still name its "
         "partitions in their lists of throttled replicas, which limits nothing without a rate.", stalled=True,
     ),
-    Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} partitions had arrived and stay.", stalled=True),
+    Reason("Cancelled", FALSE, "It was cancelled; {done} of {total} arrived and stay.", stalled=True),
     Reason("RolledBack", TRUE, "Everything is back where it was."),
 )  # fmt: skip
 
@@ -226,12 +226,12 @@ CLUSTER = _table(
         "RackUnknown", FALSE, "Brokers whose rack is not known: {brokers} ({error}).",
         "Label the nodes with spec.rack.topologyKey, and let the operator read them (manifests/racks).",
     ),
-    Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} replicas are left."),
+    Reason("ScalingDown", FALSE, "Brokers {brokers} are being drained: {left} left."),
     Reason(
         "ScaleDownHeld", FALSE, "Brokers {brokers} cannot be removed: {error}.",
         "Raise spec.brokers again, or remove what holds it.",
     ),
-    Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left} replicas are left."),
+    Reason("DrainingVolume", FALSE, "Volume {volume} is being drained: {left} left."),
     Reason(
         "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
         "Put it back in spec.volumes, or remove what holds it.",

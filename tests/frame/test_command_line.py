@@ -42,6 +42,20 @@ def test_the_first_process_of_a_container_can_be_stopped_before_it_is_ready(tmp_
             outer.kill()
 
 
+def test_an_interrupt_while_the_command_line_is_being_loaded_leaves_no_traceback(tmp_path):
+    """Somebody who mistyped presses Ctrl-C at once. A module that is imported early stands for that moment."""
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-P", "-m", "ballast_cli", "status"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}/operator"}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    assert (told.returncode, told.stdout, told.stderr) == (-signal.SIGINT, "", "")
+    # Who was started in the background, where Ctrl-C is for others, goes on.
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, "--help"]
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('on')\n")
+    told = subprocess.run(ignoring, env=environment, capture_output=True, text=True, timeout=20)
+    assert told.stdout.startswith("on")
+
+
 def test_unknown_command_is_refused(capsys):
     assert main(["brokre"]) == 2
     assert "there is no command 'brokre'" in capsys.readouterr().err

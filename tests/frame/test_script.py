@@ -163,7 +163,9 @@ def test_only_what_the_command_needs(ready, index):
     ready.write_lock("spark", "2.0")
     assert ready.run("broker").returncode == 0
     assert index.downloads == 0
-    answer = ready.run("rebalance")
+    assert ready.run("rebalance").returncode == 0
+    assert index.downloads == 0, "what it lacks it says before anything is installed"
+    answer = ready.run("rebalance", "--bootstrap", "localhost:9092")
     assert answer.stdout.split()[1] == "2.0"
     assert index.downloads == 1
 

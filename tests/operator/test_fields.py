@@ -7,6 +7,7 @@ from making import cluster, reassignment
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.fields import FieldError
+from ballast_operator.model.quantity import counted, parse_quantity
 from ballast_operator.model.reassignment import Approval
 
 RIGHT = {"name": "a", "size": 1024}
@@ -17,6 +18,18 @@ def test_what_is_absent_takes_its_default_and_numbers_may_be_quantities() -> Non
     assert found.spec.volumes == (Volume("a", "1024"),)
     assert (found.spec.config, found.spec.rack, found.spec.brokers) == ({"a": "1"}, None, 3)
     assert reassignment(approval="Required").spec.approval is Approval.REQUIRED
+
+
+@pytest.mark.spec("OPR-43")
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [("2.3Gi", "2469606195200m"), ("0.1Gi", "107374182400m"), ("1e12", "1e12"), ("2E", "2E"), ("1Ei", "1Ei")],
+)
+def test_sizes_are_understood_as_kubernetes_writes_them(asked: str, kept: str) -> None:
+    """It keeps quantities in another form than they were written in, and people write to claims what it allows."""
+    assert parse_quantity(kept) == parse_quantity(asked)
+    sizes = {"2.3Gi": 2469606196, "0.1Gi": 107374183, "1e12": 10**12, "2E": 2 * 10**18, "1Ei": 2**60}
+    assert parse_quantity(asked) == sizes[asked]
 
 
 @pytest.mark.spec("OPR-01")
@@ -44,3 +57,19 @@ def test_the_field_that_is_wrong_is_named(spec: dict[str, Any], said: str) -> No
 def test_a_field_that_has_to_be_there_is_named() -> None:
     with pytest.raises(FieldError, match=r"^spec.volumes\[0\]: .*missing 1 required positional argument: 'size'$"):
         cluster(volumes=[{"name": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, "0 partitions"), (1, "1 partition"), (2, "2 partitions"), (1_000, "1000 partitions")]
+)
+def test_one_is_not_told_as_many(count: int, told: str) -> None:
+    assert counted(count, "partition") == told
+
+
+@pytest.mark.spec("OPR-31", "OPR-32")
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:00"])
+def test_a_time_that_cannot_be_compared_is_that_objects_own_trouble(time: str) -> None:
+    """All Reassignments of a cluster are looked at together."""
+    with pytest.raises(FieldError, match=r"^spec.expiresAt: '.*' is no time$"):
+        reassignment(expiresAt=time)
+    assert reassignment(expiresAt="2026-01-01t00:00:00.123456789z").spec.expires_at

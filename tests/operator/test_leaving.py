@@ -13,8 +13,9 @@ from making import NOW, cluster, topic_view, view
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.handlers.managed import ManagedCluster, Scene
+from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
+from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Reassignment
@@ -187,3 +188,37 @@ async def test_a_cluster_that_was_made_anew_at_once_does_not_get_what_the_former
     assert handler._managed is former
     await handler.prepare(cluster(meta={"uid": "another"}, external=external), True, Again())
     assert handler._managed is not former
+
+
+@pytest.mark.spec("OPR-42", "OPR-43")
+async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A StatefulSet loses the volume, and the broker, at once; its pods go on with them until they have ended. What is
+    put there meanwhile would be lost, and the emptiest directory is the first to be given something."""
+    gone = "/var/lib/ballast/b/data"
+    seen = view(brokers=range(4), directories=("/var/lib/ballast/a/data", gone))
+    configs = {0: {CORDON: gone}, 1: {CORDON: gone}, 2: {}, 3: {CORDON: "*"}}
+    changed: list[AlterConfig] = []
+
+    async def told(*_: object) -> dict[int, dict[str, str]]:
+        return configs
+
+    async def alter(_: object, changes: list[AlterConfig]) -> dict[Any, Any]:
+        changed.extend(changes)
+        return {}
+
+    monkeypatch.setattr("ballast_operator.handlers.managed.observe_broker_configs", told)
+    monkeypatch.setattr("ballast_operator.handlers.managed.kafka_actions.alter_configs", alter)
+    managed, scene, _ = scene_of(seen, volumes=[{"name": "a", "size": "10Gi"}])
+    both, one = {"a": "a-demo", "b": "b-demo"}, {"a": "a-demo"}
+    pods = {n: replace(FOUR.pods[n], claims=both if n < 2 else one) for n in range(4)}
+    # Of the set there are three brokers left, and volume a: broker 3 is just ending, 0 and 1 wait to be restarted.
+    kube = replace(scene.kube, replicas=3, pods=pods)
+    del seen.directories[DirectoryId(2, gone)]  # type: ignore[attr-defined]
+    assert (await managed._cordon(replace(scene, kube=kube)), changed) == (frozenset(), [])
+    # As soon as it is restarted its cordon goes.
+    pods[1] = replace(pods[1], claims=one)
+    del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
+    assert await managed._cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
+    assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]

@@ -196,13 +196,23 @@ def test_a_volume_is_drained_and_removed(world: World) -> None:
     apply(world, volumes=less, **spec)
     world.delete("Reassignment", name)
 
+    def given_up() -> bool:
+        sets = world.objects("apps/v1", "statefulsets", "ballast.dev/role=broker")
+        return bool(sets) and "b" not in [c["metadata"]["name"] for c in sets[0]["spec"]["volumeClaimTemplates"]]
+
+    world.until("the StatefulSet has no volume b any more", given_up, 100)
+    open_again: set[str] = set()
+
     def unmounted() -> bool:
+        found = world.view().directories
+        open_again.update(d.path for d, seen in found.items() if "/b-demo-" in d.path and not seen.cordoned)
         mounted = [
             v["name"] for pod in pods(world).values() for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v
         ]
         return sorted(set(mounted)) == ["a", "c"] and len(mounted) == 6
 
     world.until("volume b is not mounted any more", unmounted, 200)
+    assert not open_again, "what is put there before the restart is lost with it"
     world.until_ready("KafkaCluster", "demo", 60)
     assert len(world.view().directories) == 6
     until_in_sync(world)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CORDONED = "cordoned.log.dirs"
 REPLICAS_PER_SLICE = 1_000  # that periodic work looks at in one turn of the loop: about a millisecond
 
 
@@ -251,6 +252,8 @@ class Replicas:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed):
+            self._cordon(image)  # first: replicas may come with it
         for topic in delta.topics_deleted.values():
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)
@@ -304,6 +307,10 @@ class Replicas:
             if everything or topic in topics:
                 config = configs.get(topic) or configs.setdefault(topic, self._log_config(image, topic))
                 self._apply_config(replica, config)
+
+    def _cordon(self, image: MetadataImage) -> None:
+        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
+        self._logs.cordon(own.get(CORDONED, image.configs.of(RESOURCE_BROKER, "").get(CORDONED)))
 
     def _configure_rates(self, image: MetadataImage) -> None:
         own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))

@@ -99,11 +99,17 @@ class LogManager:
             self.maintenance.flush_later,
             config.producer_id_expiration_ms,
         )
-        cordoned = {os.path.abspath(path) for path in config.cordoned_log_dirs if path != "*"}
-        for directory in self.directories:
-            directory.cordoned = "*" in config.cordoned_log_dirs or directory.path in cordoned
+        self._cordoned = config.cordoned_log_dirs
+        self.cordon(None)
         for directory in self.all_directories:
             directory.on_failure.append(self._directory_failed)
+
+    def cordon(self, paths: str | None) -> None:
+        """These directories take nothing new; None leaves it to the configuration file."""
+        named = self._cordoned if paths is None else {path.strip() for path in paths.split(",")}
+        cordoned = {os.path.abspath(path) for path in named if path and path != "*"}
+        for directory in self.directories:
+            directory.cordoned = "*" in named or directory.path in cordoned
 
     # Facts
 

@@ -23,6 +23,7 @@ from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, O
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
+from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
@@ -232,7 +233,7 @@ class ManagedCluster:
                 self._objects, scene.cluster, [claim for claim in scene.kube.claims if claim.ordinal in excess]
             )
             await self._lay_out(layout, scene.kube)
-            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=0)
+            return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(0, "replica"))
         drains += [
             Drain(broker=broker, reassignment=name, replicas_left=plan.replicas_on(scene.view, [broker]))
             for broker in excess
@@ -242,7 +243,7 @@ class ManagedCluster:
         held = await self._drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)
-        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=left)
+        return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(left, "replica"))
 
     async def _unregister(self, scene: Scene) -> None:
         """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
@@ -279,14 +280,14 @@ class ManagedCluster:
             ]
             await claims.mark_drained(self._objects, scene.cluster, emptied)
             await self._lay_out(layout, scene.kube)
-            return CLUSTER["DrainingVolume"].says(volume=shown, left=0)
+            return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(0, "replica"))
         full = {d: plan.replicas_in(scene.view, [d], [d.broker]) or 0 for d in directories}
         drains += [Drain(d.broker, d.path, name, count) for d, count in full.items() if count]
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
         held = await self._drain(scene, name, {"drainDirectories": rows}) if rows else None
         if held is not None:
             return CLUSTER["VolumeHeld"].says(volume=shown, error=held)
-        return CLUSTER["DrainingVolume"].says(volume=shown, left=left)
+        return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(left, "replica"))
 
     # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
     # before it knows. Any broker might lag behind that.
@@ -404,13 +405,11 @@ class ManagedCluster:
     # Cordons.
 
     async def _cordon(self, scene: Scene) -> frozenset[int]:
-        """What is being drained takes no new replicas; what is not does. The brokers where that was otherwise."""
+        """What goes takes no new replicas until nobody uses it; all else does. The brokers where that was otherwise."""
         online = [broker.id for broker in scene.view.brokers.values() if broker.online]
         configs = await observe_broker_configs(scene.kafka, online)
-        excess = set(plan.excess_brokers(scene.cluster, scene.kube))
-        leaving = plan.directories_of(
-            scene.cluster, scene.view, plan.leaving_volumes(scene.cluster, scene.kube), online
-        )
+        excess, volumes = plan.given_up(scene.cluster, scene.kube, online)
+        leaving = plan.directories_of(scene.cluster, scene.view, volumes, online)
         unread = set(online) - configs.keys()
         changes = []
         for broker, found in configs.items():

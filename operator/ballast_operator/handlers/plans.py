@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
-from ballast_operator.model.meta import Key, owner_reference
+from ballast_operator.model.meta import Key, owner_reference, shortened
+from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import (
     KIND,
     Phase,
@@ -130,7 +131,7 @@ class Plans:
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
-        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=0))
+        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=counted(0, "partition")))
         return False
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:
@@ -154,7 +155,7 @@ class Plans:
             case.step = Step(Phase.FAILED, REASSIGNMENT["InvalidPlan"].says(error=str(error)))
             return
         contents = await asyncio.to_thread(encode, plan)
-        name = f"{reassignment.meta.name[:200]}-plan-{plan.hash[:10]}"
+        name = f"{shortened(reassignment.meta.name)}-plan-{plan.hash[:10]}"
         config_maps = tuple(f"{name}-{index}" for index in range(len(contents)))
         owner = owner_reference(KIND, reassignment.meta)
         for config_map, content in zip(config_maps, contents, strict=True):

@@ -90,6 +90,11 @@ class Meta:
         return (self.creation_timestamp, self.uid, self.name)
 
 
+def shortened(name: str) -> str:
+    """A name with room for more behind a dash, which may not stand beside a dot."""
+    return name[:200].rstrip(".")
+
+
 def owner_reference(kind: str, meta: Meta, *, controller: bool = True) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,

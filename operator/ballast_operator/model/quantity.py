@@ -1,24 +1,30 @@
-"""Kubernetes quantities ("50Mi") as whole numbers, and bytes and durations as people read them. PURE."""
+"""Kubernetes quantities ("50Mi") as whole numbers, and bytes, counts and durations as people read them. PURE."""
 
 from __future__ import annotations
 
 import re
 from decimal import ROUND_CEILING, Decimal
 
-_SUFFIX = {
+# All that Kubernetes itself writes: `2.3Gi` comes back from it as `2469606195200m`.
+_SUFFIX: dict[str, Decimal | int] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
     "": 1,
     "k": 10**3,
     "M": 10**6,
     "G": 10**9,
     "T": 10**12,
     "P": 10**15,
+    "E": 10**18,
     "Ki": 2**10,
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
     "Pi": 2**50,
+    "Ei": 2**60,
 }
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_QUANTITY = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([-+]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 
 
 def parse_quantity(text: str) -> int:
@@ -26,7 +32,7 @@ def parse_quantity(text: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no quantity such as 50Mi")
-    number = Decimal(match[1]) * _SUFFIX[match[2] or ""]
+    number = Decimal(match[1]) * (Decimal(10) ** int(match[2]) if match[2] else _SUFFIX[match[3] or ""])
     return int(number.to_integral_value(rounding=ROUND_CEILING))
 
 
@@ -38,6 +44,11 @@ def bytes_text(size_bytes: int) -> str:
             return f"{value:.0f}{suffix}" if value >= 10 or not suffix else f"{value:.1f}{suffix}"
         value /= 1024
     return f"{value:.1f}Pi"
+
+
+def counted(count: int, what: str) -> str:
+    """1 partition, 2 partitions."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def duration_text(seconds: int) -> str:

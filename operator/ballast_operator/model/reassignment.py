@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ballast_operator.model.fields import read
+from ballast_operator.model.fields import FieldError, read
 from ballast_operator.model.meta import ClusterRef, Condition, Key, Meta, read_meta
+from ballast_operator.model.times import is_time
 
 KIND = "Reassignment"
 PLURAL = "reassignments"
@@ -227,8 +228,12 @@ class Reassignment:
 
 
 def read_reassignment(body: Mapping[str, Any]) -> Reassignment:
+    spec = read(ReassignmentSpec, body.get("spec"), "spec")
+    if spec.expires_at is not None and not is_time(spec.expires_at):
+        # The API server lets a year 0 pass, and offsets of many days. One such object would stop the others.
+        raise FieldError(f"spec.expiresAt: {spec.expires_at!r} is no time")
     return Reassignment(
         read_meta(body),
-        read(ReassignmentSpec, body.get("spec"), "spec"),
+        spec,
         read(ReassignmentStatus, body.get("status") or {}, "status"),
     )

@@ -10,5 +10,14 @@ def seconds_of(text: str) -> float:
     return datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()
 
 
+def is_time(text: str) -> bool:
+    """Whether it can be compared."""
+    try:
+        seconds_of(text)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

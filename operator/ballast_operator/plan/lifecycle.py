@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from ballast_operator.model.kafka import BROKER, KafkaView, ReplicaId, TopicPartition
-from ballast_operator.model.quantity import bytes_text
+from ballast_operator.model.quantity import bytes_text, counted
 from ballast_operator.model.reassignment import ANY, ENDS, Approval, OnCancel, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.moves import MoveState, State, assess_all, not_in_sync
@@ -95,7 +95,7 @@ def next_step(scene: Scene) -> Step:
     goal = goal_of(scene.reassignment)
     started = scene.reassignment.status.started_at is not None
     if goal in (Goal.STOP, Goal.BACK) and not started:
-        return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=len(scene.plan.moves)))
+        return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(scene.plan.moves)))
     states = assess_all(scene.plan.moves, scene.view)
     if scene.reassignment.meta.paused:
         return Step(Phase.PAUSED, SHARED["Paused"].says(), states, holds_throttles=started, claims=started)
@@ -131,7 +131,7 @@ def _before_start(scene: Scene, states: Sequence[MoveState]) -> Step:
         return _nothing_to_move(scene)
     if not approved(scene):
         verdict = REASSIGNMENT["AwaitingApproval"].says(
-            moves=len(plan.moves), bytes=bytes_text(plan.bytes), hash=plan.hash
+            moves=_partitions(plan.moves), bytes=bytes_text(plan.bytes), hash=plan.hash
         )
         return Step(Phase.AWAITING_APPROVAL, verdict, states)
     if spec.paused:
@@ -176,7 +176,7 @@ def _finish(scene: Scene, states: Sequence[MoveState]) -> Step:
         )
     if scene.plan.unplaced:
         return _settle(scene, states, Phase.FAILED, _incomplete(scene, states))
-    return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(total=len(states)))
+    return _settle(scene, states, Phase.SUCCEEDED, REASSIGNMENT["Succeeded"].says(total=_partitions(states)))
 
 
 def _settle(scene: Scene, states: Sequence[MoveState], phase: Phase, verdict: Verdict) -> Step:
@@ -204,7 +204,7 @@ def _stop(scene: Scene, states: Sequence[MoveState]) -> Step:
             Phase.RUNNING, REASSIGNMENT["Cancelling"].says(), states, stop=moving, holds_throttles=True, claims=True
         )
     done = sum(state.ended for state in states)
-    return _settle(scene, states, Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=done, total=len(states)))
+    return _settle(scene, states, Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=done, total=_partitions(states)))
 
 
 def _back(scene: Scene, forward: Sequence[MoveState]) -> Step:
@@ -261,7 +261,7 @@ def _bare(text: str) -> str:
 
 def _expired(scene: Scene, states: Sequence[MoveState]) -> Verdict:
     done = sum(state.ended for state in states)
-    return REASSIGNMENT["Expired"].says(time=scene.reassignment.spec.expires_at, done=done, total=len(states))
+    return REASSIGNMENT["Expired"].says(time=scene.reassignment.spec.expires_at, done=done, total=_partitions(states))
 
 
 def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
@@ -269,7 +269,13 @@ def _incomplete(scene: Scene, states: Sequence[MoveState]) -> Verdict:
     for row in scene.plan.unplaced:
         by_reason[row.reason].append(f"{row.topic}-{row.partition} on broker {row.broker}")
     rows = "; ".join(f"{_some(names)} ({reason})" for reason, names in by_reason.items())
-    return REASSIGNMENT["Incomplete"].says(done=len(states), left=len(scene.plan.unplaced), rows=rows)
+    return REASSIGNMENT["Incomplete"].says(
+        done=_partitions(states), left=counted(len(scene.plan.unplaced), "replica"), rows=rows
+    )
+
+
+def _partitions(each: Sequence[object]) -> str:
+    return counted(len(each), "partition")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -281,7 +287,7 @@ def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
     done = sum(state.ended for state in states)
     trouble = [state for state in states if state.state in (State.BLOCKED, State.STALE)]
     more = f"; {len(trouble)} cannot go on: {_rows(trouble)}" if trouble else ""
-    return REASSIGNMENT[reason].says(done=done, total=len(states), more=more)
+    return REASSIGNMENT[reason].says(done=done, total=_partitions(states), more=more)
 
 
 def _rows(states: Sequence[MoveState]) -> str:

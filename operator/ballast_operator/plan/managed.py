@@ -68,6 +68,16 @@ def leaving_volumes(cluster: KafkaCluster, kube: KubeFacts) -> tuple[str, ...]:
     return tuple(name for name in kube.volumes if name not in wanted)
 
 
+def given_up(cluster: KafkaCluster, kube: KubeFacts, brokers: Collection[int]) -> tuple[set[int], tuple[str, ...]]:
+    """(brokers, volumes) that are to take nothing new: what leaves, and what the set has lost while pods still use it.
+
+    What is put on a volume after it was found empty would be lost with it when its pod is restarted.
+    """
+    mounted = {volume for pod in kube.pods.values() for volume in pod.claims}
+    wanted = {volume.name for volume in cluster.spec.volumes}
+    return {one for one in brokers if one >= cluster.spec.brokers}, tuple(sorted((mounted | {*kube.volumes}) - wanted))
+
+
 def metadata_volume_leaves(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> str | None:
     """The volume with the metadata log, if the spec no longer has it."""
     if cluster.spec.metadata_volume is not None or not kube.volumes:

@@ -19,6 +19,7 @@ from ballast_operator.model.actions import AlterConfig, CreateTopic, ExpandTopic
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import TOPIC as TOPIC_RESOURCE
 from ballast_operator.model.kafka import OngoingView, TopicView
+from ballast_operator.model.meta import shortened
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment, Throttle
 from ballast_operator.model.topic import AdoptionPolicy, ConfigPolicy, DeletionPolicy, KafkaTopic, TopicStatus
 from ballast_operator.status import SHARED, TOPIC, Verdict, ready_condition
@@ -29,7 +30,7 @@ OWNED_REASSIGNMENT_TTL_SECONDS = 3_600
 MAX_ROWS = 1_000
 # What brokers before Kafka 2.8 tell.
 NO_ID = "00000000-0000-0000-0000-000000000000"
-NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,7 @@ def _final_replicas(facts: TopicFacts, view: TopicView, index: int) -> tuple[int
 def reassignment_name(topic: KafkaTopic, target: Mapping[str, Any]) -> str:
     """The same target has the same name, so an operator that was killed finds what it created."""
     digest = hashlib.sha256(json.dumps([topic.meta.uid, target], sort_keys=True).encode()).hexdigest()
-    return f"{topic.meta.name[:200]}-{digest[:8]}"
+    return f"{shortened(topic.meta.name)}-{digest[:8]}"
 
 
 def _plan_reassignment(topic: KafkaTopic, facts: TopicFacts, plan: TopicPlan, target: Mapping[str, Any]) -> TopicPlan:

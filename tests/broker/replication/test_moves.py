@@ -456,3 +456,23 @@ async def test_the_disk_that_a_replica_was_moving_away_from_is_replaced(tmp_path
         await eventually(lambda: node.stored(ORDERS) == leader.stored(ORDERS))
         assert node.logs.get(ORDERS).directory.path == str(target)
         assert not node.logs.future_logs
+
+
+@pytest.mark.spec("DIR-44")
+async def test_a_directory_that_is_cordoned_while_its_broker_runs_takes_nothing_new(tmp_path: Path) -> None:
+    """As the operator does it; also what a broker finds when it starts, where replicas come in the same breath."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 1, directories=3)
+        first, second, third = map(str, node.directories)
+        cluster.controller.configure(4, "1", {"cordoned.log.dirs": second})
+        assert move(node, Path(second)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        cluster.controller.create_topic("more", [[1]] * 6)
+        assert {node.logs.get(TopicPartition("more", n)).directory.path for n in range(6)} == {first, third}
+        assert [told.cordoned for told in node.replicas.describe_log_dirs(None)] == [False, True, False]
+        await node.stop()
+        cluster.controller.create_topic("absent", [[1]] * 6)
+        await node.start()
+        assert {node.logs.get(TopicPartition("absent", n)).directory.path for n in range(6)} == {first, third}
+        cluster.controller.configure(4, "1", {"cordoned.log.dirs": ""})
+        cluster.controller.create_topic("last", [[1]] * 6)
+        assert {node.logs.get(TopicPartition("last", n)).directory.path for n in range(6)} == {second}

@@ -39,6 +39,7 @@ def test_with_required_approval_nothing_runs_before_exactly_this_hash_is_approve
     waiting = step(reassignment(drainBrokers=[1], approval="Required"))
     assert (waiting.phase, waiting.starts, waiting.run) == (Phase.AWAITING_APPROVAL, False, False)
     assert PLAN.hash in waiting.verdict.message
+    assert waiting.verdict.message.startswith("The plan moves 1 partition and ")
     other = step(reassignment(drainBrokers=[1], approval="Required", approvedPlan="0" * 64))
     assert other.phase is Phase.AWAITING_APPROVAL
     assert step(reassignment(drainBrokers=[1], approval="Required", approvedPlan=PLAN.hash)).starts

@@ -1,12 +1,16 @@
 """What is planned for one KafkaTopic, from its spec and what was observed."""
 
+import re
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from making import NOW, TOPIC_ID, reassignment, topic, topic_view
 
+from ballast_operator.apply.kubernetes import KubernetesApi
+from ballast_operator.events import Events
 from ballast_operator.model.kafka import OngoingView
-from ballast_operator.model.meta import FINALIZER
+from ballast_operator.model.meta import FINALIZER, shortened
 from ballast_operator.plan.topics import (
     Intent,
     TopicFacts,
@@ -344,6 +348,8 @@ def test_errors_of_kafka_become_reasons_that_say_who_has_to_act(error: str, reas
         ("cleanup.policy", "compact, delete", "compact,delete"),
         ("min.cleanable.dirty.ratio", "0.50", "0.5"),
         ("min.cleanable.dirty.ratio", "0.0001", "1.0E-4"),
+        ("min.cleanable.dirty.ratio", ".5", "0.5"),
+        ("min.cleanable.dirty.ratio", "1.", "1.0"),
         ("unclean.leader.election.enable", "TRUE", "true"),
         ("retention.ms", " 5000", "5000"),
     ],
@@ -367,3 +373,17 @@ def test_a_configuration_that_cannot_be_read_is_told_and_not_called_ready() -> N
     assert larger.expand is not None, "the rest goes on"
     passing = plan_topic(subject, replace(unread, config_error="REQUEST_TIMED_OUT"))
     assert (passing.verdict.reason, passing.look_again) == ("KafkaError", True)
+
+
+@pytest.mark.spec("OPR-23")
+@pytest.mark.parametrize("at", ".-b")
+def test_what_belongs_to_a_long_name_has_a_name_that_kubernetes_takes(at: str) -> None:
+    """A dot may not stand beside a dash, nor a dash at the end of a part."""
+    name = "a" * 199 + at + "b" * 40
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    subdomain = re.compile(rf"{part}(\.{part})*")
+    assert subdomain.fullmatch(name)
+    for made in (shortened(name) + "-x", reassignment_name(topic(name=name), {})):
+        assert subdomain.fullmatch(made), made
+    event = Events(cast(KubernetesApi, None), lambda: NOW)._body(topic(name=name), "Normal", "r", "m")
+    assert subdomain.fullmatch(cast(Any, event)["metadata"]["name"])
