@@ -227,6 +227,10 @@ class Cluster:
             broker.start()
         for broker in self.brokers:
             broker.wait_ready()
+        # One that is ready need not have been heard of by the others yet, and librdkafka gives up what it has asked a
+        # broker as soon as another one does not name it.
+        if not until(lambda: all(_brokers_told(each.address) == len(self.brokers) for each in self.brokers), READY_S):
+            raise BrokerTrouble("the brokers do not all know of each other")
 
     def stop(self) -> None:
         """All asked at once: the last ones have no quorum left to hand their leaderships to, and must stop too."""
@@ -303,6 +307,11 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise BrokerTrouble(f"no {count} free ports on loopback")
+
+
+def _brokers_told(address: str) -> int:
+    response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4)
+    return len(response.brokers)
 
 
 def _quorum_leader(address: str, timeout_s: float = 2.0) -> int | None:

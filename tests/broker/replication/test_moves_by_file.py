@@ -248,6 +248,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """What the mover appends to its copy must not keep the loop, and with it all other disks, waiting."""
+    monkeypatch.setattr(mover, "SMALLEST_COPY_BYTES", 1 << 20)  # so it is appended, whatever the simulation says
     threads_of_writes: list[int] = []
     pwrite = RealFile.pwrite
 
