@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -129,6 +130,8 @@ def test_client_quotas() -> None:
         ({"user": "ann"}, "colour", 1.0, "Invalid configuration key colour"),
         ({"user": "ann"}, "producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
         ({"user": "ann"}, "producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value."),
+        ({"user": "x"}, "producer_byte_rate", math.nan, "Quota producer_byte_rate must be greater than 0"),
+        ({"user": "x"}, "producer_byte_rate", math.inf, "Proposed value for producer_byte_rate is too large for a LONG."),
         ({"planet": "x"}, "producer_byte_rate", 1.0, "Unhandled client quota entity type: planet"),
         ({"user": ""}, "producer_byte_rate", 1.0, "Empty user not supported"),
         ({"ip": "here"}, "connection_creation_rate", 1.0, "here is not a valid IP or resolvable host."),

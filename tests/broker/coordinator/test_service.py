@@ -11,12 +11,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.broker.controller.scene import expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
+from ballast_broker.api import offset_commit
+from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.group import Protocol
@@ -33,6 +36,7 @@ from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.seams import Threads
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
@@ -174,6 +178,33 @@ async def test_metadata_of_a_commit_is_measured_in_characters_as_java_counts_the
             committed = CommittedOffset(5, -1, metadata, RealClock().wall_ms())
             assert await scene.groups.commit("g", "", None, -1, {partition: committed}) == {partition: error}
         assert scene.groups.fetch_offsets("g")[T0].metadata == "\N{GRINNING FACE}" * 2048
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("version", [2, 4])
+async def test_an_old_client_may_ask_for_its_offset_to_be_kept_for_ever(tmp_path: Path, version: int) -> None:
+    kind = message("OffsetCommitRequest")
+    partition = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata=""
+    )
+    request = kind(
+        version=version,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        retention_time_ms=2**63 - 1,
+        topics=[kind.OffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    async with coordinating(tmp_path) as scene:
+        services: Any = SimpleNamespace(
+            clock=scene.clock, groups=scene.groups, image=lambda: scene.cluster.controller.image
+        )
+        peer: Any = None
+        response = await offset_commit.handle(request, RequestContext(services, 8, version, 1, "tests", peer))
+        assert list(response.error_codes()) == []
+        assert offsets_of(await scene.next_one(), "g") == {T0: 5}
+        await scene.groups.expire_offsets()
+        assert offsets_of(scene.groups, "g") == {T0: 5}
 
 
 def ask(fresh_member_id: str, member_id: str = "") -> JoinAsk:
