@@ -1,8 +1,8 @@
 """Committed offsets of one group, and when they expire. PURE.
 
 Kafka's rules: the offsets of an empty group expire `retention_ms` after it became empty, those of a live consumer
-group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself. What an old client
-says of its own commit counts in place of the retention, and like it only where the offset is not in use.
+group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself. What an old
+client says of its own commit counts in place of the retention, and like it only where the offset is not in use.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_a_late_answer_tells_what_is_left() -> None:
 
 
 @pytest.mark.spec("CLI-11")
-@pytest.mark.parametrize("limit", [1, 1e-7])  # as much less than one as Apache Kafka's controller takes for a whole number
+@pytest.mark.parametrize("limit", [1, 1e-7])  # the latter is whole enough for the controller
 def test_a_debt_of_months_can_be_told(limit: float) -> None:
     """A quota of a byte a second keeps somebody out. An answer that could not be made ended the connection after the
     append, and the client wrote the same again and again."""

@@ -22,6 +22,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
+TOO_LARGE = "Proposed value for producer_byte_rate is too large"
 
 
 def change_configs(
@@ -131,7 +132,7 @@ def test_client_quotas() -> None:
         ({"user": "ann"}, "producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
         ({"user": "ann"}, "producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value."),
         ({"user": "x"}, "producer_byte_rate", math.nan, "Quota producer_byte_rate must be greater than 0"),
-        ({"user": "x"}, "producer_byte_rate", math.inf, "Proposed value for producer_byte_rate is too large for a LONG."),
+        ({"user": "x"}, "producer_byte_rate", math.inf, f"{TOO_LARGE} for a LONG."),
         ({"planet": "x"}, "producer_byte_rate", 1.0, "Unhandled client quota entity type: planet"),
         ({"user": ""}, "producer_byte_rate", 1.0, "Empty user not supported"),
         ({"ip": "here"}, "connection_creation_rate", 1.0, "here is not a valid IP or resolvable host."),
