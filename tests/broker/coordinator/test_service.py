@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from ballast_broker.api import offset_commit
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
-from ballast_broker.coordinator.group import Protocol
+from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
@@ -494,6 +495,26 @@ async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_pa
         assert (await second).generation == rejoined.generation == first.generation + 1
         for groups in (scene.groups, await scene.next_one()):
             assert (offsets_of(groups, "a"), offsets_of(groups, "b")) == ({T0: 6}, {T0: 8})
+
+
+@pytest.mark.spec("CLI-09")
+async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tmp_path: Path) -> None:
+    """`kafka-consumer-groups` and the admin clients name all members of a group in one request."""
+    async with coordinating(tmp_path) as scene:
+        group = scene.groups._shards[0].groups["g"] = Group("g", GroupState.STABLE, protocol_type="consumer")
+        names = [f"m{number}" for number in range(3000)]
+        for name in names:
+            member = Member(name, None, "client", "/127.0.0.1", 30_000, 10_000, ask(name).protocols)
+            member.is_new, member.deadline_ms = False, int(scene.clock.monotonic() * 1000) + 3_600_000
+            group.add(member)
+        began = time.thread_time()
+        assert set(scene.groups.leave("g", [(name, None) for name in names])) == {ErrorCode.NONE}
+        assert time.thread_time() - began < 0.3  # where all are looked through for each: a second and more
+        assert group.is_in(GroupState.EMPTY)
+        await eventually(lambda: scene.groups._tasks == set())
+        found = (await scene.next_one()).describe("g")
+        assert found is not None
+        assert found.is_in(GroupState.EMPTY)
 
 
 async def test_offsets_that_members_may_read_from_are_not_deleted(tmp_path: Path) -> None:
