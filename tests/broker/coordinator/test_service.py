@@ -19,7 +19,7 @@ import pytest
 from tests.broker.controller.scene import expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
-from ballast_broker.api import offset_commit
+from ballast_broker.api import join_group, offset_commit, sync_group
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
@@ -206,6 +206,36 @@ async def test_an_old_client_may_ask_for_its_offset_to_be_kept_for_ever(tmp_path
         assert offsets_of(await scene.next_one(), "g") == {T0: 5}
         await scene.groups.expire_offsets()
         assert offsets_of(scene.groups, "g") == {T0: 5}
+
+
+@pytest.mark.spec("CLI-08")
+@pytest.mark.parametrize(("client_id", "instance"), [("c" * 32_767, None), ("c", "é" * 16_383)])
+async def test_a_member_with_the_longest_name_can_be_answered_and_stored(
+    tmp_path: Path, client_id: str, instance: str | None
+) -> None:
+    kind, sync = message("JoinGroupRequest"), message("SyncGroupRequest")
+    protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"")
+    async with coordinating(tmp_path) as scene:
+        services, peer = SimpleNamespace(groups=scene.groups), SimpleNamespace(host="/127.0.0.1")
+        context: Any = RequestContext(services, 11, 5, 1, client_id, peer)  # type: ignore[arg-type]
+
+        async def join(member_id: str) -> Any:
+            terms = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "protocol_type": "consumer"}
+            asked = kind(version=5, group_id="g", group_instance_id=instance, member_id=member_id, **terms)
+            asked.protocols = [protocol]
+            return await join_group.handle(asked, context)
+
+        joined = await join("")
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            joined = await join(joined.member_id)
+        assert joined.error_code == ErrorCode.NONE
+        assert joined.encode(version=5)
+        asked = sync(version=4, group_id="g", generation_id=1, member_id=joined.member_id, assignments=[])
+        asked.group_instance_id = instance
+        assert (await sync_group.handle(asked, replace(context, version=4))).error_code == ErrorCode.NONE
+        found = (await scene.next_one()).describe("g")
+        assert found is not None
+        assert list(found.members) == [joined.member_id]
 
 
 def ask(fresh_member_id: str, member_id: str = "") -> JoinAsk:
