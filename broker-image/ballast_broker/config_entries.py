@@ -129,7 +129,7 @@ class ConfigEntries:
             synonyms = self._synonyms(chain[0], chain) if chain else ()
             value = entry.property.text_of(broker_default(entry, values))
             if name in overrides:
-                value = overrides[name]
+                value = entry.property.text_of(entry.property.parse(overrides[name]))
                 synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
             yield ConfigEntry(name, value, type_of(entry.property), synonyms)
 
@@ -140,7 +140,7 @@ class ConfigEntries:
                 continue
             yield ConfigEntry(
                 name,
-                self._broker_value(name),
+                self._broker_value(known),
                 type_of(known),
                 self._synonyms(name, CHAINS.get(name, (name,))),
                 read_only=name not in DYNAMIC_BROKER_PROPERTIES or name in SHOWN_WHERE_SET,
@@ -158,10 +158,10 @@ class ConfigEntries:
                 read_only=name not in DYNAMIC_BROKER_PROPERTIES or name in SHOWN_WHERE_SET,
             )
 
-    def _broker_value(self, name: str) -> str | None:
+    def _broker_value(self, known: Property) -> str | None:
         for _, layer in self._layers:
-            if name in layer:
-                return layer[name]
+            if (text := layer.get(known.name)) is not None:
+                return known.text_of(known.parse(text))  # as it is understood, whatever way it was written
         return None
 
     def _synonyms(self, name: str, chain: tuple[str, ...]) -> tuple[Synonym, ...]:

@@ -44,7 +44,7 @@ class Rules:
             known = BROKER_PROPERTIES.get(name)
             if known is None:
                 raise ConfigError(f"Unknown broker config name: {name}")
-            known.parse(text)
+            known.parse_new(text)
 
     def is_list(self, resource_type: int, name: str) -> bool:
         known = self._property(resource_type, name)

@@ -8,6 +8,7 @@ from typing import Any
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+NUMBERS = {kind: f"Not a number of type {kind.upper()}" for kind in ("int", "long", "double")}
 NAME = "{name}"
 """Stands for the property's name in a complaint."""
 
@@ -69,13 +70,25 @@ class Property:
             value = PARSERS[self.kind](text.strip())
         except ValueError as error:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {error}") from None
+        self._check(value)
+        return value
+
+    def parse_new(self, text: str) -> Any:
+        """Of what is about to be stored: what `parse` passes over, Apache Kafka refuses."""
+        value = self.parse(text)
+        if self.kind == "list" and text.strip():
+            self._check(tuple(part.strip() for part in text.split(",")))
+        elif "_" in text and self.kind in NUMBERS:
+            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {NUMBERS[self.kind]}")
+        return value
+
+    def _check(self, value: Any) -> None:
         complaint = None if value is None else self.rule.complaint(value)
         if complaint is not None:
             culprit = self.rule.culprit(value)
             raise ConfigError(
                 f"Invalid value {culprit} for configuration {self.name}: {complaint.replace(NAME, self.name)}"
             )
-        return value
 
     def text_of(self, value: Any) -> str | None:
         """As Kafka prints it when configs are described."""
@@ -108,9 +121,9 @@ def _whole(bound: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"Not a number of type {'INT' if bound == INT_MAX else 'LONG'}") from None
+            raise ValueError(NUMBERS["int" if bound == INT_MAX else "long"]) from None
         if not -bound - 1 <= value <= bound:
-            raise ValueError(f"Not a number of type {'INT' if bound == INT_MAX else 'LONG'}")
+            raise ValueError(NUMBERS["int" if bound == INT_MAX else "long"])
         return value
 
     return parse
@@ -120,7 +133,7 @@ def _double(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError("Not a number of type DOUBLE") from None
+        raise ValueError(NUMBERS["double"]) from None
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> dict[str, Any]:
         entry = TOPIC_PROPERTIES.get(name)
         if entry is None:
             raise ConfigError(f"Unknown topic config name: {name}")
-        values[name] = entry.property.parse(text)
+        values[name] = entry.property.parse_new(text)
     shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
     if shortest > longest:
         raise ConfigError(

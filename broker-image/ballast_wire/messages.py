@@ -14,6 +14,8 @@ import types
 from functools import cache
 from typing import Any, ClassVar
 
+from ballast_wire.strict import make_strict
+
 OWN_SCHEMAS = "ballast_wire.schemas"
 
 
@@ -37,9 +39,12 @@ def _bases() -> tuple[Any, ...]:
     _enter_kafka_package()
     try:
         from kafka.protocol import api_data, api_message, schemas
+        from kafka.protocol.schemas.fields import struct
+        from kafka.protocol.schemas.fields.codecs import types as codecs
     finally:
         if partial:  # leave no half package behind for somebody who wants the client
             sys.modules.pop("kafka", None)
+    make_strict(codecs, struct.StructField)
     engine: Any = api_message.ApiMessage
 
     class Message:

@@ -86,9 +86,12 @@ def is_alive(broker: RunningBroker) -> bool:
         struct.pack(">ihhi", 10, 3, 99, 1) + b"\xff\xff",  # an unknown version
         struct.pack(">ihhi", 10, 3, -1, 1) + b"\xff\xff",
         struct.pack(">ihhih", 10, 3, 1, 1, 5000),  # a client id that reaches past the end
+        frame_request(3, 1, 7, "test", struct.pack(">ih", 1, 6) + b"ord", flexible=False),  # half the name of a topic
+        frame_request(12, 4, 7, "test", b"\xff" * 4_000_000, flexible=True),  # a length without an end
     ],
-    ids=["http", "tls", "2 GB", "negative", "empty", "short", "key", "key -1", "version", "version -1", "client id"],
-)
+    ids=["http", "tls", "2 GB", "negative", "empty", "short", "key", "key -1", "version", "version -1", "client id",
+         "half a name", "endless"],
+)  # fmt: skip
 def test_what_makes_no_sense_is_cut_off(broker: RunningBroker, data: bytes) -> None:
     with Raw(broker) as raw:
         raw.send(data)

@@ -52,7 +52,7 @@ class ByteQuotas:
         for entity, scope in _candidates(user, client_id):
             limit = self._limits.get(entity)
             if limit is not None:
-                return self._rate(scope, int(limit))
+                return self._rate(scope, max(1, int(limit)))  # a quota that rounds to nothing has no end of waiting
         return None
 
     def _rate(self, scope: Scope, limit: int) -> ByteRate:

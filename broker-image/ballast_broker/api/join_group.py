@@ -13,11 +13,12 @@ from ballast_wire.messages import message
 FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
 FIRST_VERSION_THAT_SKIPS_ASSIGNMENTS = 9
 FIRST_VERSION_WITH_NO_PROTOCOL = 7
+MOST_OF_A_NAME = 1000  # in the member's id, which has to fit into answers and into the group's record
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     version = context.version
-    name = request.group_instance_id or context.client_id or ""
+    name = (request.group_instance_id or context.client_id or "")[:MOST_OF_A_NAME]
     ask = JoinAsk(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,

@@ -13,6 +13,7 @@ from ballast_wire.names import TopicPartition
 FIRST_VERSION_THAT_KNOWS_NO_GROUP = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
+NEVER_MS = 2**63 - 1
 
 
 async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
@@ -41,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
 def _committed(request: Any, asked: Any, context: RequestContext) -> CommittedOffset:
     now_ms = context.broker.clock.wall_ms()
     keeps_own_time = context.version <= LAST_VERSION_WITH_RETENTION and request.retention_time_ms >= 0
-    expires = now_ms + request.retention_time_ms if keeps_own_time else -1
+    expires = min(now_ms + request.retention_time_ms, NEVER_MS) if keeps_own_time else -1
     return CommittedOffset(
         asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata or "", now_ms, expires
     )

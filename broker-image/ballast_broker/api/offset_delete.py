@@ -36,5 +36,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
             ],
         )
         for t in request.topics
+        if t.partitions
     ]
     return kind(version=context.version, error_code=ErrorCode.NONE, topics=answers)

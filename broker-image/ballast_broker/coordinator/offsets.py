@@ -1,7 +1,8 @@
 """Committed offsets of one group, and when they expire. PURE.
 
 Kafka's rules: the offsets of an empty group expire `retention_ms` after it became empty, those of a live consumer
-group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself.
+group once it no longer subscribes to the topic, those of somebody who only commits after the commit itself. What an old
+client says of its own commit counts in place of the retention, and like it only where the offset is not in use.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ Offsets = dict[TopicPartition, CommittedOffset]
 
 def expired(group: Group | None, offsets: Offsets, retention_ms: int, wall_ms: int) -> Iterator[TopicPartition]:
     for partition, committed in offsets.items():
-        if committed.expire_timestamp_ms >= 0:
-            due = wall_ms >= committed.expire_timestamp_ms
-        else:
-            since = _retained_since(group, partition, committed)
-            due = since is not None and wall_ms - since >= retention_ms
-        if due:
+        since = _retained_since(group, partition, committed)
+        if since is None:
+            continue
+        due_ms = committed.expire_timestamp_ms if committed.expire_timestamp_ms >= 0 else since + retention_ms
+        if wall_ms >= due_ms:
             yield partition
 
 

@@ -24,6 +24,7 @@ from ballast_broker.coordinator.group import NEW_MEMBER_JOIN_TIMEOUT_MS, Group, 
 from ballast_wire.errors import ErrorCode
 
 S = GroupState
+WAIT_ON_MS = 1000
 
 
 class Now(NamedTuple):
@@ -249,8 +250,9 @@ def _complete_join(group: Group, now: Now) -> list[Effect]:
         if member.group_instance_id is None:
             group.remove(member.member_id)
     if group.members and not _elect_joined_leader(group):
-        group.join_deadline_ms = now.monotonic_ms + group.rebalance_timeout_ms()
-        return []  # only static members, none back yet: wait on
+        # Only static members, none back yet: wait on, and not in a circle where they give themselves no time.
+        group.join_deadline_ms = now.monotonic_ms + max(group.rebalance_timeout_ms(), WAIT_ON_MS)
+        return []
     group.generation += 1
     group.pending_sync.clear()
     if not group.members:

@@ -222,11 +222,12 @@ class GroupCoordinator:
         group = shard.group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
-        answers = []
+        answers, effects, now = [], [], self._now()
         for member_id, instance_id in members:
-            error, effects = rebalance.leave(group, member_id, instance_id, self._config.limits, self._now())
-            self._carry_out(shard, group, effects)
+            error, of_member = rebalance.leave(group, member_id, instance_id, self._config.limits, now)
             answers.append(error)
+            effects += of_member
+        self._carry_out(shard, group, effects)
         return answers
 
     # -- offsets --------------------------------------------------------------------------------------------------

@@ -127,11 +127,12 @@ def test_a_late_answer_tells_what_is_left() -> None:
 
 
 @pytest.mark.spec("CLI-11")
-def test_a_debt_of_months_can_be_told() -> None:
+@pytest.mark.parametrize("limit", [1, 1e-7])  # the latter is whole enough for the controller
+def test_a_debt_of_months_can_be_told(limit: float) -> None:
     """A quota of a byte a second keeps somebody out. An answer that could not be made ended the connection after the
     append, and the client wrote the same again and again."""
     clock = Clock()
-    rate = quotas({APP: 1}, clock).rate_of("ann", "app")
+    rate = quotas({APP: limit}, clock).rate_of("ann", "app")
     assert rate is not None
     rate.record(100_000_000)
     throttle = Throttle(clock, rate.wait_s())

@@ -67,6 +67,42 @@ async def test_a_topic_config_has_the_strongest_source_of_five(asker: Asker) -> 
         assert (found["value"], found["config_source"]) == (value, source)
 
 
+@pytest.mark.spec("TOP-23", "CLI-10")
+async def test_a_value_is_described_as_it_is_understood(asker: Asker) -> None:
+    written = [
+        ("retention.ms", " +7000000 ", "7000000"),
+        ("unclean.leader.election.enable", "TRUE", "true"),
+        ("min.cleanable.dirty.ratio", "0.50", "0.5"),
+        ("cleanup.policy", " delete , compact", "delete,compact"),
+    ]
+    assert await altered(asker, TOPIC, "orders", *((name, SET, text) for name, text, _ in written)) == (0, None)
+    found = await described(asker, TOPIC, "orders")
+    for name, _, understood in written:
+        assert (found[name]["value"], found[name]["synonyms"][0]["value"]) == (understood, understood)
+    assert await altered(asker, BROKER, "1", ("log.cleaner.min.cleanable.ratio", SET, " 0.70")) == (0, None)
+    of_broker = (await described(asker, BROKER, "1"))["log.cleaner.min.cleanable.ratio"]
+    assert (of_broker["value"], of_broker["synonyms"][0]["value"]) == ("0.7", " 0.70")
+
+
+@pytest.mark.spec("TOP-23")
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("cleanup.policy", "delete,,compact", "String must be one of: compact, delete"),
+        ("cleanup.policy", "delete,", "String must be one of: compact, delete"),
+        ("retention.ms", "7_000", "Not a number of type LONG"),
+        ("segment.bytes", "1_000_000_000", "Not a number of type INT"),
+        ("min.cleanable.dirty.ratio", "0.5_5", "Not a number of type DOUBLE"),
+    ],
+)
+async def test_what_apache_kafka_would_not_read_is_not_stored(
+    asker: Asker, name: str, text: str, complaint: str
+) -> None:
+    error, says = await altered(asker, TOPIC, "orders", (name, SET, text))
+    assert error == ErrorCode.INVALID_CONFIG
+    assert says.endswith(complaint)
+
+
 async def test_a_value_in_hours_counts_for_one_in_milliseconds(asker: Asker) -> None:
     found = (await described(asker, TOPIC, "orders"))["retention.ms"]
     assert found["value"] == str(24 * 3_600_000)

@@ -183,10 +183,10 @@ def test_without_elr_the_last_in_sync_replica_is_waited_for() -> None:
 
 
 @pytest.mark.spec("CLU-11")
-@pytest.mark.parametrize("elr", [True, False])
-def test_unclean_election_takes_any_live_replica(elr: bool) -> None:
+@pytest.mark.parametrize(("elr", "allowed"), [(True, "true"), (False, "true"), (False, " TRUE")])
+def test_unclean_election_takes_any_live_replica(elr: bool, allowed: str) -> None:
     scene = Scene(elr=elr)
-    scene.add_topic("orders", [1, 2], unclean_leader_election_enable="true")
+    scene.add_topic("orders", [1, 2], unclean_leader_election_enable=allowed)
     fence(scene, 2)
     fence(scene, 1)
     assert state(scene)[0] == -1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from typing import Any
 
@@ -13,6 +15,7 @@ from ballast_broker.controller.commands.brokers import register_broker
 from ballast_broker.controller.commands.configs import alter_configs, incremental_alter_configs
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
 from ballast_broker.controller.commands.features import update_features
+from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
 from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.error_responses import is_not_controller
@@ -21,6 +24,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
+TOO_LARGE = "Proposed value for producer_byte_rate is too large"
 
 
 def change_configs(
@@ -97,6 +101,24 @@ def test_config_changes_that_are_refused(resource: tuple, change: tuple, code: E
     assert scene.image.configs is before
 
 
+@pytest.mark.spec("CLI-09")
+@pytest.mark.parametrize("what", ["configs", "partitions"])
+def test_a_request_of_many_topics_costs_what_each_of_them_costs(what: str) -> None:
+    """`kafka-topics --alter` names all that match in one request; the controller does nothing else meanwhile."""
+    names = [f"topic-{number}" for number in range(20_000)]
+    scene = Scene()
+    began = time.thread_time()
+    if what == "configs":
+        kind = message("IncrementalAlterConfigsRequest")
+        wanted = [kind.AlterConfigsResource(resource_type=2, resource_name=name, configs=[]) for name in names]
+        answers = scene.run(incremental_alter_configs, kind(resources=wanted, validate_only=False)).responses
+    else:
+        answers = scene.run(create_partitions, expand_request(*((name, 2, None) for name in names))).results
+    assert time.thread_time() - began < 4.0  # of each with each: half a minute
+    assert {each.error_code for each in answers} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert len(answers) == len(names)
+
+
 def test_a_config_change_can_be_tried_only() -> None:
     scene = Scene()
     scene.add_topic("orders", [1])
@@ -129,6 +151,8 @@ def test_client_quotas() -> None:
         ({"user": "ann"}, "colour", 1.0, "Invalid configuration key colour"),
         ({"user": "ann"}, "producer_byte_rate", 0.0, "Quota producer_byte_rate must be greater than 0"),
         ({"user": "ann"}, "producer_byte_rate", 1.5, "producer_byte_rate cannot be a fractional value."),
+        ({"user": "x"}, "producer_byte_rate", math.nan, "Quota producer_byte_rate must be greater than 0"),
+        ({"user": "x"}, "producer_byte_rate", math.inf, f"{TOO_LARGE} for a LONG."),
         ({"planet": "x"}, "producer_byte_rate", 1.0, "Unhandled client quota entity type: planet"),
         ({"user": ""}, "producer_byte_rate", 1.0, "Empty user not supported"),
         ({"ip": "here"}, "connection_creation_rate", 1.0, "here is not a valid IP or resolvable host."),

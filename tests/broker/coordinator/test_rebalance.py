@@ -56,6 +56,7 @@ class Story:
         known_id: bool = False,
         skip: bool = False,
         protocol_type: str = "consumer",
+        rebalance_timeout_ms: int = 30_000,
     ) -> Ticket:
         self._ids += 1
         ticket = Ticket()
@@ -65,7 +66,7 @@ class Story:
             "client",
             "/127.0.0.1",
             10_000,
-            30_000,
+            rebalance_timeout_ms,
             protocol_type,
             tuple(Protocol(name, metadata) for name in protocols),
             f"m{self._ids}",
@@ -278,6 +279,25 @@ def test_a_static_member_whose_return_is_not_stored_keeps_its_old_id() -> None:
     story.stored(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert story.joined(back).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert list(story.group.members) == [a]
+
+
+@pytest.mark.spec("CLI-09")
+def test_a_static_member_that_gives_itself_no_time_is_not_asked_for_all_the_time() -> None:
+    story = Story(initial_rebalance_delay_ms=0)
+    story.join(instance="one")
+    story.join(instance="two", rebalance_timeout_ms=0)
+    story.join("m1", instance="one")
+    story.sync("m1", 2, {})
+    story.stored()
+    assert story.group.state is GroupState.STABLE
+    story.take(rebalance.leave(story.group, "", "one", story.limits, story.now)[1])
+    looked = 0
+    while story.group.members and looked < 1000:
+        story.time = max(story.time, story.group.next_deadline_ms() or 0)
+        story.take(rebalance.tick(story.group, story.limits, story.now))
+        looked += 1
+    assert looked < 20
+    assert story.group.state is GroupState.EMPTY
 
 
 def test_a_full_group_takes_nobody_more() -> None:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.broker.controller.scene import expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
+from ballast_broker.api import join_group, offset_commit, sync_group
+from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
-from ballast_broker.coordinator.group import Protocol
+from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
@@ -33,6 +37,7 @@ from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.snapshot import image_records
 from ballast_broker.seams import Threads
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
@@ -174,6 +179,63 @@ async def test_metadata_of_a_commit_is_measured_in_characters_as_java_counts_the
             committed = CommittedOffset(5, -1, metadata, RealClock().wall_ms())
             assert await scene.groups.commit("g", "", None, -1, {partition: committed}) == {partition: error}
         assert scene.groups.fetch_offsets("g")[T0].metadata == "\N{GRINNING FACE}" * 2048
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("version", [2, 4])
+async def test_an_old_client_may_ask_for_its_offset_to_be_kept_for_ever(tmp_path: Path, version: int) -> None:
+    kind = message("OffsetCommitRequest")
+    partition = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, committed_metadata=""
+    )
+    request = kind(
+        version=version,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        retention_time_ms=2**63 - 1,
+        topics=[kind.OffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    async with coordinating(tmp_path) as scene:
+        services: Any = SimpleNamespace(
+            clock=scene.clock, groups=scene.groups, image=lambda: scene.cluster.controller.image
+        )
+        peer: Any = None
+        response = await offset_commit.handle(request, RequestContext(services, 8, version, 1, "tests", peer))
+        assert list(response.error_codes()) == []
+        assert offsets_of(await scene.next_one(), "g") == {T0: 5}
+        await scene.groups.expire_offsets()
+        assert offsets_of(scene.groups, "g") == {T0: 5}
+
+
+@pytest.mark.spec("CLI-08")
+@pytest.mark.parametrize(("client_id", "instance"), [("c" * 32_767, None), ("c", "é" * 16_383)])
+async def test_a_member_with_the_longest_name_can_be_answered_and_stored(
+    tmp_path: Path, client_id: str, instance: str | None
+) -> None:
+    kind, sync = message("JoinGroupRequest"), message("SyncGroupRequest")
+    protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"")
+    async with coordinating(tmp_path) as scene:
+        services, peer = SimpleNamespace(groups=scene.groups), SimpleNamespace(host="/127.0.0.1")
+        context: Any = RequestContext(services, 11, 5, 1, client_id, peer)  # type: ignore[arg-type]
+
+        async def join(member_id: str) -> Any:
+            terms = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "protocol_type": "consumer"}
+            asked = kind(version=5, group_id="g", group_instance_id=instance, member_id=member_id, **terms)
+            asked.protocols = [protocol]
+            return await join_group.handle(asked, context)
+
+        joined = await join("")
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            joined = await join(joined.member_id)
+        assert joined.error_code == ErrorCode.NONE
+        assert joined.encode(version=5)
+        asked = sync(version=4, group_id="g", generation_id=1, member_id=joined.member_id, assignments=[])
+        asked.group_instance_id = instance
+        assert (await sync_group.handle(asked, replace(context, version=4))).error_code == ErrorCode.NONE
+        found = (await scene.next_one()).describe("g")
+        assert found is not None
+        assert list(found.members) == [joined.member_id]
 
 
 def ask(fresh_member_id: str, member_id: str = "") -> JoinAsk:
@@ -463,6 +525,26 @@ async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_pa
         assert (await second).generation == rejoined.generation == first.generation + 1
         for groups in (scene.groups, await scene.next_one()):
             assert (offsets_of(groups, "a"), offsets_of(groups, "b")) == ({T0: 6}, {T0: 8})
+
+
+@pytest.mark.spec("CLI-09")
+async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tmp_path: Path) -> None:
+    """`kafka-consumer-groups` and the admin clients name all members of a group in one request."""
+    async with coordinating(tmp_path) as scene:
+        group = scene.groups._shards[0].groups["g"] = Group("g", GroupState.STABLE, protocol_type="consumer")
+        names = [f"m{number}" for number in range(3000)]
+        for name in names:
+            member = Member(name, None, "client", "/127.0.0.1", 30_000, 10_000, ask(name).protocols)
+            member.is_new, member.deadline_ms = False, int(scene.clock.monotonic() * 1000) + 3_600_000
+            group.add(member)
+        began = time.thread_time()
+        assert set(scene.groups.leave("g", [(name, None) for name in names])) == {ErrorCode.NONE}
+        assert time.thread_time() - began < 0.3  # where all are looked through for each: a second and more
+        assert group.is_in(GroupState.EMPTY)
+        await eventually(lambda: scene.groups._tasks == set())
+        found = (await scene.next_one()).describe("g")
+        assert found is not None
+        assert found.is_in(GroupState.EMPTY)
 
 
 async def test_offsets_that_members_may_read_from_are_not_deleted(tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ def _alter_all(context: CommandContext, request: Any, response: Any, changes_of:
     kind = getattr(type(response), "AlterConfigsResourceResponse", None) or type(response).AlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     records: list[Any] = []
-    for resource in counts:
-        wanted = next(each for each in request.resources if (each.resource_type, each.resource_name) == resource)
+    for resource, wanted in {(each.resource_type, each.resource_name): each for each in request.resources}.items():
         result = kind(error_code=0, error_message=None, resource_type=resource[0], resource_name=resource[1])
         try:
             if counts[resource] > 1:

@@ -101,7 +101,7 @@ class CommandContext:
 
     def unclean_election_enabled(self, topic: str) -> bool:
         static = "true" if self.config.unclean_leader_election_enable else "false"
-        return self.topic_setting(topic, "unclean.leader.election.enable", static) == "true"
+        return self.topic_setting(topic, "unclean.leader.election.enable", static).strip().lower() == "true"
 
     def default_directory(self, broker_id: int) -> UUID:
         """Where a new replica of this broker goes, if there is but one place; else the broker decides and tells."""

@@ -25,8 +25,7 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
     counts = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
     too_many = False
-    for name in counts:
-        wanted = next(each for each in request.topics if each.name == name)
+    for name, wanted in {topic.name: topic for topic in request.topics}.items():
         result = type(response).CreatePartitionsTopicResult(name=name, error_code=0, error_message=None)
         try:
             if counts[name] > 1:

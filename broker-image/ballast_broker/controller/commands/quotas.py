@@ -98,7 +98,7 @@ def _check_address(text: str) -> None:
 
 
 def _check_value(key: str, value: float) -> None:
-    if value <= 0:
+    if not value > 0:  # nor is what is no number
         raise _refused(f"Quota {key} must be greater than 0")
     if key in DOUBLE_KEYS:
         return
