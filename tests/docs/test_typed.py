@@ -63,6 +63,8 @@ def test_migrate_to_resources(up: Up) -> None:
     (up.folder / "adopted.yaml").write_text(yaml.safe_dump(topic))
     up.shell("kubectl apply -f adopted.yaml; kubectl wait --for=condition=Ready kafkatopic/orders")
     up.shell("""kubectl patch kafkatopic orders --type merge -p '{"spec": {"deletionPolicy": "Delete"}}'""")
+    finalizer = "jsonpath='{.metadata.finalizers[0]}'=ballast.dev/finalizer"
+    up.shell(f"kubectl wait --for={finalizer} kafkatopic/orders")  # before that nobody deletes anything in Kafka
     up.shell("kubectl delete kafkatopic orders; kubectl delete kafkacluster existing")
 
 
