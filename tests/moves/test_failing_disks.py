@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from e2e import disks, moving
 from e2e.clients import QUIET
+from e2e.move_soak import LOG_DIRS_RATE
 from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
 from ballast_wire.errors import ErrorCode
@@ -236,7 +237,8 @@ def test_leaders_move_away_from_a_failed_directory_only(mounts: ExitStack, tmp_p
 def test_the_destination_of_a_move_fails(mounts: ExitStack, tmp_path: Path, error: str) -> None:
     folder = tmp_path / "brokers"
     disk = mounts.enter_context(disks.FaultyMount(folder / "broker-0" / "b", tmp_path / "behind"))
-    brokers = started(mounts, folder, replica_alter_log_dirs_io_max_bytes_per_second="1000000")
+    brokers = started(mounts, folder)
+    moving.configure_broker(brokers[0].address, 0, {LOG_DIRS_RATE: "1000000"})  # it is under way when the disk fails
     prefer(brokers, 0, "moving", brokers[0].volumes[0])
     brokers.create("moving", [[0]], segment_bytes="1048576")
     writer = Writer(brokers, "moving")
