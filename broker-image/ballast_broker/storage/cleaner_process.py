@@ -1,6 +1,7 @@
 """The cleaner as a process of its own: one job per line on standard input, one answer per line on standard output.
 
-It lets the broker's loop run on while records are decoded; it ends when its input does. Both ends are in this module.
+It lets the broker's loop run on while records are decoded. It ends when its input does, in the middle of a job as well:
+one that outlived its broker would write into the files of the next broker's. Both ends are in this module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import time
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ballast_broker.seams import Disk, Threads
@@ -159,11 +162,23 @@ def _do(line: str) -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error}", "errno": None}
 
 
+def _read_jobs(jobs: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
 def main() -> None:
     os.nice(_NICENESS)
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(_do(line)) + "\n")
-        sys.stdout.flush()
+    jobs: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    while True:
+        answer = json.dumps(_do(jobs.get()))
+        try:
+            sys.stdout.write(answer + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # the broker has ended just now
+            os._exit(0)
 
 
 if __name__ == "__main__":

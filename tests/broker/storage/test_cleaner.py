@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -382,3 +387,43 @@ def test_the_cleaner_is_a_process_that_survives_its_own_death(bench, read_all):
     for group in result.groups:
         swap_in(log, [segments[base] for base in group.replaced], group.size)
     assert [offset for offset, _, _ in contents(read_all, log)] == [55, 56, 57, 58, 59]
+
+
+KILLED_BROKER = """
+import asyncio, json, sys
+from pathlib import Path
+from ballast_broker.storage.cleaner import CleanJob
+from ballast_broker.storage.cleaner_process import CleanerProcess
+
+async def story():
+    job = CleanJob(**json.loads(sys.argv[1]))
+    cleaning = asyncio.create_task(CleanerProcess().run(job))
+    while not list(Path(job.folder).glob("*.cleaned")):
+        await asyncio.sleep(0.01)
+    print("cleaning", flush=True)
+    await cleaning
+
+asyncio.run(story())
+"""
+
+
+@pytest.mark.spec("LOG-25")
+def test_the_cleaner_does_not_outlive_a_broker_that_is_killed(bench):
+    """It would go on writing where the cleaner of the next broker writes."""
+    log = bench.create(cleanup_policy=COMPACT, segment_bytes=1000)
+    for number in range(60):
+        put(bench, log, (number % 5, b"%d" % number))
+    log.roll()
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+    job.io_bytes_per_second = sum(size for _, size in job.segments)  # a second to read it, another one to clean it
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED_BROKER, json.dumps(dataclasses.asdict(job))],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as broker:  # fmt: skip
+        assert broker.stdout.readline() == "cleaning\n"
+        broker.kill()
+        # The cleaner holds the other end of this one, and ends with an answer that nobody takes if it goes on.
+        assert broker.communicate(timeout=30) == ("", "")
+    cleaned = [file.name for file in Path(job.folder).glob("*.log.cleaned")]
+    assert len(cleaned) < len(group_segments(job, job.dirty_end_offset))
