@@ -116,8 +116,9 @@ class Node:
         # for their age, their size or newer ones, only its own configuration says.
         defaults = replace(config.log_config({}), cleanup_policy=frozenset())
         self.logs = LogManager(
-            world.disk, world.clock, world.threads, storage, world.random, config_of=lambda _: defaults
-        )
+            world.disk, world.clock, world.threads, storage, world.random, config_of=lambda _: defaults,
+            cleaner=world.cleaner,
+        )  # fmt: skip
         self.logs.on_directory_failure.append(self._directory_failed)
         await self.logs.start()
         assert self.logs.cluster_id is not None

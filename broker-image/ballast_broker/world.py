@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ballast_broker.handles import MOST_FOR_LOGS
 from ballast_broker.net_reply import Dispatch
 from ballast_broker.seams import Clock, Disk, Network, Random, Threads
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.cleaner_process import CleanerRunner
 
 
 class Listening(Protocol):
@@ -34,4 +37,5 @@ class World:
     quorum_threads: Threads  # the metadata log's own: a disk that does not answer may hold all others
     network: Network
     listening: Listening
+    cleaner: CleanerRunner | None = None  # None: a process of its own
     open_files: int = MOST_FOR_LOGS  # that logs may keep open

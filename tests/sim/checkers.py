@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from tests.sim.clients import Ledger
@@ -10,7 +10,7 @@ from tests.sim.disk import Folder
 from tests.sim.machine import Machine
 
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import decode_records, iterate_batches
+from ballast_wire.records import Record, decode_records, iterate_batches
 
 
 class Broken(AssertionError):
@@ -56,12 +56,16 @@ class Invariants:
 
 
 def contents(machine: Machine, partition: TopicPartition) -> dict[int, bytes]:
-    """The partition's records on this machine, by offset."""
+    """The values of the partition's records on this machine, by offset."""
+    return {record.offset: record.value or b"" for record in records(machine, partition)}
+
+
+def records(machine: Machine, partition: TopicPartition) -> Iterator[Record]:
+    """What a reader of this machine's log is given, from its beginning to its end."""
     assert machine.process is not None
     log = machine.process.node.logs.get(partition)
-    found: dict[int, bytes] = {}
     if log is None:
-        return found
+        return
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         piece = log.read(offset, 1 << 24, upper_offset=log.log_end_offset)
@@ -70,9 +74,8 @@ def contents(machine: Machine, partition: TopicPartition) -> dict[int, bytes]:
         for batch in iterate_batches(memoryview(data)):
             for record in decode_records(batch):
                 if record.offset >= log.log_start_offset:
-                    found[record.offset] = record.value or b""
+                    yield record
             offset = batch.last_offset + 1
-    return found
 
 
 def check_replicas_equal(machines: list[Machine], partition: TopicPartition) -> dict[int, bytes]:

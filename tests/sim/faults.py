@@ -65,7 +65,7 @@ class Faults:
             if not machine.is_up:
                 machine.start()
         everybody = [machine.node_id for machine in self.run.machines]
-        wanted = dict.fromkeys(self.run.partitions, everybody)
+        wanted = dict.fromkeys(self.run.movable, everybody)
         while not await reassign(self._admin, wanted):  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.5)
 
@@ -206,7 +206,7 @@ class Faults:
         machine = self._victim()
         if machine is None:
             return
-        partition, path = self.rng.choice(self.run.partitions), self.rng.choice(DIRECTORIES)
+        partition, path = self.rng.choice(self.run.movable), self.rng.choice(DIRECTORIES)
         self.run.note(f"{partition} on {machine.host} is to move to {path}")
         await move_replica(self._admin, machine.host, partition, path)
         await asyncio.sleep(self.rng.choice([0.0, 0.01, 0.05, 0.2]))
@@ -223,7 +223,7 @@ class Faults:
                 await self._kill_and_return(each)
 
     async def _reassign(self) -> None:
-        await self._reassign_one(self.rng.choice(self.run.partitions))
+        await self._reassign_one(self.rng.choice(self.run.movable))
 
     async def _reassign_one(self, partition: TopicPartition) -> None:
         """To two replicas and back to three; perhaps another plan replaces it, or it is cancelled, on the way."""

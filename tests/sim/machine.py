@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tests.sim.cleaner import SlowCleaner
 from tests.sim.disk import SimDisk, Store
 from tests.sim.loop import NODE, SimLoop
 from tests.sim.network import Fabric, SimListening, SimNetwork
@@ -100,15 +101,16 @@ class Machine:
         context.run(self._launch, name)
 
     def _launch(self, name: str) -> None:
-        disk = SimDisk(self.store)
+        disk, threads = SimDisk(self.store), SimThreads()
         world = World(
             disk,
             self.clock,
             SimRandom(random.Random(self._rng.random())),
-            SimThreads(),
+            threads,
             SimThreads(),
             SimNetwork(self._fabric, self.host),
             SimListening(self._fabric, self.host),
+            SlowCleaner(disk, threads, random.Random(self._rng.random())),
         )
         node = Node(broker_config(self._properties), world)
         task = self._loop.create_task(self._live(node), name=f"{name} main")

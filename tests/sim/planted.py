@@ -23,7 +23,8 @@ from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
-from ballast_broker.storage import producers, truncation
+from ballast_broker.storage import cleaner, producers, truncation
+from ballast_broker.storage.cleaner import FOR_EVER_MS
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_wire.errors import ErrorCode
 
@@ -145,6 +146,16 @@ def remember_only_the_last_batch_of_a_producer(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(producers, "WINDOW", 1)
 
 
+def forget_at_once_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
+    """A compacted log gives up a tombstone before all that may still have the record has seen it."""
+
+    def clean(batch: Any, newest: Any, now_ms: int, delete_retention_ms: int, last_of_producers: Any) -> Any:
+        return clean_batch(batch, newest, FOR_EVER_MS, 0, last_of_producers)
+
+    clean_batch = cleaner.clean_batch
+    patch.setattr(cleaner, "clean_batch", clean)
+
+
 BUGS: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
@@ -163,5 +174,6 @@ BUGS: dict[str, Plant] = {
         refuse_a_batch_across_the_start,
         take_what_is_behind_a_refused_batch,
         remember_only_the_last_batch_of_a_producer,
+        forget_at_once_what_was_deleted,
     )
 }

@@ -11,6 +11,9 @@ from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_
 from tests.sim.disk import Crashed
 from tests.sim.faults import DIRECTORIES, Faults
 from tests.sim.idempotent import IdempotentProducer
+from tests.sim.kept import NAME as KEPT
+from tests.sim.kept import PARTITION as KEPT_PARTITION
+from tests.sim.kept import KeptTopic
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.network import Fabric
@@ -67,6 +70,7 @@ class Run:
         self.invariants = Invariants()
         self.ledger = Ledger()
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
+        self.movable = [*self.partitions, KEPT_PARTITION]
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
 
@@ -80,7 +84,7 @@ class Run:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
             "log.dirs": ",".join(DIRECTORIES),
-            "log.cleaner.enable": "false",
+            "log.cleaner.backoff.ms": "500",
             "log.index.size.max.bytes": "8192",
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
@@ -131,6 +135,9 @@ class Run:
         self._passing = PassingTopic(client, random.Random(self.rng.random()))
         self._passing_task = self.loop.create_task(self._passing.run())
         tasks.append(self._passing_task)
+        client = SimClient(self.fabric, "k", hosts, timeout_s=self.plan.client_timeout_s)
+        self._kept = KeptTopic(client, random.Random(self.rng.random()))
+        tasks.append(self.loop.create_task(self._kept.run()))
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -195,8 +202,8 @@ class Run:
             topic = machine.process.node.image.topics.by_name(TOPIC)
             if topic is None:
                 return False
-            passing = machine.process.node.image.topics.by_name(PASSING)
-            partitions = [*topic.partitions.values(), *(passing.partitions.values() if passing is not None else ())]
+            topics = [machine.process.node.image.topics.by_name(name) for name in (TOPIC, PASSING, KEPT)]
+            partitions = [each for found in topics if found is not None for each in found.partitions.values()]
             if any(p.leader < 0 or len(p.isr) < 3 for p in partitions):
                 return False
             if machine.process.node.logs.future_logs:
@@ -218,6 +225,7 @@ class Run:
         final = {partition: check_replicas_equal(self.machines, partition) for partition in self.partitions}
         check_ledger(self.ledger, final)
         self._passing.check(self.machines)
+        self._kept.check(self.machines)
         for machine in self.machines:
             check_one_log_each(machine, self.partitions, DIRECTORIES)
         assert len(self.ledger.acked) > 20, f"only {len(self.ledger.acked)} records were acknowledged"

@@ -16,10 +16,8 @@ import time
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage.cleaner import CleanedGroup, CleanJob, CleanResult, Throttle, clean
 from ballast_broker.storage.disk import RealDisk
-from ballast_broker.storage.errors import CorruptFile
 
 _LINE_LIMIT = 64 << 20
 _NICENESS = 10
@@ -42,25 +40,6 @@ class CleanerRunner(Protocol):
         """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
 
     async def close(self) -> None: ...
-
-
-class CleanerInThread:
-    """For the simulation, whose disk exists in one process only."""
-
-    def __init__(self, disk: Disk, threads: Threads) -> None:
-        self._disk = disk
-        self._threads = threads
-
-    async def run(self, job: CleanJob) -> CleanResult:
-        try:
-            return await self._threads.run(lambda: clean(self._disk, job))
-        except OSError as error:
-            raise CleanerFailed(str(error), error.errno) from error
-        except CorruptFile as error:
-            raise CleanerFailed(str(error)) from error
-
-    async def close(self) -> None:
-        return
 
 
 class CleanerProcess:

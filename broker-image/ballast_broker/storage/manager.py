@@ -51,7 +51,7 @@ _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY
 
 class LogManager:
     """`config_of(topic)`: the topic's configuration as far as it is known at start; updated later by metadata.
-    `cleaner`: a process of its own unless the disk is not the real one (`CleanerInThread`)."""
+    `cleaner`: a process of its own where none is given, as it must be where the disk is not the real one."""
 
     def __init__(
         self,

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 from tests.broker.storage.conftest import NOW_MS, Clock, SeededRandom
+from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint
-from ballast_broker.storage.cleaner_process import CleanerInThread
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealThreads
 from ballast_broker.storage.manager import LogManager

@@ -1,0 +1,101 @@
+"""A compacted topic: whatever happens to brokers while they clean it, the newest acknowledged record of each key is
+there or one that came later, on every replica the same, and nothing that was replaced comes back.
+
+Tombstones stay: a follower that is away for longer than they do misses them, here as in Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+
+from tests.sim.checkers import Broken, check_one_log_each, records
+from tests.sim.clients import SimClient, create_topic
+from tests.sim.faults import DIRECTORIES
+from tests.sim.machine import Machine
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+NAME = "kept"
+PARTITION = TopicPartition(NAME, 0)
+KEYS = 6
+RECORDS_PER_SECOND = 3.0
+DELETED = 0.2  # so many of the records are tombstones
+CONFIGS = {
+    "cleanup_policy": "compact",
+    "min_insync_replicas": "2",
+    "segment_ms": "2000",
+    "min_cleanable_dirty_ratio": "0.01",
+    "delete_retention_ms": str(10**12),  # whatever the clocks say
+    "message_timestamp_type": "LogAppendTime",
+}
+Written = tuple[bytes, bytes | None]
+
+
+class KeptTopic:
+    def __init__(self, client: SimClient, rng: random.Random) -> None:
+        self._client = client
+        self._rng = rng
+        self._sent: set[Written] = set()
+        self._acked: dict[int, Written] = {}
+
+    async def run(self) -> None:
+        await create_topic(self._client, NAME, 1, 3, **CONFIGS)
+        number = 0
+        while True:
+            number += 1
+            key = f"key {self._rng.randrange(KEYS)}".encode()
+            await self._produce((key, None if self._rng.random() < DELETED else str(number).encode()))
+            await asyncio.sleep(self._rng.expovariate(RECORDS_PER_SECOND))
+
+    async def _produce(self, written: Written) -> None:
+        leader = await self._client.leader_of(PARTITION)
+        if leader is None:
+            return
+        self._sent.add(written)
+        kind = message("ProduceRequest")
+        batch = bytes(encode_batch([Record(key=written[0], value=written[1], timestamp=1)]))
+        part = kind.TopicProduceData.PartitionProduceData(version=9, index=0, records=batch)
+        data = kind.TopicProduceData(version=9, name=NAME, partition_data=[part])
+        try:
+            answer = await self._client.ask(
+                leader, kind(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data]), 9
+            )
+        except (OSError, TimeoutError):
+            self._client.forget_leader(PARTITION)
+            return
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code == ErrorCode.NONE:
+            self._acked[result.base_offset] = written
+        else:
+            self._client.forget_leader(PARTITION)
+
+    def check(self, machines: list[Machine]) -> None:
+        newest = {key: offset for offset, (key, _) in sorted(self._acked.items())}
+        first: dict[bytes | None, Record] | None = None
+        for machine in machines:
+            check_one_log_each(machine, [PARTITION], DIRECTORIES)
+            found = list(records(machine, PARTITION))
+            self._nothing_is_strange(machine, found)
+            latest = {record.key: record for record in found}
+            for key, offset in newest.items():
+                if key not in latest or latest[key].offset < offset:
+                    raise Broken(f"the newest is kept: {machine.host} has {latest.get(key)}, {offset} was acknowledged")
+            first = first or latest
+            if latest != first:
+                raise Broken(f"replicas keep the same: {machine.host} has {latest}, another one {first}")
+
+    def _nothing_is_strange(self, machine: Machine, found: list[Record]) -> None:
+        times: dict[Written, int] = defaultdict(int)
+        for record in found:
+            assert record.key is not None
+            written = record.key, record.value
+            times[written] += record.value is not None
+            if written not in self._sent or times[written] > 1:
+                raise Broken(f"no phantom records, and none twice: {machine.host} has {record} of {PARTITION}")
+            if self._acked.get(record.offset, written) != written:
+                raise Broken(f"acked is never replaced: {machine.host} has {record}, {self._acked[record.offset]} was")
