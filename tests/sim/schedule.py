@@ -17,6 +17,10 @@ from tests.sim.kept import KeptTopic
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
 from tests.sim.network import Fabric
+from tests.sim.offsets import PARTITIONS as OFFSETS_PARTITIONS
+from tests.sim.offsets import PROPERTIES as OF_OFFSETS
+from tests.sim.offsets import TOPIC as OFFSETS
+from tests.sim.offsets import CommittedOffsets
 from tests.sim.passing import NAME as PASSING
 from tests.sim.passing import PassingTopic
 
@@ -27,6 +31,7 @@ CHECK_INTERVAL_S = 0.1
 QUIET_LIMIT_S = 60.0
 FAULT_LIMIT_S = 120.0
 TOPIC = "t"
+TOPICS = (TOPIC, PASSING, KEPT, OFFSETS)
 NETWORKS: list[dict[str, float]] = [
     {"max_delay_s": 0.003},
     {"max_delay_s": 0.02, "slow_chance": 0.05},
@@ -70,7 +75,8 @@ class Run:
         self.invariants = Invariants()
         self.ledger = Ledger()
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
-        self.movable = [*self.partitions, KEPT_PARTITION]
+        offsets = [TopicPartition(OFFSETS, number) for number in range(OFFSETS_PARTITIONS)]
+        self.movable = [*self.partitions, KEPT_PARTITION, *offsets]
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
 
@@ -93,6 +99,7 @@ class Run:
             "log.retention.ms": "-1",
             "log.retention.check.interval.ms": "2000",
             "metadata.log.max.record.bytes.between.snapshots": "20000",
+            **OF_OFFSETS,
             **self.plan.properties,
         }
 
@@ -138,6 +145,9 @@ class Run:
         client = SimClient(self.fabric, "k", hosts, timeout_s=self.plan.client_timeout_s)
         self._kept = KeptTopic(client, random.Random(self.rng.random()))
         tasks.append(self.loop.create_task(self._kept.run()))
+        client = SimClient(self.fabric, "g", hosts, timeout_s=self.plan.client_timeout_s)
+        self._offsets = CommittedOffsets(client, random.Random(self.rng.random()), TOPIC)
+        tasks.append(self.loop.create_task(self._offsets.run()))
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -193,6 +203,7 @@ class Run:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
         await asyncio.sleep(5.0)
+        await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
 
     def settled(self) -> bool:
         """Every partition led, every replica in sync, as the metadata of every node says; nothing moves."""
@@ -202,7 +213,7 @@ class Run:
             topic = machine.process.node.image.topics.by_name(TOPIC)
             if topic is None:
                 return False
-            topics = [machine.process.node.image.topics.by_name(name) for name in (TOPIC, PASSING, KEPT)]
+            topics = [machine.process.node.image.topics.by_name(name) for name in TOPICS]
             partitions = [each for found in topics if found is not None for each in found.partitions.values()]
             if any(p.leader < 0 or len(p.isr) < 3 for p in partitions):
                 return False
