@@ -44,6 +44,7 @@ class Faults:
             self._move,
             self._reassign,
             self._disk,
+            self._full_disk,
             self._delete_records,
             self._delete_records,
         ]
@@ -258,6 +259,25 @@ class Faults:
         await asyncio.sleep(self.rng.choice([0.5, 2.0, 5.0]))
         machine.store.heal(path)
         self.run.note(f"{machine.host}'s {path} is repaired, {machine.host} restarts")
+        machine.kill()
+        await self._back_later(machine)
+        await asyncio.sleep(2.0)
+
+    async def _full_disk(self) -> None:
+        """A directory takes a little more, and then nothing; perhaps its broker starts with that."""
+        machine = self._victim()
+        if machine is None:
+            return
+        path = self.rng.choice(DIRECTORIES)
+        room = self.rng.choice([0, 1000, 20_000])
+        self.run.note(f"{machine.host}'s {path} has room for {room} bytes")
+        machine.store.capacity[path] = machine.store.used(path) + room
+        await asyncio.sleep(self.rng.choice([0.5, 2.0, 5.0]))
+        if self.rng.random() < 0.5:
+            await self._kill_and_return(machine)
+            await asyncio.sleep(self.rng.choice([0.5, 5.0]))
+        machine.store.heal(path)
+        self.run.note(f"{machine.host}'s {path} has room again, {machine.host} restarts")
         machine.kill()
         await self._back_later(machine)
         await asyncio.sleep(2.0)

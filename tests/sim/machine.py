@@ -123,7 +123,7 @@ class Machine:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if not self.store.failing:  # else it has a reason to end
+            if not (self.store.failing or self.store.capacity):  # else it has a reason to end
                 self.failures.append(error)
             self._loop.call_soon(self.kill, context=contextvars.Context())
 
