@@ -27,25 +27,23 @@ from ballast_broker.storage.directories import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
     LOST_DIRECTORY,
-    METADATA_TOPIC,
     MIGRATING_DIRECTORY,
     STRAY_SUFFIX,
     UNASSIGNED_DIRECTORY,
     LogDirectory,
     identify,
-    marked_folder_name,
 )
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
-from ballast_broker.storage.loading import create_log, load_log, write_topic_id
+from ballast_broker.storage.folders import Folders
+from ballast_broker.storage.loading import create_log, write_topic_id
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.maintenance import Maintenance
 from ballast_broker.storage.open_files import OpenFiles
-from ballast_broker.storage.starting import load_directory
+from ballast_broker.storage.starting import load_directory, load_metadata_log
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 logger = logging.getLogger(__name__)
-METADATA_TOPIC_ID = UUID(int=1)
 _NO_PLACE = frozenset({UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY})
 
 
@@ -90,6 +88,7 @@ class LogManager:
         self._preferred: dict[TopicPartition, str] = {}
         self._counts: dict[str, int] = {directory.path: 0 for directory in self.all_directories}
         self.maintenance = Maintenance(self)
+        self._folders = Folders(disk, random, self.maintenance)
         self.compactor = Compactor(self, cleaner or CleanerProcess())
         self.context = LogContext(
             disk,
@@ -224,7 +223,7 @@ class LogManager:
             else:
                 self._counts[other.directory.path] -= 1
                 self._counts[log.directory.path] += 1
-            self._rename(other, DELETE_SUFFIX)
+            self._folders.rename(other, DELETE_SUFFIX)
             self._deleted[other.folder.path] = other.topic_partition
         else:
             self._counts[log.directory.path] += 1
@@ -251,7 +250,7 @@ class LogManager:
         for log in self._older_copies:
             if log.topic_partition in self._logs:
                 self._counts[log.directory.path] -= 1
-                self._discard(log)
+                self._folders.discard(log)
             else:
                 self._set_aside(log)
         self._older_copies = []
@@ -270,7 +269,7 @@ class LogManager:
         if topic_partition in self._logs or len(self.online_directories()) < len(self.directories):
             return
         log = self._future_logs[topic_partition]
-        self._rename(log, "")
+        self._folders.rename(log, "")
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = log
 
@@ -350,7 +349,7 @@ class LogManager:
         current = self._logs[topic_partition]
         if topic_partition in self._future_logs:
             raise ValueError(f"{topic_partition} has a future log already")
-        name = marked_folder_name(topic_partition, self._unique(), FUTURE_SUFFIX)
+        name = self._folders.name_of(topic_partition, FUTURE_SUFFIX)
         try:
             log = create_log(
                 self.context,
@@ -372,7 +371,7 @@ class LogManager:
     def abort_future(self, topic_partition: TopicPartition) -> None:
         log = self._future_logs.pop(topic_partition)
         self._counts[log.directory.path] -= 1
-        self._discard(log)
+        self._folders.discard(log)
 
     def swap_future(self, topic_partition: TopicPartition) -> Callable[[], None]:
         """The future log becomes the current one. Answers what makes the renames durable, to be run in a thread.
@@ -381,15 +380,15 @@ class LogManager:
         """
         future, current = self._future_logs[topic_partition], self._logs[topic_partition]
         if current.directory.online:
-            self._rename(current, DELETE_SUFFIX)
+            self._folders.rename(current, DELETE_SUFFIX)
         try:
-            self._rename(future, "")
+            self._folders.rename(future, "")
         except LogDirectoryFailure:
             # The destination fails at the last moment: the current log goes on where it was.
             if current.directory.online:
-                self._rename(current, "")
+                self._folders.rename(current, "")
             raise
-        self._retire(current)
+        self._folders.retire(current)
         self._log_is_gone(topic_partition)
         del self._future_logs[topic_partition]
         self._logs[topic_partition] = future
@@ -414,7 +413,7 @@ class LogManager:
         self._preferred.pop(topic_partition, None)
         if log is not None:
             self._counts[log.directory.path] -= 1
-            self._discard(log)
+            self._folders.discard(log)
             self._log_is_gone(topic_partition)
 
     def set_aside_namesakes(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
@@ -452,7 +451,7 @@ class LogManager:
         self._counts[log.directory.path] -= 1
         with contextlib.suppress(LogDirectoryFailure):
             log.close()
-            self._rename(log, STRAY_SUFFIX)
+            self._folders.rename(log, STRAY_SUFFIX)
             self._strays[log.folder.path] = log.topic_partition
             self._log_is_gone(log.topic_partition)
 
@@ -460,38 +459,6 @@ class LogManager:
         """From where it was. What was found out of it must not be held against a namesake."""
         self.compactor.uncleanable.pop(topic_partition, None)
         self.maintenance.log_is_gone()
-
-    def _discard(self, log: Log) -> None:
-        log.closed = True
-        with contextlib.suppress(LogDirectoryFailure):  # what is left on that disk, the next start finds
-            self._rename(log, DELETE_SUFFIX)
-        self._retire(log)
-
-    def _retire(self, log: Log) -> None:
-        """Its folder is renamed `-delete` already."""
-        log.closed = True
-        log.invalidate_write_state()
-        for segment in log.segments:
-            segment.abandon()
-        if log.directory.online:
-            self.maintenance.remove_later([log.folder.path], log.config.file_delete_delay_ms)
-
-    def _unique(self) -> str:
-        return self.random.bytes_of(16).hex()
-
-    def _rename(self, log: Log, suffix: str) -> None:
-        """To `topic-partition`, or to a marked name."""
-        partition = log.topic_partition
-        name = marked_folder_name(partition, self._unique(), suffix) if suffix else str(partition)
-        path = f"{log.directory.path}/{name}"
-        before = log.folder.path
-        with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
-            self.disk.rename(before, path)
-            log.folder.path = path
-        if suffix == DELETE_SUFFIX:
-            self.maintenance.forget_removals_under(before)
-        elif not suffix:
-            self.maintenance.folder_was_renamed(before, path)
 
     # Failure
 
@@ -517,23 +484,7 @@ class LogManager:
         directory, path = self._metadata_directory, self._metadata_directory.path
         if not directory.online:
             raise DirectoryRefused(f"metadata.log.dir {path} is not an online log directory")
-        partition = TopicPartition(METADATA_TOPIC, 0)
-        folder = f"{path}/{partition}"
-        if not self.disk.exists(folder):
-            self._raft_log = create_log(self.context, directory, folder, partition, METADATA_TOPIC_ID, config)
-            return self._raft_log
-        points = checkpoint.read_offsets(self.disk, f"{path}/{checkpoint.RECOVERY_POINTS}")
-        self._raft_log = await self.threads.run(
-            lambda: load_log(
-                self.context,
-                directory,
-                folder,
-                partition,
-                config,
-                clean=directory.was_clean,
-                recovery_point=points.get(partition, 0),
-            )
-        )
+        self._raft_log = await load_metadata_log(self.context, directory, self.threads, config)
         return self._raft_log
 
     # Going on and stopping

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from uuid import UUID
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.seams import Disk, Threads
@@ -24,10 +25,11 @@ from ballast_broker.storage.directories import (
     LogDirectory,
     parse_folder_name,
 )
-from ballast_broker.storage.loading import load_log
+from ballast_broker.storage.loading import create_log, load_log
 from ballast_broker.storage.log import Log
 from ballast_wire.names import TopicPartition
 
+METADATA_TOPIC_ID = UUID(int=1)
 ALWAYS_THERE, IN_NO_CHECKPOINT = -1, LONG_MAX  # when a log was made
 SLICE = 64  # folders that are loaded in one go
 WAITS_OF_SLOW_DISK = SLICE // 4  # what lies in memory is read without one
@@ -166,3 +168,18 @@ def _made_ms(disk: Disk, folder: str) -> int:
     """When the log was made. A clean stop writes all checkpoints, so it matters only after another end."""
     path = f"{folder}/{checkpoint.PARTITION_METADATA}"
     return disk.modified_ms(path) if disk.exists(path) else ALWAYS_THERE
+
+
+async def load_metadata_log(context: LogContext, directory: LogDirectory, threads: Threads, config: LogConfig) -> Log:
+    """`__cluster_metadata-0`, which `load_directory` leaves alone."""
+    disk, partition = context.disk, TopicPartition(METADATA_TOPIC, 0)
+    folder = f"{directory.path}/{partition}"
+    if not disk.exists(folder):
+        return create_log(context, directory, folder, partition, METADATA_TOPIC_ID, config)
+    points = checkpoint.read_offsets(disk, f"{directory.path}/{checkpoint.RECOVERY_POINTS}")
+    return await threads.run(
+        lambda: load_log(
+            context, directory, folder, partition, config, clean=directory.was_clean,
+            recovery_point=points.get(partition, 0),
+        )
+    )  # fmt: skip

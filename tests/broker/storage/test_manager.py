@@ -737,7 +737,7 @@ def delete_and_remove(manager, log):
 
 
 def rename_folder(manager, log):
-    manager._rename(log, "-stray")
+    manager._folders.rename(log, "-stray")
 
 
 @pytest.mark.spec("LOG-11", "LOG-24", "TOP-24")
