@@ -117,10 +117,9 @@ class IsrChanges:
         )  # fmt: skip
         if outcome is IsrAnswer.ACCEPTED:
             self.count(replica, before)
-            if state.advance_high_watermark(replica.now_ms()) and not replica.offline:
-                replica.high_watermark_moved()
         elif error is not ErrorCode.NONE:
             log.info("%s: ISR %s refused: %s", replica.topic_partition, sorted(change.members), error.name)
+        replica.reconsider()
         return outcome
 
     def count(self, replica: Replica, before: frozenset[int]) -> None:

@@ -276,6 +276,7 @@ class Replicas:
         if delta.brokers_changed:
             for replica in self._replicas.values():
                 replica.state.update_eligible(self._eligible)
+                replica.reconsider()
         self._configure(delta, image)
         self._published = True
 
@@ -465,6 +466,7 @@ class Replicas:
             for number, replica in enumerate(list(self._replicas.values())):
                 if number % REPLICAS_PER_SLICE == 0:
                     await asyncio.sleep(0)
+                replica.reconsider()
                 change = replica.state.propose_shrink(replica.now_ms())
                 if change is not None and self._replicas.get(replica.topic_partition) is replica:
                     log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.replication.cluster import Cluster, batch_of, eventually
@@ -330,3 +331,90 @@ async def test_of_a_partition_that_failed_and_is_followed_no_more_nothing_is_kep
         await eventually(lambda: bool(group._aside), "the leader refuses it")
         cluster.controller.delete_topic("orders")
         assert not group._backoff._failures
+
+
+@pytest.mark.spec("REP-06", "REP-11")
+async def test_a_consumer_that_waits_hears_at_once_of_what_a_lost_follower_has_committed(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(ORDERS, "b")
+        waiting = one.replicas.fetch(FetchParams(max_wait_ms=60_000), [FetchEntry(ORDERS, topic_id, 1)])
+        assert isinstance(waiting, asyncio.Future)
+        cluster.controller.lose(2)
+        await eventually(waiting.done, "the fetch is answered", timeout_s=5.0)
+        [result] = waiting.result()
+        assert (result.high_watermark, result.slice is not None) == (2, True)
+        result.release()
+
+
+@pytest.mark.spec("REP-11", "REP-14")
+async def test_what_waits_for_min_insync_replicas_is_committed_when_fewer_are_asked_for(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]], {"min.insync.replicas": "2"})
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        one.produce(ORDERS, "b")
+        assert await one.consume(ORDERS) == ["a"]
+        cluster.controller.configure(2, "orders", {"min.insync.replicas": "1"})
+        assert await one.consume(ORDERS) == ["a", "b"]
+
+
+@pytest.mark.spec("REP-11", "REP-14")
+@pytest.mark.parametrize("fenced_first", [True, False])
+async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(tmp_path: Path, fenced_first: bool) -> None:
+    """What a producer wrote meanwhile waits for the follower: it may be in the ISR already. Until it cannot be."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        controller = cluster.controller
+        controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        controller.away = True
+        await two.start()
+        state = one.replicas.partition(ORDERS)
+        assert state is not None
+        await eventually(lambda: state.pending is not None, "the follower is about to join")
+        await two.crash(noticed=False)
+        producing = asyncio.ensure_future(one.produce_to_all(ORDERS, "b", timeout_ms=60_000))
+        await asyncio.sleep(0)
+        assert state.high_watermark == 1
+        if fenced_first:
+            controller.lose(2)
+            controller.away = False
+        else:
+            refused = controller.call
+
+            async def refuse(request: Any, version: int) -> Any:
+                response = await refused(request, version)
+                for partition in [each for topic in response.topics for each in topic.partitions]:
+                    partition.error_code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+                return response
+
+            controller.call = refuse  # type: ignore[method-assign]
+            commit, controller.commit = controller.commit, lambda outcome: outcome.response  # type: ignore[method-assign]
+            controller.away = False
+            await eventually(lambda: state.pending is None, "the change is refused")
+            controller.commit = commit  # type: ignore[method-assign]
+            assert not producing.done()
+            controller.lose(2)
+        await eventually(producing.done, "the record is committed", timeout_s=5.0)
+        assert producing.result() is ErrorCode.NONE
+
+
+@pytest.mark.spec("REP-07")
+async def test_deleted_records_are_told_of_when_the_follower_that_was_waited_for_is_gone(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        deleting = asyncio.ensure_future(one.replicas.delete_records({ORDERS: 1}, 60_000))
+        await asyncio.sleep(0)
+        assert not deleting.done()
+        cluster.controller.lose(2)
+        await eventually(deleting.done, "nobody else is waited for", timeout_s=5.0)
+        assert deleting.result() == {ORDERS: (ErrorCode.NONE, 1)}
