@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
-from tests.broker.replication.cluster import Cluster, batch_of, eventually
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
-from ballast_broker.replication.reading import FetchEntry, FetchParams
+from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
+MAGIC_POSITION = 16  # in a batch
 
 
 @pytest.mark.spec("REP-14", "REP-12")
@@ -418,3 +420,38 @@ async def test_deleted_records_are_told_of_when_the_follower_that_was_waited_for
         cluster.controller.lose(2)
         await eventually(deleting.done, "nobody else is waited for", timeout_s=5.0)
         assert deleting.result() == {ORDERS: (ErrorCode.NONE, 1)}
+
+
+@pytest.mark.spec("REP-24", "LOG-41")
+async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """One header of the leader's log cannot be read any more. Who reads from there on is told; a follower that took
+    what comes in the next file instead would be in sync, and lead, with a hole."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]], {"segment.bytes": "1000"})
+        log, totals = one.logs.get(ORDERS), two.replicas.fetchers.totals
+        while len(log.segments) < 3:
+            assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        spoiled, offset = log.active, log.log_end_offset
+        position = spoiled.size
+        while len(log.segments) < 5:
+            one.produce(ORDERS, "b")
+        with open(spoiled.path(), "r+b") as file:
+            file.seek(position + MAGIC_POSITION)
+            file.write(b"\x7f")
+        log.known_positions.clear()
+        assert await asked(one, topic_id, offset) is ErrorCode.CORRUPT_MESSAGE
+        cluster.cuts.clear()
+        await eventually(lambda: totals.failed > 2, "the follower asks again and again")
+        assert two.logs.get(ORDERS).log_end_offset == offset
+        assert await asked(one, topic_id, spoiled.base_offset) is ErrorCode.NONE
+        assert await asked(one, topic_id, log.bases[-1]) is ErrorCode.NONE, "what lies in other files can be read"
+
+
+async def asked(node: Node, topic_id: UUID, offset: int) -> ErrorCode:
+    """By somebody who may read up to the end of the log."""
+    results = node.replicas.fetch(FetchParams(replica_id=2), [FetchEntry(ORDERS, topic_id, offset)])
+    assert isinstance(results, list)
+    give_back(results)
+    return results[0].error
