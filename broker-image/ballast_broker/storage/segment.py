@@ -261,7 +261,7 @@ class Segment:
         return None
 
     def spoiled_at(self, position: int) -> ApiError:
-        """The disk gives back something else than was written: what lies behind must not be taken for what comes next."""
+        """The disk gives back something else than was written: what lies behind is not what comes next."""
         return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path()} has no whole batch at {position} of {self.size}")
 
     def boundary_before(self, limit: int) -> tuple[int, int] | None:

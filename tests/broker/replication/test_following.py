@@ -437,9 +437,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
         position = spoiled.size
         while len(log.segments) < 5:
             one.produce(ORDERS, "b")
-        with open(spoiled.path(), "r+b") as file:
-            file.seek(position + MAGIC_POSITION)
-            file.write(b"\x7f")
+        spoil(spoiled.path(), position + MAGIC_POSITION)
         log.known_positions.clear()
         assert await asked(one, topic_id, offset) is ErrorCode.CORRUPT_MESSAGE
         cluster.cuts.clear()
@@ -447,6 +445,12 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
         assert two.logs.get(ORDERS).log_end_offset == offset
         assert await asked(one, topic_id, spoiled.base_offset) is ErrorCode.NONE
         assert await asked(one, topic_id, log.bases[-1]) is ErrorCode.NONE, "what lies in other files can be read"
+
+
+def spoil(path: str, position: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(b"\x7f")
 
 
 async def asked(node: Node, topic_id: UUID, offset: int) -> ErrorCode:
