@@ -62,6 +62,9 @@ class IsrChanges:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
                 retry = batch
+            except Exception:  # a bug must not leave them pending for ever: until they are answered no other is made
+                log.exception("%d changes of ISR could not be asked for", len(batch))
+                retry = batch
             for replica, change in retry.items():
                 self._proposed.setdefault(replica, change)
             if retry:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
+from ballast_broker.replication.partition import IsrChange, Partition
 from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
@@ -445,6 +446,44 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
         assert two.logs.get(ORDERS).log_end_offset == offset
         assert await asked(one, topic_id, spoiled.base_offset) is ErrorCode.NONE
         assert await asked(one, topic_id, log.bases[-1]) is ErrorCode.NONE, "what lies in other files can be read"
+
+
+@pytest.mark.spec("REP-13")
+@pytest.mark.parametrize("bug", ["looking", "asking"])
+async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bug: str
+) -> None:
+    """Producers with acks=all would wait for followers that are gone."""
+    odd = TopicPartition("odd", 0)
+    async with Cluster(tmp_path, replica_lag_time_max_ms=200) as cluster:
+        one, _ = await cluster.add(1, 2)
+        for topic in ("odd", "orders"):
+            cluster.controller.create_topic(topic, [[1, 2]])
+        shrink, call = Partition.propose_shrink, cluster.controller.call
+        failures = []
+
+        def shrinking(partition: Partition, now_ms: int) -> IsrChange | None:
+            if partition.topic_partition == odd:
+                failures.append("looking")
+                raise RuntimeError("a bug")
+            return shrink(partition, now_ms)
+
+        async def calling(request: Any, version: int) -> Any:
+            if not failures:
+                failures.append("asking")
+                raise RuntimeError("a bug")
+            return await call(request, version)
+
+        if bug == "looking":
+            monkeypatch.setattr(Partition, "propose_shrink", shrinking)
+        else:
+            cluster.controller.call = calling  # type: ignore[method-assign]
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(odd, "a")
+        one.produce(ORDERS, "a")
+        await eventually(lambda: cluster.isr(ORDERS) == {1}, "the ISR shrinks all the same", timeout_s=5.0)
+        assert failures
+        assert "a bug" in caplog.text
 
 
 def spoil(path: str, position: int) -> None:
