@@ -263,13 +263,21 @@ class Replica:
         """Data came (for followers), or the high watermark moved (for consumers as well)."""
         for fetch in self.parked:
             self._wake(fetch, new_bytes, followers_only)
+        told = []
         for entry in self.watched:
             watch = entry.watch
-            if watch is None or (followers_only and not watch.of_follower):
+            if watch is None:
+                continue
+            if watch.parked is None and entry in watch.due:
+                told.append(entry)
+                continue
+            if followers_only and not watch.of_follower:
                 continue
             watch.mark(entry)
             if watch.parked is not None:
                 self._wake(watch.parked, new_bytes, followers_only)
+        for entry in told:  # until its session asks, which it may never do, nothing else needs to be told
+            entry.watch_replica(None)
 
     def _wake(self, fetch: ParkedFetch, new_bytes: int, followers_only: bool) -> None:
         if followers_only and not fetch.from_follower:

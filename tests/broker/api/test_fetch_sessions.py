@@ -224,3 +224,24 @@ async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgo
         assert (await asker.answer(asker.ask(**asked))).error_code == ErrorCode.NONE, (
             "a consumer may come back to its own"
         )
+
+
+@pytest.mark.spec("REP-03", "REP-06")
+async def test_an_append_costs_nothing_for_sessions_that_nobody_uses_any_more(tmp_path: Path) -> None:
+    """Clients that are killed leave theirs behind, and they may be many. Whoever does come back misses nothing."""
+    async with leader(tmp_path, 1, [1], slots=100) as (one, asker):
+        orders = TopicPartition("orders", 0)
+        replica = one.replicas._replicas[orders]
+        left_behind = [await asker.answer(asker.ask()) for _ in range(50)]
+        assert len(replica.watched) == 50
+        one.produce(orders, "a")  # all of them are to look at it
+        one.produce(orders, "b")
+        assert not replica.watched
+        asked = {"session_id": left_behind[7].session_id, "topics": []}
+        assert told(await asker.answer(asker.ask(session_epoch=1, **asked))) == {0: (2, 1)}
+        reading = {"session_id": left_behind[7].session_id, "min_bytes": 1, "max_wait_ms": 60_000}
+        waiting = asker.ask((0, 2), session_epoch=2, **reading)
+        assert isinstance(waiting, Pending)
+        assert len(replica.watched) == 1
+        one.produce(orders, "c")
+        assert told(await asker.answer(waiting)) == {0: (3, 1)}
