@@ -87,7 +87,9 @@ class Dispatcher:
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
             quota = self._fetch_quota(peer, frame) if self._broker.client_quotas.fetch.in_force else None
-            reply = self._fetch.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS, quota)
+            reply = self._fetch.handle(
+                frame, body, version, correlation_id, peer.listener, ANONYMOUS, peer.on_close, quota
+            )
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -66,6 +67,9 @@ _NONE = ErrorCode.NONE
 Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
 
 
+OnClose = Callable[[Callable[[], None]], None]  # what is to be done when the asker's connection ends
+
+
 class Quota(NamedTuple):
     """Of the client that asks."""
 
@@ -90,6 +94,7 @@ class Fetch:
         correlation_id: int,
         listener: str,
         principal: Principal,
+        on_close: OnClose,
         quota: Quota | None = None,
     ) -> Reply:
         """`position` is where the client's id ends; `quota` is the client's, if it has one."""
@@ -112,7 +117,7 @@ class Fetch:
         ]
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
-            session, incremental = self._session(request, asked, version, principal, may_open=not throttled_s)
+            session, incremental = self._session(request, asked, version, principal, on_close, may_open=not throttled_s)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
@@ -202,7 +207,14 @@ class Fetch:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(
-        self, request: FetchRequest, asked: list[Followed], version: int, principal: Principal, *, may_open: bool
+        self,
+        request: FetchRequest,
+        asked: list[Followed],
+        version: int,
+        principal: Principal,
+        on_close: OnClose,
+        *,
+        may_open: bool,
     ) -> tuple[Session | None, bool]:
         """The session (or none), and whether only news is to be told. Who is told nothing now may open none."""
         uses_topic_ids = version >= FIRST_WITH_TOPIC_ID
@@ -212,7 +224,10 @@ class Fetch:
                 self._sessions.drop(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not may_open:
                 return None, False
-            return self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids), False
+            opened = self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids)
+            if opened is not None and opened.of_follower:
+                on_close(partial(self._sessions.end, opened))
+            return opened, False
         session = self._sessions.take(request, uses_topic_ids)
         session.asked_by(asker)
         session.update(asked, [(key, number) for key, numbers in request.forgotten for number in numbers])

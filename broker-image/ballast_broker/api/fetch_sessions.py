@@ -1,5 +1,6 @@
 """Fetch sessions (KIP-227): the broker remembers what a client follows, and only changes travel. Loop thread only.
 
+A follower's ends with the connection by which it began: by the next one it asks for everything anew.
 Bounded: `max.incremental.fetch.session.cache.slots`. Where all are taken, a session that was idle for
 `EVICTION_S` gives way (a follower's only to a follower); else the client gets no session and sends everything.
 """
@@ -134,6 +135,10 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+
+    def end(self, session: Session) -> None:
+        if self._sessions.get(session.session_id) is session:
+            self.drop(session.session_id)
 
     def _make_room(self, *, for_follower: bool) -> bool:
         if len(self._sessions) < self._slots:

@@ -148,10 +148,9 @@ class RaftCore(Elections):
 
     def _truncate(self, diverging: tuple[int, int]) -> None:
         epoch, end_offset = diverging
-        ours = self._log.epoch_end_offset(epoch)
-        cut = end_offset if ours[0] != epoch else min(end_offset, ours[1])
-        if ours[0] != epoch and ours[1] >= 0:
-            cut = min(cut, ours[1])
+        known_end = self._log.epoch_end_offset(epoch)[1]
+        # Where nothing is as old as that, all of it is of later leaders than the last one in common.
+        cut = min(end_offset, known_end) if known_end >= 0 else self._log.start_offset
         if cut < self.high_watermark:
             raise AssertionError(f"asked to cut at {cut}, below the high watermark {self.high_watermark}")
         cut = max(cut, self._log.start_offset)

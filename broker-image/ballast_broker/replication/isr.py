@@ -62,6 +62,9 @@ class IsrChanges:
             except (ApiError, ConnectionError, TimeoutError) as error:
                 log.warning("the controller did not take %d changes of ISR: %s", len(batch), error)
                 retry = batch
+            except Exception:  # a bug must not leave them pending for ever: until they are answered no other is made
+                log.exception("%d changes of ISR could not be asked for", len(batch))
+                retry = batch
             for replica, change in retry.items():
                 self._proposed.setdefault(replica, change)
             if retry:
@@ -117,10 +120,9 @@ class IsrChanges:
         )  # fmt: skip
         if outcome is IsrAnswer.ACCEPTED:
             self.count(replica, before)
-            if state.advance_high_watermark(replica.now_ms()) and not replica.offline:
-                replica.high_watermark_moved()
         elif error is not ErrorCode.NONE:
             log.info("%s: ISR %s refused: %s", replica.topic_partition, sorted(change.members), error.name)
+        replica.reconsider()
         return outcome
 
     def count(self, replica: Replica, before: frozenset[int]) -> None:

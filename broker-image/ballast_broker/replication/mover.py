@@ -84,12 +84,15 @@ class Mover:
                 log.exception("the move of %s failed", current.topic_partition)
                 self._movers.fail(current, str(error))
 
-    async def sync_in_background(self, threads: Threads, copy: SegmentCopy) -> None:
-        """Written to the disk while the next segment is copied, so that the flush before the swap is short."""
+    async def sync_in_background(self, threads: Threads, move: Move, copy: SegmentCopy) -> None:
+        """Written to the disk while the next segment is copied, so that the flush before the swap is short. A disk
+        tells only once that it could not: that ends the move whose copy it is, whatever is being worked on by then."""
 
         async def sync_and_close() -> None:
             try:
                 await to_its_end(threads, copy.sync)
+            except OSError as error:
+                self._movers.disk_failed(move, error)
             finally:
                 copy.close()
 
@@ -235,8 +238,9 @@ class Movers:
             self._ask(mover, move)
         elif step is Step.FLUSH:
             await mover.synced()
-            await self._threads.run(future.flush)
-            move.flushed = True
+            if not move.ended:
+                await self._threads.run(future.flush)
+                move.flushed = True
         elif step is Step.SWAP:
             await self._swap(move, replica, source, future)
         elif step is Step.CUT:
@@ -308,7 +312,7 @@ class Movers:
         finally:
             if not adopted:
                 copy.close()
-        await mover.sync_in_background(self._threads, copy)
+        await mover.sync_in_background(self._threads, move, copy)
 
     async def _copy_piece(self, move: Move, copy: SegmentCopy) -> None:
         wanted = min(self._piece_bytes(), copy.left_bytes)

@@ -155,7 +155,7 @@ class Reader:
     def answer_follower(self, broker_id: int) -> None:
         """Its waiting fetches end now, with what there is."""
         for parked in list(self._parked_followers.get(broker_id, ())):
-            self._finish(parked)
+            parked.expire()
 
     def _finish(self, parked: ParkedFetch) -> None:
         """Its time is over: answer with what there is."""

@@ -60,6 +60,7 @@ class Replica:
         self.state.min_insync_replicas = config.min_insync_replicas
         if self.log is not None:
             self.log.update_config(config)
+        self.reconsider()
         self.changed()
 
     def use(self, log: Log) -> None:
@@ -73,7 +74,7 @@ class Replica:
     def become(self, metadata: Registration) -> Transition:
         state, log = self.state, self.online_log()
         led = state.is_leader
-        epoch = state.leader_epoch
+        epoch, high_watermark = state.leader_epoch, state.high_watermark
         if metadata.leader_epoch < (log.latest_epoch or 0):
             # To lead or follow with it would undo what this log knows of later leaders.
             logger.error(
@@ -94,6 +95,9 @@ class Replica:
             self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif led:
             self.committed()
+            self.reconsider()
+            if state.high_watermark != high_watermark:
+                self.wake(0, followers_only=False)
         if state.leader_epoch != epoch or led is not state.is_leader:
             log.interrupt_appends()
         if state.leader_epoch != epoch:
@@ -229,6 +233,17 @@ class Replica:
         if self.parked or self.watched:
             self.wake(0, followers_only=False)
 
+    def reconsider(self) -> None:
+        """More may be committed, or taken over by all, though nobody has written or fetched: who is in sync, who is
+        alive, how many must be, the time are others."""
+        state = self.state
+        if not state.is_leader or self.offline:
+            return
+        if state.high_watermark < state.log_end_offset and state.advance_high_watermark(self.now_ms()):
+            self.high_watermark_moved()
+        if self.delete_waiters:
+            self.log_start_moved()
+
     def committed(self) -> None:
         for waiter in self.state.take_committed():
             waiter.answer(self.state.committed(0) or ErrorCode.NONE)
@@ -248,13 +263,21 @@ class Replica:
         """Data came (for followers), or the high watermark moved (for consumers as well)."""
         for fetch in self.parked:
             self._wake(fetch, new_bytes, followers_only)
+        told = []
         for entry in self.watched:
             watch = entry.watch
-            if watch is None or (followers_only and not watch.of_follower):
+            if watch is None:
+                continue
+            if watch.parked is None and entry in watch.due:
+                told.append(entry)
+                continue
+            if followers_only and not watch.of_follower:
                 continue
             watch.mark(entry)
             if watch.parked is not None:
                 self._wake(watch.parked, new_bytes, followers_only)
+        for entry in told:  # until its session asks, which it may never do, nothing else needs to be told
+            entry.watch_replica(None)
 
     def _wake(self, fetch: ParkedFetch, new_bytes: int, followers_only: bool) -> None:
         if followers_only and not fetch.from_follower:

@@ -276,6 +276,7 @@ class Replicas:
         if delta.brokers_changed:
             for replica in self._replicas.values():
                 replica.state.update_eligible(self._eligible)
+                replica.reconsider()
         self._configure(delta, image)
         self._published = True
 
@@ -465,7 +466,14 @@ class Replicas:
             for number, replica in enumerate(list(self._replicas.values())):
                 if number % REPLICAS_PER_SLICE == 0:
                     await asyncio.sleep(0)
-                change = replica.state.propose_shrink(replica.now_ms())
-                if change is not None and self._replicas.get(replica.topic_partition) is replica:
-                    log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
-                    self.isr_changes.submit(replica, change)
+                try:
+                    self._shrink_isr(replica)
+                except Exception:  # a bug must not end this for all of them
+                    log.exception("the ISR of %s could not be looked at", replica.topic_partition)
+
+    def _shrink_isr(self, replica: Replica) -> None:
+        replica.reconsider()
+        change = replica.state.propose_shrink(replica.now_ms())
+        if change is not None and self._replicas.get(replica.topic_partition) is replica:
+            log.info("%s: ISR shrinks to %s", replica.topic_partition, sorted(change.members))
+            self.isr_changes.submit(replica, change)

@@ -141,7 +141,16 @@ class ParkedFetch:
             self.watch.parked = None
 
     def expire(self) -> None:
-        self._finish(self)
+        self.end(self._finish)
+
+    def end(self, finish: Callable[[ParkedFetch], None]) -> None:
+        """A bug ends the connection of who asked: he would wait for ever, and those after him for their time."""
+        try:
+            finish(self)
+        except Exception as error:
+            log.exception("a fetch that waited could not be answered")
+            if not self.future.done():
+                self.future.set_exception(error)
 
 
 class Wakeups:
@@ -160,7 +169,7 @@ class Wakeups:
         woken, self._woken = self._woken, {}
         for fetch in woken:
             if not fetch.future.done():
-                self._finish(fetch)
+                fetch.end(self._finish)
 
 
 class PendingCommit:

@@ -101,7 +101,7 @@ def _cut(
         return position, next_offset
     first = next(segment.batches(position), None)
     if first is None:
-        return end, next_offset
+        raise segment.spoiled_at(position)
     return position + first[1].length + LOG_OVERHEAD, first[1].base_offset + first[1].last_offset_delta + 1
 
 

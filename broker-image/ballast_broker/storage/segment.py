@@ -13,6 +13,7 @@ from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from ballast_broker.storage.open_files import OpenFiles
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import LOG_OVERHEAD, Header
 
 LOG_SUFFIX = ".log"
@@ -248,10 +249,20 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, Header] | None:
         """Position and header of the first batch whose last offset is at least `offset`."""
-        for position, header in self.batches(self.floor_position(offset)):
+        start = end = self.floor_position(offset)
+        for position, header in self.batches(start):
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
+            end = position + header.length + LOG_OVERHEAD
+        if end < self.size:
+            if end == start > 0:
+                raise CorruptFile(f"{self.path(INDEX_SUFFIX)} points to {start}, where no batch begins")
+            raise self.spoiled_at(end)
         return None
+
+    def spoiled_at(self, position: int) -> ApiError:
+        """The disk gives back something else than was written: what lies behind is not what comes next."""
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path()} has no whole batch at {position} of {self.size}")
 
     def boundary_before(self, limit: int) -> tuple[int, int] | None:
         """End position and next offset of the last batch that ends at or before `limit`; None: no batch does."""

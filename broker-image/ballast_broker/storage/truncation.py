@@ -27,11 +27,14 @@ def truncate_to(log: Log, offset: int) -> None:
     if offset < log.bases[0]:
         truncate_fully(log, offset)
         return
+    segment = log.segments[log.segment_number(offset)]
+    found = lookup.trusting_index(log, segment, lambda: segment.find(offset))  # before anything is changed
     _forget_after(log, offset)
-    going = [segment for segment in log.segments if segment.base_offset > offset]
-    for segment in reversed(going):
-        retention.forget_segments(log, [segment])
-    _cut(log, log.active, offset)
+    going = [later for later in log.segments if later.base_offset > offset]
+    for later in reversed(going):
+        retention.forget_segments(log, [later])
+    if found is not None:
+        _cut(log, segment, offset, found[0])
     log.start_offset = min(log.start_offset, offset)
     _after(log, offset)
 
@@ -49,12 +52,8 @@ def _forget_after(log: Log, offset: int) -> None:
     log.cleaned_to = min(log.cleaned_to, offset)
 
 
-def _cut(log: Log, segment: Segment, offset: int) -> None:
+def _cut(log: Log, segment: Segment, offset: int, position: int) -> None:
     """The batch across the cut goes as well; the log end is `offset` all the same, as in Kafka."""
-    found = lookup.trusting_index(log, segment, lambda: segment.find(offset))
-    if found is None:
-        return
-    position = found[0]
     file = segment.writable_file()
     file.truncate(position)
     log.size_bytes -= segment.size - position

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import Cluster, Node
 
-from ballast_broker.api.context import ANONYMOUS
+from ballast_broker.api.client_quotas import ClientQuotas
+from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
 from ballast_broker.net_reply import Pending
+from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
 from ballast_wire.errors import ErrorCode
@@ -43,8 +46,12 @@ class Asker:
             config=SimpleNamespace(fetch_max_bytes=1 << 20),
             replicas=node.replicas,
             traffic=Traffic(),
+            client_quotas=ClientQuotas(RealClock()),
         )
-        self._handler = Fetch(broker, FetchSessions(slots, random.Random(1), lambda: 0.0), RequestMetrics())
+        self.sessions = FetchSessions(slots, random.Random(1), lambda: 0.0)
+        self.closing: list[Callable[[], None]] = []  # what is to be done when the connection ends
+        metrics = RequestMetrics()
+        self._dispatch = Dispatcher(broker, {}, metrics, lambda: 0.0, fetch=Fetch(broker, self.sessions, metrics))
 
     def ask(self, *wanted: tuple[int, int], replica_id: int = -1, most: int = 1 << 20, **fields: Any) -> Any:
         partitions = [
@@ -55,8 +62,10 @@ class Asker:
         whole = {"session_epoch": FIRST, "topics": topics, "max_bytes": 1 << 20} | fields
         if replica_id >= 0:
             whole["replica_state"] = Request.ReplicaState(replica_id=replica_id)
-        body = memoryview(b"\0" + bytes(Request(version=VERSION, **whole).encode(version=VERSION)))
-        return self._handler.handle(body, 0, VERSION, 7, "PLAINTEXT", ANONYMOUS)
+        body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
+        frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
+        peer: Any = SimpleNamespace(host="/127.0.0.1", listener="PLAINTEXT", on_close=self.closing.append)
+        return self._dispatch(peer, memoryview(frame))
 
     async def answer(self, reply: Any) -> Any:
         if isinstance(reply, Pending):
@@ -194,3 +203,45 @@ async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:
         again = await asker.answer(asker.ask(session_epoch=2, **fields))
         assert again.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert (await asker.answer(asker.ask(max_wait_ms=0))).session_id > 0
+
+
+@pytest.mark.spec("REP-03")
+async def test_what_a_follower_asked_for_by_a_connection_that_has_ended_is_forgotten(tmp_path: Path) -> None:
+    """It asks for everything anew by the next one. A session that nobody will use would be told of every append."""
+    async with leader(tmp_path, 2, [1, FOLLOWER]) as (one, asker):
+        consumer = await asker.answer(asker.ask())
+        for _ in range(3):
+            assert (await asker.answer(asker.ask(replica_id=FOLLOWER))).session_id > 0
+            waiting = asker.ask(replica_id=FOLLOWER, min_bytes=1, max_wait_ms=10_000)
+            assert isinstance(waiting, Pending)
+            waiting.future.cancel()
+            closing, asker.closing[:] = list(asker.closing), []
+            for callback in closing:
+                callback()
+        assert len(asker.sessions) == 1
+        one.produce(TopicPartition("orders", 0), "a")
+        asked = {"session_id": consumer.session_id, "session_epoch": 1, "topics": []}
+        assert (await asker.answer(asker.ask(**asked))).error_code == ErrorCode.NONE, (
+            "a consumer may come back to its own"
+        )
+
+
+@pytest.mark.spec("REP-03", "REP-06")
+async def test_an_append_costs_nothing_for_sessions_that_nobody_uses_any_more(tmp_path: Path) -> None:
+    """Clients that are killed leave theirs behind, and they may be many. Whoever does come back misses nothing."""
+    async with leader(tmp_path, 1, [1], slots=100) as (one, asker):
+        orders = TopicPartition("orders", 0)
+        replica = one.replicas._replicas[orders]
+        left_behind = [await asker.answer(asker.ask()) for _ in range(50)]
+        assert len(replica.watched) == 50
+        one.produce(orders, "a")  # all of them are to look at it
+        one.produce(orders, "b")
+        assert not replica.watched
+        asked = {"session_id": left_behind[7].session_id, "topics": []}
+        assert told(await asker.answer(asker.ask(session_epoch=1, **asked))) == {0: (2, 1)}
+        reading = {"session_id": left_behind[7].session_id, "min_bytes": 1, "max_wait_ms": 60_000}
+        waiting = asker.ask((0, 2), session_epoch=2, **reading)
+        assert isinstance(waiting, Pending)
+        assert len(replica.watched) == 1
+        one.produce(orders, "c")
+        assert told(await asker.answer(waiting)) == {0: (3, 1)}

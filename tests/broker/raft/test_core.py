@@ -8,7 +8,7 @@ import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
-from ballast_broker.raft.terms import Role
+from ballast_broker.raft.terms import Persisted, Role
 
 QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
 
@@ -140,3 +140,25 @@ def test_where_answers_take_longer_than_an_election_somebody_leads_all_the_same(
     assert max(patience) > 1
     world.run(world.now + 60.0 * 5)
     assert [core_of(node).patience for node in world.nodes.values()] == [1.0] * 3, "calm again"
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+@pytest.mark.parametrize("length", [1, 3, 9])
+def test_a_voter_whose_whole_log_is_of_an_epoch_that_nobody_else_has_begins_anew(length: int) -> None:
+    """The first leader of a new cluster dies before anybody has its records, and so does the second: the second's log
+    has nothing in common with that of the first, which leads again."""
+    world = World(1, 3, 0, QUIET)
+    first, second, empty = world.nodes.values()
+    first.log.entries = [(1, f"first {number}") for number in range(4)]
+    second.log.entries = [(2, f"second {number}") for number in range(length)]
+    for node in (first, second, empty):
+        node.persisted = Persisted(epoch=2)
+    world.queue = [event for event in world.queue if event.what != "start"]
+    world.at(0.0, "start", first.id)
+    world.at(0.0, "start", empty.id)
+    world.run(2.0)
+    assert leader_of(world) is first
+    world.at(0.0, "start", second.id)
+    world.quiet(3.0)
+    assert second.log.entries[:4] == first.log.entries[:4]
+    assert core_of(second).role is Role.FOLLOWER

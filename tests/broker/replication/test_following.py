@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
-from tests.broker.replication.cluster import Cluster, batch_of, eventually
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
-from ballast_broker.replication.reading import FetchEntry, FetchParams
+from ballast_broker.replication.partition import IsrChange, Partition
+from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
+MAGIC_POSITION = 16  # in a batch
 
 
 @pytest.mark.spec("REP-14", "REP-12")
@@ -330,3 +334,167 @@ async def test_of_a_partition_that_failed_and_is_followed_no_more_nothing_is_kep
         await eventually(lambda: bool(group._aside), "the leader refuses it")
         cluster.controller.delete_topic("orders")
         assert not group._backoff._failures
+
+
+@pytest.mark.spec("REP-06", "REP-11")
+async def test_a_consumer_that_waits_hears_at_once_of_what_a_lost_follower_has_committed(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(ORDERS, "b")
+        waiting = one.replicas.fetch(FetchParams(max_wait_ms=60_000), [FetchEntry(ORDERS, topic_id, 1)])
+        assert isinstance(waiting, asyncio.Future)
+        cluster.controller.lose(2)
+        await eventually(waiting.done, "the fetch is answered", timeout_s=5.0)
+        [result] = waiting.result()
+        assert (result.high_watermark, result.slice is not None) == (2, True)
+        result.release()
+
+
+@pytest.mark.spec("REP-11", "REP-14")
+async def test_what_waits_for_min_insync_replicas_is_committed_when_fewer_are_asked_for(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]], {"min.insync.replicas": "2"})
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        one.produce(ORDERS, "b")
+        assert await one.consume(ORDERS) == ["a"]
+        cluster.controller.configure(2, "orders", {"min.insync.replicas": "1"})
+        assert await one.consume(ORDERS) == ["a", "b"]
+
+
+@pytest.mark.spec("REP-11", "REP-14")
+@pytest.mark.parametrize("fenced_first", [True, False])
+async def test_nobody_waits_for_a_follower_that_died_before_it_could_join(tmp_path: Path, fenced_first: bool) -> None:
+    """What a producer wrote meanwhile waits for the follower: it may be in the ISR already. Until it cannot be."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        controller = cluster.controller
+        controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        await two.crash()
+        controller.away = True
+        await two.start()
+        state = one.replicas.partition(ORDERS)
+        assert state is not None
+        await eventually(lambda: state.pending is not None, "the follower is about to join")
+        await two.crash(noticed=False)
+        producing = asyncio.ensure_future(one.produce_to_all(ORDERS, "b", timeout_ms=60_000))
+        await asyncio.sleep(0)
+        assert state.high_watermark == 1
+        if fenced_first:
+            controller.lose(2)
+            controller.away = False
+        else:
+            refused = controller.call
+
+            async def refuse(request: Any, version: int) -> Any:
+                response = await refused(request, version)
+                for partition in [each for topic in response.topics for each in topic.partitions]:
+                    partition.error_code = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+                return response
+
+            controller.call = refuse  # type: ignore[method-assign]
+            commit, controller.commit = controller.commit, lambda outcome: outcome.response  # type: ignore[method-assign]
+            controller.away = False
+            await eventually(lambda: state.pending is None, "the change is refused")
+            controller.commit = commit  # type: ignore[method-assign]
+            assert not producing.done()
+            controller.lose(2)
+        await eventually(producing.done, "the record is committed", timeout_s=5.0)
+        assert producing.result() is ErrorCode.NONE
+
+
+@pytest.mark.spec("REP-07")
+async def test_deleted_records_are_told_of_when_the_follower_that_was_waited_for_is_gone(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        deleting = asyncio.ensure_future(one.replicas.delete_records({ORDERS: 1}, 60_000))
+        await asyncio.sleep(0)
+        assert not deleting.done()
+        cluster.controller.lose(2)
+        await eventually(deleting.done, "nobody else is waited for", timeout_s=5.0)
+        assert deleting.result() == {ORDERS: (ErrorCode.NONE, 1)}
+
+
+@pytest.mark.spec("REP-24", "LOG-41")
+async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """One header of the leader's log cannot be read any more. Who reads from there on is told; a follower that took
+    what comes in the next file instead would be in sync, and lead, with a hole."""
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        topic_id = cluster.controller.create_topic("orders", [[1, 2]], {"segment.bytes": "1000"})
+        log, totals = one.logs.get(ORDERS), two.replicas.fetchers.totals
+        while len(log.segments) < 3:
+            assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
+        cluster.cuts.add(frozenset({1, 2}))
+        spoiled, offset = log.active, log.log_end_offset
+        position = spoiled.size
+        while len(log.segments) < 5:
+            one.produce(ORDERS, "b")
+        spoil(spoiled.path(), position + MAGIC_POSITION)
+        log.known_positions.clear()
+        assert await asked(one, topic_id, offset) is ErrorCode.CORRUPT_MESSAGE
+        cluster.cuts.clear()
+        await eventually(lambda: totals.failed > 2, "the follower asks again and again")
+        assert two.logs.get(ORDERS).log_end_offset == offset
+        assert await asked(one, topic_id, spoiled.base_offset) is ErrorCode.NONE
+        assert await asked(one, topic_id, log.bases[-1]) is ErrorCode.NONE, "what lies in other files can be read"
+
+
+@pytest.mark.spec("REP-13")
+@pytest.mark.parametrize("bug", ["looking", "asking"])
+async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bug: str
+) -> None:
+    """Producers with acks=all would wait for followers that are gone."""
+    odd = TopicPartition("odd", 0)
+    async with Cluster(tmp_path, replica_lag_time_max_ms=200) as cluster:
+        one, _ = await cluster.add(1, 2)
+        for topic in ("odd", "orders"):
+            cluster.controller.create_topic(topic, [[1, 2]])
+        shrink, call = Partition.propose_shrink, cluster.controller.call
+        failures = []
+
+        def shrinking(partition: Partition, now_ms: int) -> IsrChange | None:
+            if partition.topic_partition == odd:
+                failures.append("looking")
+                raise RuntimeError("a bug")
+            return shrink(partition, now_ms)
+
+        async def calling(request: Any, version: int) -> Any:
+            if not failures:
+                failures.append("asking")
+                raise RuntimeError("a bug")
+            return await call(request, version)
+
+        if bug == "looking":
+            monkeypatch.setattr(Partition, "propose_shrink", shrinking)
+        else:
+            cluster.controller.call = calling  # type: ignore[method-assign]
+        cluster.cuts.add(frozenset({1, 2}))
+        one.produce(odd, "a")
+        one.produce(ORDERS, "a")
+        await eventually(lambda: cluster.isr(ORDERS) == {1}, "the ISR shrinks all the same", timeout_s=5.0)
+        assert failures
+        assert "a bug" in caplog.text
+
+
+def spoil(path: str, position: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(b"\x7f")
+
+
+async def asked(node: Node, topic_id: UUID, offset: int) -> ErrorCode:
+    """By somebody who may read up to the end of the log."""
+    results = node.replicas.fetch(FetchParams(replica_id=2), [FetchEntry(ORDERS, topic_id, offset)])
+    assert isinstance(results, list)
+    give_back(results)
+    return results[0].error

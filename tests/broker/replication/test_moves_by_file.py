@@ -415,3 +415,40 @@ def lose_half(folder: Path) -> None:
         opened.truncate(30 * (file.stat().st_size // 60) + 5)
     for snapshot in folder.glob("*.snapshot"):
         snapshot.unlink()
+
+
+@pytest.mark.spec("DIR-29", "DIR-43")
+async def test_a_copy_that_could_not_be_written_to_its_disk_ends_its_own_move_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk tells of it once: were it taken for another move's, this one would be flushed in peace, and swapped."""
+    first, second = TopicPartition("first", 0), TopicPartition("second", 0)
+    sync, broken = RealFile.sync, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def synced(file: RealFile) -> None:
+        path = os.readlink(f"/proc/self/fd/{file.descriptor()}")
+        if "first-0" in path and "-future" in path and path.endswith(".log") and not broken.is_set():
+            loop.call_soon_threadsafe(broken.set)
+            raise OSError(errno.EIO, "Input/output error", path)
+        sync(file)
+
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=1) as cluster:
+        [node] = await cluster.add(1, directories=3)
+        source, *targets = [str(path) for path in node.directories]
+        for partition in (first, second):
+            node.logs.set_preferred_directory(partition, source)
+            cluster.controller.create_topic(partition.topic, [[1]])
+            for number in range(50):
+                node.produce(partition, value_of(number))
+        monkeypatch.setattr(RealFile, "sync", synced)
+        cluster.controller.away = True
+        assert set(node.replicas.alter_replica_log_dirs({first: targets[0]}).values()) == {ErrorCode.NONE}
+        await eventually(broken.is_set, "the copy of the first cannot be synced")
+        assert set(node.replicas.alter_replica_log_dirs({second: targets[1]}).values()) == {ErrorCode.NONE}
+        cluster.controller.away = False
+        await eventually(lambda: not node.replicas.movers.moves, "both moves end")
+        ended = {move.topic_partition: move.stage for move in node.replicas.movers.ended}
+        assert ended == {first: Stage.FAILED, second: Stage.DONE}
+        assert [node.logs.get(each).directory.path for each in (first, second)] == [source, targets[1]]
+        assert len(records_of(node.logs.get(first))) == 50

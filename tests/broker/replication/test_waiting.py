@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from ballast_broker.replication.reading import FetchParams
 from ballast_broker.replication.waiters import Waiters
-from ballast_broker.replication.waiting import TICK_S, Deadlines, PendingCommit
+from ballast_broker.replication.waiting import TICK_S, Deadlines, ParkedFetch, PendingCommit, Wakeups
 from ballast_wire.errors import ErrorCode
 
 LONGEST_MS = 2**31 - 1
@@ -49,4 +50,30 @@ async def test_a_bug_in_one_does_not_keep_the_others_waiting(caplog: pytest.LogC
     async with asyncio.timeout(PATIENCE_S):
         for waiting in waits:
             assert await waiting.future is ErrorCode.REQUEST_TIMED_OUT
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.spec("REP-06")
+@pytest.mark.parametrize("woken", [True, False])
+async def test_a_bug_in_the_answer_to_one_fetch_ends_that_one_and_no_other(
+    caplog: pytest.LogCaptureFixture, woken: bool
+) -> None:
+    """Those that were woken with it would wait for their time to be over, and the one itself for ever."""
+
+    def finish(fetch: ParkedFetch) -> None:
+        if fetch is fetches[0]:
+            raise RuntimeError("a bug")
+        fetch.future.set_result([])
+
+    deadlines, wakeups = Deadlines(), Wakeups(finish)
+    fetches = [ParkedFetch(FetchParams(), [], deadlines, finish, 1) for _ in range(2)]
+    for fetch in fetches:
+        fetch.park(60_000 if woken else 5, [])
+        if woken:
+            wakeups.wake(fetch)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(RuntimeError, match="a bug"):
+            await fetches[0].future
+        assert await fetches[1].future == []
+    deadlines.close()
     assert "a bug" in caplog.text

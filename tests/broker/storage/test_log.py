@@ -339,6 +339,25 @@ def test_a_follower_is_cut_back_though_an_index_lies(bench, read_all, damage):
     assert [record.offset for record in read_all(again)] == list(range(13))
 
 
+@pytest.mark.spec("LOG-05", "LOG-41")
+def test_an_index_that_points_between_two_batches_is_built_again(bench):
+    log = bench.create(segment_bytes=2000, index_interval_bytes=100)
+    for _ in range(60):
+        bench.append(log)
+    log.close()
+    bench.release()
+    path = bench.folder / "00000000000000000000.index"
+    entries = [(offset, position + 1) for offset, position in struct.iter_unpack(">ii", path.read_bytes())]
+    assert len(entries) > 3
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    again = bench.load(clean=True, segment_bytes=2000, index_interval_bytes=100)
+    for offset in range(again.bases[1]):
+        again.known_positions.clear()
+        found = again.read(offset, 1, upper_offset=again.log_end_offset)
+        assert struct.unpack_from(">q", found.read()) == (offset,)
+        found.release()
+
+
 @pytest.mark.spec("DIR-41", "REP-07")
 def test_a_disk_that_fails_where_an_empty_log_begins_anew_takes_its_directory_offline(bench, monkeypatch):
     """The first batch begins before the log's start: an error that is not the directory's ends the whole fetcher."""
