@@ -146,9 +146,11 @@ def _directories_of(seen: Snapshot):  # type: ignore[no-untyped-def]
     from ballast_planner.model import Directory
 
     return [
-        Directory(each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, online=each.online)
+        Directory(
+            each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, each.cordoned, each.online
+        )
         for each in seen.directories
-    ]
+    ]  # fmt: skip
 
 
 def _sharing_a_volume(seen: Snapshot) -> str:

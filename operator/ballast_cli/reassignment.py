@@ -102,6 +102,7 @@ class Directory:
     total_bytes: int
     usable_bytes: int
     online: bool
+    cordoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,9 @@ class Cluster:
 
 def _directory(broker: int, found: Mapping[str, Any]) -> Directory:
     total, usable = found.get("total_bytes", -1), found.get("usable_bytes", -1)
-    return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0)
+    # Brokers before version 5 of the answer know no cordons.
+    cordoned = bool(found.get("is_cordoned", False))
+    return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0, cordoned)
 
 
 def _add_places(

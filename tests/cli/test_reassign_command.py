@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from ballast_cli.reassignment import (
     State,
     Target,
     progress,
+    read_plan,
     write_plan,
 )
 
@@ -160,3 +162,29 @@ def test_who_follows_believes_in_a_failure_that_is_seen_twice(
         assert main(args) == code
         assert f"orders-0: {states[-1].text}" in capsys.readouterr().out
         assert len(looks) == 2
+
+
+@pytest.mark.spec("DIR-44")
+def test_generate_sends_nothing_into_a_cordoned_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever is the open one: the plan names it, and none where all are cordoned."""
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two.create("orders", [[0]])
+        directories = {str(volume) for volume in two[1].volumes}
+        for open_one in sorted(directories):
+            _cordon(two, directories - {open_one})
+            assert _proposed(two, capsys) == {Key("orders", 0): Target((1,), (open_one,))}
+        _cordon(two, directories)
+        assert _proposed(two, capsys) == {}
+
+
+def _cordon(brokers: Brokers, paths: set[str]) -> None:
+    with reassign._connected(brokers.bootstrap) as cluster:
+        assert cluster.set_configs("broker", {"1": {"cordoned.log.dirs": ",".join(sorted(paths))}}) == {}
+        eventually(lambda: {each.path for each in cluster.look().directories if each.cordoned} == paths)
+
+
+def _proposed(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> Plan:
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap, "--brokers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    text = lines[lines.index("Proposed partition reassignment configuration") + 1]
+    return read_plan(text) if json.loads(text)["partitions"] else {}
