@@ -124,11 +124,11 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
         admin = cluster._admin
         describe = admin.describe_log_dirs
 
-        def ends_meanwhile() -> object:
+        def ends_meanwhile(**asked: object) -> object:
             unlimited: dict[str, str | None] = dict.fromkeys(INTER_BROKER_RATES)
             assert cluster.set_configs("broker", {"0": unlimited, "1": unlimited}) == {}
             eventually(lambda: not admin.list_partition_reassignments(), "the reassignment ends")
-            return describe()
+            return describe(**asked)
 
         assert admin.list_partition_reassignments(), "it is still under way"
         monkeypatch.setattr(admin, "describe_log_dirs", ends_meanwhile)
@@ -175,6 +175,33 @@ def test_generate_sends_nothing_into_a_cordoned_directory(tmp_path: Path, capsys
             assert _proposed(two, capsys) == {Key("orders", 0): Target((1,), (open_one,))}
         _cordon(two, directories)
         assert _proposed(two, capsys) == {}
+
+
+@pytest.mark.spec("DIR-10")
+def test_what_a_broker_held_that_is_away_is_put_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It cannot be asked for its directories, nor told a throttle; the others can."""
+    with Brokers(tmp_path, 3, [0, 1, 2], racks=["a", "b", "b"]) as three:
+        three.create("orders", [[0, 1], [2, 0]])
+        three[2].kill()
+        with reassign._connected(three.bootstrap) as cluster:
+            listed = cluster._admin.describe_cluster
+            eventually(lambda: [each["broker_id"] for each in listed()["brokers"] if each["is_fenced"]] == [2])
+            assert cluster.look().away == ((2, "b"),)
+        words = ["--bootstrap", three.bootstrap, "--json", str(tmp_path / "plan.json")]
+        assert main(["reassign", "generate", *words]) == 0
+        assert '"replicas": [' not in capsys.readouterr().out  # nobody asked for it to leave
+        assert main(["reassign", "generate", *words, "--brokers", "0,1"]) == 0
+        assert '"partition": 1, "replicas": [1, 0]' in capsys.readouterr().out
+        assert main(["reassign", "execute", *words, "--throttle", "1000000", "--wait"]) == 0
+        told = capsys.readouterr()
+        assert "orders-1: complete" in told.out
+        assert "Throttles are removed, but from brokers that are away." in told.out
+        assert "throttle that may stay: broker 2 is away" in told.err
+        assert main(["reassign", "cancel", *words]) == 0
+        back = write_plan({Key("orders", 1): Target((2, 0), ("any", "any"))})
+        (tmp_path / "plan.json").write_text(back)
+        assert main(["reassign", "execute", *words]) == 2
+        assert "brokers [2] are not there" in capsys.readouterr().err
 
 
 def _cordon(brokers: Brokers, paths: set[str]) -> None:
