@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -104,23 +105,26 @@ def run(args: argparse.Namespace) -> int:
     try:
         from ballast_rebalance.job import run_once
         from ballast_rebalance.prometheus_http import PrometheusError
-        from ballast_rebalance.session import open_session
+        from ballast_rebalance.session import SessionError, lasting_session
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed; `./ballast rebalance` installs what the job needs", file=sys.stderr)
         return 2
 
     try:
         options, store = job_options(args), _store(args)
+        _require_writable(args.out, args.report)
     except (ValueError, PrometheusError) as error:
         print(f"rebalance cannot begin: {error}", file=sys.stderr)
         return 2
-    spark = open_session(args.master, args.memory)
     try:
-        if args.stream:
-            return _watch(spark, args, options, store)
-        outcome = told(run_once(spark, options, store), args.cluster, store)
+        with lasting_session(args.master, args.memory) as spark:
+            if args.stream:
+                return _watch(spark, args, options, store)
+            outcome = told(run_once(spark, options, store), args.cluster, store)
+    except SessionError as error:
+        print(error, file=sys.stderr)
+        return 2
     finally:
-        spark.stop()
         if store is not None:
             store.close()
     show(outcome, args.json)
@@ -253,6 +257,19 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
+def _require_writable(folder: Path | None, page: Path | None) -> None:
+    """Raises ValueError now for what could not be written in the end, when a Reassignment may have been created."""
+    for path in filter(None, (folder, page)):
+        inside = path if path == folder else path.parent
+        try:
+            inside.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=inside).close()
+            if path == page and path.exists():
+                path.open("ab").close()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def _store(args: argparse.Namespace) -> KubernetesStore | None:
     if not args.apply:
         return None
@@ -301,5 +318,3 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
             if failures > MAX_FAILURES:
                 raise
             log.warning("the stream ended and is started again: %s", str(error).splitlines()[0])
-        finally:
-            query.stop()

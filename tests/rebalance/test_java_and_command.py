@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import select
+import signal
 import stat
 import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +24,9 @@ from ballast_rebalance import command, java_home, job, session
 from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
+
+
+PATHS = os.pathsep.join(path for path in sys.path if path)
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -166,3 +176,89 @@ def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch
     assert watcher.cycles == 0
     watcher.on_batch(None, 1)  # type: ignore[arg-type]
     assert watcher.cycles == 1
+
+
+@pytest.mark.parametrize("option", ["--out", "--report"])
+def test_what_cannot_be_written_is_told_before_anything_is_asked(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    taken = tmp_path / "file" if option == "--out" else tmp_path
+    for path in (taken, tmp_path / "file" / "below", Path("/proc/none")):
+        assert command.run(parsed("--bootstrap", "127.0.0.1:1", "--cluster", "demo", option, str(path))) == 2
+        assert f"rebalance cannot begin: {path} cannot be written: " in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def rebalancing(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-m", "ballast_cli", "rebalance", *arguments]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": PATHS})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def java_of(process: subprocess.Popen[bytes]) -> int:
+    """A handle of the Java that Spark runs in, once it is there."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "no Java within a minute"
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return os.pidfd_open(int(child))
+
+
+def ends_with_its_java(process: subprocess.Popen[bytes], java: int) -> bytes:
+    """Interrupted; what it said."""
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(60) == 130
+        gone = select.poll()
+        gone.register(java, select.POLLIN)
+        assert gone.poll(60_000), "its Java is still there"
+    except BaseException:
+        signal.pidfd_send_signal(java, signal.SIGKILL)
+        raise
+    finally:
+        os.close(java)
+    return process.communicate(timeout=60)[1]
+
+
+@pytest.mark.timeout(180)
+def test_an_interrupt_while_java_starts_leaves_none_behind() -> None:
+    with rebalancing("--bootstrap", "127.0.0.1:1") as process:
+        told = ends_with_its_java(process, java_of(process))
+    assert b"rebalance ends when Java has started" in told
+    assert b"Traceback" not in told
+
+
+ASKED = """
+import os
+from ballast_rebalance.session import lasting_session
+with lasting_session("local[1]") as spark:
+    java = spark.sparkContext._jvm.java.lang
+    java.Runtime.getRuntime().exec(f"kill -INT {os.getpid()}").waitFor()
+    java.Thread.sleep(60_000)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_an_interrupt_while_java_is_asked_is_no_traceback() -> None:
+    """It comes from Java itself, so that the answer to something is still awaited."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], env=os.environ | {"PYTHONPATH": PATHS}, capture_output=True, timeout=120
+    )
+    assert done.returncode == 130
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
+    with rebalancing("--bootstrap", "127.0.0.1:1", "--memory", "much") as process:
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert b"Spark does not start: " in told
+    assert b"Traceback" not in told
