@@ -25,7 +25,6 @@ from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
 
-
 PATHS = os.pathsep.join(path for path in sys.path if path)
 
 
