@@ -123,6 +123,15 @@ def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
     assert not (tmp_path / "home").exists()
 
 
+def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, tmp_path):
+    (bare_path / "python3").symlink_to(shutil.which("python3"))
+    (tmp_path / "file").touch()
+    answer = run_script("status", path=bare_path, home=tmp_path / "file" / "home")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(f"ballast: cannot install into {tmp_path}/file/home: ")
+    assert "BALLAST_HOME=" in answer.stderr
+
+
 def test_first_start_installs_and_hands_over(first_start):
     _, answer = first_start
     assert answer.returncode == 0, answer.stderr
