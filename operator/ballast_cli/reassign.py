@@ -35,6 +35,8 @@ from ballast_cli.reassignment import (
 from ballast_operator.model.quantity import counted
 
 LOOK_EVERY_S = 1.0
+# A broker that restarts, or that the others have not missed yet, is asked again for so long.
+PATIENCE_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -287,7 +289,7 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
     before: tuple[float, int] | None = None
     failed_before: list[State] = []
     while True:
-        seen = cluster.look()
+        seen = _look_patiently(cluster)
         states = progress(plan, seen)
         left = sum(state.left_bytes for state in states)
         if before is not None and seen.taken_s > before[0]:
@@ -303,6 +305,20 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
         failed_before = failed
         _show(states, left, rate)
         time.sleep(LOOK_EVERY_S)
+
+
+def _look_patiently(cluster: Cluster) -> Snapshot:
+    from kafka.errors import KafkaError
+
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return cluster.look()
+        except KafkaError as error:
+            if time.monotonic() >= deadline:
+                raise
+            print(f"\r{f'no answer, asking again: {error}':<78.78}", end="", flush=True)
+            time.sleep(LOOK_EVERY_S)
 
 
 def _show(states: list[State], left: int, rate: float | None) -> None:

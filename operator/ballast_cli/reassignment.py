@@ -170,7 +170,11 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
     moving: list[str] = []
     wrong: list[str] = []
     left = 0
+    away = {broker for broker, _ in seen.away}
     for broker, path in target.directories().items():
+        if broker in away:
+            moving.append(f"on broker {broker}, which is away: whether it is in {path} cannot be asked")
+            continue
         current, future = seen.current.get((key, broker)), seen.future.get((key, broker))
         if current is not None and current.path == path and future is None:
             continue

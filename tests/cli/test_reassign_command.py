@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka.errors import NodeNotReadyError
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from tests.moves.brokers import Brokers, eventually
 
 from ballast_cli import CommandError, reassign
@@ -162,6 +162,31 @@ def test_who_follows_believes_in_a_failure_that_is_seen_twice(
         assert main(args) == code
         assert f"orders-0: {states[-1].text}" in capsys.readouterr().out
         assert len(looks) == 2
+
+
+@pytest.mark.spec("DIR-40")
+def test_who_follows_goes_on_when_a_broker_restarts_meanwhile(
+    brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Moves take hours; a broker that is away for a moment is no reason to leave their throttles where they are."""
+    words = ["--bootstrap", brokers.bootstrap, "--json", str(plan)]
+    assert main(["reassign", "execute", *words]) == 0
+    real_look = Cluster.look
+    answers = [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError("broker 0")]
+
+    def look(cluster: Cluster) -> Snapshot:
+        if answers:
+            raise answers.pop()
+        return real_look(cluster)
+
+    monkeypatch.setattr(reassign, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(Cluster, "look", look)
+    assert main(["reassign", "verify", "--wait", *words]) == 0
+    assert "orders-0: complete" in capsys.readouterr().out
+    answers[:] = [NodeNotReadyError("broker 0")] * 3
+    monkeypatch.setattr(reassign, "PATIENCE_S", 0.0)
+    assert main(["reassign", "verify", "--wait", *words]) == 2
+    assert "does not answer any more" in capsys.readouterr().err
 
 
 @pytest.mark.spec("DIR-44")
