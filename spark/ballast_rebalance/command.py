@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--kubeconfig")
     target.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
     target.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
-    target.add_argument("--json", action="store_true", help="print one object as the last line")
+    target.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
     plan = parser.add_argument_group("planning")
     plan.add_argument("--band", type=float, default=0.10)
     plan.add_argument("--high-water", type=float, default=0.95)
@@ -215,7 +215,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         document = {"reason": outcome.reason, "message": outcome.message, "lacks": list(outcome.lacks)}
         if outcome.plan is not None:
-            document |= plan_as_dict(outcome.plan)
+            document |= plan_as_dict(outcome.plan) | {"plan": json.loads(to_kafka_json(outcome.plan.moves))}
         print(json.dumps(document))
 
 

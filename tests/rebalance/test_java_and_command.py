@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import select
 import signal
@@ -129,10 +130,18 @@ def test_a_plan_that_is_handed_to_nobody_is_printed(capsys: pytest.CaptureFixtur
     found = measured()
     load = found.load()
     outcome = _propose(JobOptions(ProposalOptions("c")), found, load, plan_balance(load, PlanOptions()), None)
+    assert outcome.plan is not None
+    assert outcome.plan.quality is not None
     command.show(outcome, as_json=False)
     told = capsys.readouterr().out
     assert '"partitions"' in told
     assert "approve" not in told
+    command.show(outcome, as_json=True)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["plan"] == json.loads(told.splitlines()[-1]), "a program gets the moves as well"
+    assert document["plan"]["partitions"]
+    quality = replace(outcome.plan.quality, partitions=1, waves=1)
+    assert job._sentence(replace(outcome.plan, quality=quality)).startswith("1 partition in 1 wave: ")
 
 
 def test_metrics_are_about_the_last_look() -> None:
