@@ -166,7 +166,8 @@ def _sentence(plan: Plan) -> str:
     assert bounds is not None
     return (
         f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
-        f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
+        f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, "
+        f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
         f"{quality.bytes_network + quality.bytes_disk:,} bytes (no plan needs fewer than {bounds.bytes_total:,})"
     )
 
