@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -113,14 +114,27 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--max-moves", "0"], "max_moves"),
         (["--apply"], "give --cluster NAME"),
         (["--out", "plans"], "give --cluster NAME"),
+        (["--metrics-port", "9404"], "give --stream"),
+        (["--checkpoint", "folder"], "give --stream"),
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
         (["--prometheus", "prometheus:9090"], "is not an address"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2
         assert says in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        parsed(*source, "--throttle-disk", "50MB")
+    for option, value, says in (
+        ("--throttle-disk", "50MB", "is not a quantity"),
+        ("--capacity", "0", "is no size"),
+        ("--metrics-port", "99999", "is no port"),
+        ("--interval", "0", "less than a second"),
+        ("--bootstrap", "h:port", "is no address"),
+        ("--bootstrap", "h:1,", "is no address"),
+        ("--bootstrap", "http://h:1", "is no address"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            parsed(*source, option, value)
+        assert says in capsys.readouterr().err
+    assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))
@@ -269,4 +283,15 @@ def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 2
     assert b"Spark does not start: " in told
+    assert b"Traceback" not in told
+
+
+@pytest.mark.timeout(180)
+def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        number = str(taken.getsockname()[1])
+        with rebalancing("--prometheus", "http://127.0.0.1:1", "--stream", "--metrics-port", number) as process:
+            told = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert f"cannot serve metrics at port {number}: Address already in use".encode() in told
     assert b"Traceback" not in told
