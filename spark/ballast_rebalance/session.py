@@ -27,12 +27,12 @@ class SessionError(Exception):
 
 
 class InterruptedLookError(SystemExit):
-    """Ctrl-C, under a name that nobody between here and the handler catches, logs or answers by asking Java again."""
+    """Ctrl-C or SIGTERM, under a name that nobody on its way catches, logs or answers by asking Java again."""
 
 
 @contextmanager
 def lasting_session(master: str | None = None, memory: str | None = None) -> Iterator[SparkSession]:
-    """A session for as long as the block lasts; Ctrl-C ends it and leaves no Java behind.
+    """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
 
     While Java starts, Ctrl-C waits for it, the first time: left alone before it has told where it listens, it would
     stay for ever. Afterwards nothing more is said to it, since the answer to what was asked last may still be coming:
@@ -50,20 +50,22 @@ def lasting_session(master: str | None = None, memory: str | None = None) -> Ite
         asked.append(number)
         raise InterruptedLookError(128 + number)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.signal(signal.SIGINT, note), signal.getsignal(signal.SIGTERM)
     try:
         session = _started(master, memory)
         if asked:
             session.stop()
             raise KeyboardInterrupt
         signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGTERM, leave)
         try:
             yield session
         finally:
             if not asked:
                 session.stop()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
 
 
 def _started(master: str | None, memory: str | None) -> SparkSession:
