@@ -95,6 +95,14 @@ def test_old_python_is_passed_over_and_named(bare_path, tmp_path):
     assert f"{old} is 3.9" in answer.stderr
 
 
+def test_a_program_that_is_no_python_is_not_run_as_one(bare_path, tmp_path):
+    """It would have done nothing, and its exit code would have said that all was well."""
+    (bare_path / "python3").symlink_to(shutil.which("true"))
+    answer = run_script("status", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 1
+    assert f"{bare_path}/python3 is no Python." in answer.stderr
+
+
 def test_newer_python_beside_an_old_one_is_found(bare_path, tmp_path):
     (bare_path / "python3").write_text("#!/bin/sh\necho 3.9\n")
     (bare_path / "python3").chmod(0o755)
