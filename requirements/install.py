@@ -287,7 +287,7 @@ def main(home: str, locks: str, *command: str) -> NoReturn:
         progress.say(str(error))
         sys.exit(1)
     except OSError as error:
-        progress.say(f"cannot install into {home}: {error}")
+        progress.say(f"cannot install into {home}: {error}. Another place: BALLAST_HOME=/path ./ballast ...")
         sys.exit(1)
     except Interrupted as interrupted:
         progress.say("interrupted; run the same command again to go on")

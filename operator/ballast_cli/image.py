@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     flavour = Flavour.SPARK if args.spark else Flavour.BROKER
-    name = args.name or f"localhost/{flavour.image}:{flavour.version()}"
+    name = tagged(args.name or f"localhost/{flavour.image}", flavour)
     way = args.way or choose_way()
     if way != "archive":
         if args.out:
@@ -43,11 +43,18 @@ def run(args: argparse.Namespace) -> int:
         return build_with(way, flavour, name, args.base)
     if args.base:
         raise CommandError("--base is for docker and buildah; an archive's base is made by debootstrap.")
+    if args.out and (args.out.is_dir() or not args.out.parent.is_dir()):
+        raise CommandError(f"--out {args.out} is no file in a folder that is there.")
     missing = missing_for_base()
     if missing:
         raise CommandError(f"without docker and buildah this needs {'; '.join(missing)}.")
     report(build_archive(flavour, name, args.out), flavour)
     return 0
+
+
+def tagged(name: str, flavour: Flavour) -> str:
+    """A name always has a tag, by itself that of the version: without one it names no image in an archive."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:{flavour.version()}"
 
 
 # ---- docker and buildah

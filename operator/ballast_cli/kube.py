@@ -21,6 +21,12 @@ MANAGER = "ballast"
 POLL_SECONDS = 0.2
 
 
+class TimedOutError(CommandError):
+    """What was waited for may yet come; told from what cannot work, as kubectl's exit code does."""
+
+    exit_code = 1
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command = parser.get_default("command")
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, then ~/.kube/config")
@@ -49,12 +55,12 @@ def _add_delete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", default="true", choices=["true", "false"], help="until it is gone")
     parser.add_argument("--cascade", choices=["background", "foreground", "orphan"], default="background")
     parser.add_argument("--ignore-not-found", action="store_true")
-    parser.add_argument("--timeout", default="300s")
+    parser.add_argument("--timeout", type=seconds_of, default="300s")
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--for", dest="goal", required=True, metavar="condition=NAME[=VALUE] | delete")
-    parser.add_argument("--timeout", default="30s")
+    parser.add_argument("--timeout", type=seconds_of, default="30s")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,8 +71,18 @@ def run(args: argparse.Namespace) -> int:
 # what is meant
 
 
-def _parse_what(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
+def _parse_what(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, str]]:
     """(kind, name or "") of each thing; a category is all its kinds."""
+    found = _kinds_and_names(api, args.what)
+    if any(name for _, name in found):
+        if args.selector:
+            raise CommandError("name cannot be provided when a selector is specified.")
+        if args.all_namespaces:
+            raise CommandError("a resource cannot be retrieved by name across all namespaces.")
+    return found
+
+
+def _kinds_and_names(api: KubeApi, words: list[str]) -> list[tuple[Kind, str]]:
     if not words:
         raise CommandError("say what: TYPE, TYPE NAME or TYPE/NAME.")
     if any("/" in word for word in words):
@@ -95,7 +111,7 @@ def _query(args: argparse.Namespace) -> dict[str, str]:
 def _objects(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
     namespace = _namespace(api, args)
     found: list[tuple[Kind, Obj]] = []
-    for kind, name in _parse_what(api, args.what):
+    for kind, name in _parse_what(api, args):
         if name:
             found.append((kind, api.call("GET", kind.path(namespace, name))))
         else:
@@ -105,9 +121,10 @@ def _objects(api: KubeApi, args: argparse.Namespace) -> list[tuple[Kind, Obj]]:
 
 
 def seconds_of(text: str) -> float:
-    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    """A duration as kubectl takes it; 0 needs no unit."""
+    match = re.fullmatch(r"0|(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
     if not text or match is None:
-        raise CommandError(f"{text!r} is no duration such as 30s or 2m.")
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 30s or 2m")
     hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds
 
@@ -117,9 +134,13 @@ def seconds_of(text: str) -> float:
 
 def _get(api: KubeApi, args: argparse.Namespace) -> int:
     if args.output in ("yaml", "json", "name"):
-        return _print_objects([obj for _, obj in _objects(api, args)], args)
+        if args.watch:
+            raise CommandError(f"-w goes on with the table; it does not go with -o {args.output}.")
+        return _print_objects(_objects(api, args), args)
     namespace = _namespace(api, args)
-    wanted = _parse_what(api, args.what)
+    wanted = _parse_what(api, args)
+    if args.watch and len(wanted) > 1:
+        raise CommandError("you may only specify a single resource type, or one by its name, with -w.")
     printed = False
     for kind, name in wanted:
         table = api.call("GET", kind.path(namespace, name), {} if name else _query(args), accept=TABLE)
@@ -135,11 +156,12 @@ def _get(api: KubeApi, args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_objects(objects: list[Obj], args: argparse.Namespace) -> int:
+def _print_objects(found: list[tuple[Kind, Obj]], args: argparse.Namespace) -> int:
     if args.output == "name":
-        for obj in objects:
-            print(f"{obj['kind'].lower()}/{obj['metadata']['name']}")
+        for kind, obj in found:
+            print(f"{kind.qualified}/{obj['metadata']['name']}")
         return 0
+    objects = [obj for _, obj in found]
     for obj in objects:
         obj["metadata"].pop("managedFields", None)
     single = len(objects) == 1 and ("/" in args.what[0] or len(args.what) > 1)
@@ -231,6 +253,11 @@ def _place(api: KubeApi, args: argparse.Namespace, obj: Obj) -> tuple[Kind, str,
     if not metadata.get("name"):
         raise CommandError(f"a {obj.get('kind')} without metadata.name cannot be applied.")
     namespace = metadata.get("namespace") or args.namespace or api.namespace
+    if kind.namespaced and args.namespace and namespace != args.namespace:
+        raise CommandError(
+            f'the namespace from the provided object "{namespace}" does not match the namespace "{args.namespace}". '
+            f"You must pass '--namespace={namespace}' to perform this operation."
+        )
     return kind, kind.path(namespace, metadata["name"]), f"{kind.qualified}/{metadata['name']}"
 
 
@@ -275,6 +302,8 @@ def _content(obj: Obj) -> Obj:
 
 def _delete(api: KubeApi, args: argparse.Namespace) -> int:
     if args.filename:
+        if args.what or args.selector or args.all_namespaces:
+            raise CommandError("-f says all: it does not go with TYPE NAME, -l or -A.")
         targets = [_place(api, args, obj) for obj in _documents(args.filename)][::-1]
     else:
         if not args.selector and len(args.what) < 2 and not any("/" in word for word in args.what):
@@ -297,7 +326,7 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
         print(f"{shown.replace('/', ' ', 1)} deleted")
     if args.wait == "true" and not failed:
         for _, path, shown in targets:
-            _until_gone(api, path, seconds_of(args.timeout), shown)
+            _until_gone(api, path, args.timeout, shown)
     return failed
 
 
@@ -351,7 +380,7 @@ def _wait(api: KubeApi, args: argparse.Namespace) -> int:
     goal, _, rest = args.goal.partition("=")
     if goal not in ("condition", "delete") or (goal == "condition" and not rest):
         raise CommandError("--for is condition=NAME, condition=NAME=VALUE or delete.")
-    deadline = time.monotonic() + seconds_of(args.timeout)
+    deadline = time.monotonic() + args.timeout
     condition, _, value = rest.partition("=")
     try:
         found = _objects(api, args)
@@ -379,7 +408,7 @@ def _until(check: Callable[[], bool], seconds: float, what: str, shown: str) -> 
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() >= deadline:
-            raise CommandError(f"timed out waiting for {what} on {shown}.")
+            raise TimedOutError(f"timed out waiting for {what} on {shown}.")
         time.sleep(POLL_SECONDS)
 
 

@@ -10,6 +10,7 @@ import base64
 import http.client
 import json
 import os
+import socket
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -81,8 +82,9 @@ def _named(items: list[Obj], name: str, what: str) -> Obj:
 
 
 def _config_path(explicit: str | None) -> Path:
-    path = explicit or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or "~/.kube/config"
-    found = Path(path).expanduser()
+    paths = [explicit] if explicit else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    candidates = [Path(path).expanduser() for path in paths or ["~/.kube/config"]]
+    found = next((path for path in candidates if path.is_file()), candidates[0])
     if not found.is_file():
         raise CommandError(f"there is no kubeconfig at {found}. ./ballast up prints the one of its cluster.")
     return found
@@ -123,14 +125,21 @@ class KubeApi:
             return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
         return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=self.tls)
 
-    def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _send(
+        self, method: str, path: str, body: Any, headers: dict[str, str], patient: bool = False
+    ) -> http.client.HTTPResponse:
+        """A patient reader waits for the rest of an answer for as long as the connection stands."""
         content = None if body is None else json.dumps(body).encode()
         connection = self._connection()
         try:
             # One connection for one answer: it is closed when the answer has been read.
             closing = self.headers | headers | {"Connection": "close"}
             connection.request(method, self.server.path.rstrip("/") + path, content, closing)
+            reading = connection.sock
             response = connection.getresponse()
+            if patient and not response.isclosed():
+                reading.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                reading.settimeout(None)
         except LOST as fault:
             connection.close()
             raise self._lost(fault) from None
@@ -164,15 +173,13 @@ class KubeApi:
             return decoded
 
     def watch(self, path: str, query: dict[str, str], accept: str = "application/json") -> Iterator[Obj]:
-        """Events until the server ends the watch or the connection times out."""
+        """Events until the server ends the watch, however long nothing happens."""
         whole = f"{path}?{urlencode(query | {'watch': 'true'})}"
-        with self._send("GET", whole, None, {"Accept": accept}) as response:
+        with self._send("GET", whole, None, {"Accept": accept}, patient=True) as response:
             while True:
                 try:
                     line = response.readline()
                     event = json.loads(line) if line else None
-                except TimeoutError:
-                    return
                 except (*LOST, ValueError) as fault:
                     raise self._lost(fault) from None
                 if event is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from pathlib import Path
 
 from ballast_cli import CommandError
 
@@ -16,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--probe-port", metavar="[ADDRESS:]PORT", type=_probe_port, help="serve /live, /ready and /metrics here"
     )
     parser.add_argument(
-        "--relist-seconds", type=float, default=300.0, metavar="S",
+        "--relist-seconds", type=_seconds, default=300.0, metavar="S",
         help="compare with the API this often, should a watch have lost something (300)",
     )  # fmt: skip
     parser.add_argument(
@@ -31,10 +33,25 @@ def _probe_port(text: str) -> str:
     return text
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds of 1 or more")
+    return seconds
+
+
 def run(args: argparse.Namespace) -> int:
     from ballast_operator.kubeconfig import KubeconfigError
     from ballast_operator.main import main
 
+    if args.log_file is not None:
+        try:
+            Path(args.log_file).open("ab").close()
+        except OSError as error:
+            raise CommandError(f"cannot log to {args.log_file}: {error.strerror}") from error
     try:
         return main(args.namespace, args.probe_port, args.kubeconfig, args.relist_seconds, args.log_file)
     except KubeconfigError as error:

@@ -35,6 +35,8 @@ from ballast_cli.reassignment import (
 from ballast_operator.model.quantity import counted
 
 LOOK_EVERY_S = 1.0
+# A broker that restarts, or that the others have not missed yet, is asked again for so long.
+PATIENCE_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +98,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
 
     seen = cluster.look()
     topics = set(args.topics.split(",")) if args.topics else None
-    brokers = set(args.brokers or (each for each, _ in seen.brokers))
+    brokers = set(args.brokers or (each for each, _ in (*seen.brokers, *seen.away)))
     try:
         planned = plan_generate(_load_of(seen), topics, brokers)
     except (PlanError, ValueError) as error:
@@ -134,21 +136,26 @@ def _load_of(seen: Snapshot):  # type: ignore[no-untyped-def]  # the planner is 
 
     replicas = []
     for key, ids in seen.replicas.items():
-        for position, broker in enumerate(ids):
-            place = seen.current.get((key, broker))
-            path, size = (None, 0) if place is None else (place.path, place.size_bytes)
+        places = {broker: seen.current.get((key, broker)) for broker in ids}
+        largest = max((place.size_bytes for place in places.values() if place), default=0)
+        for position, (broker, place) in enumerate(places.items()):
+            # What nobody describes, since its broker or disk is away, is as large as the partition's others.
+            path, size = (None, largest) if place is None else (place.path, place.size_bytes)
             leads = seen.leaders[key] == broker
             replicas.append(Replica(key.topic, key.partition, broker, path, size, leads, position))
-    return ClusterLoad.from_rows([Broker(*each) for each in seen.brokers], _directories_of(seen), replicas)
+    brokers = [Broker(*each) for each in seen.brokers] + [Broker(*each, alive=False) for each in seen.away]
+    return ClusterLoad.from_rows(brokers, _directories_of(seen), replicas)
 
 
 def _directories_of(seen: Snapshot):  # type: ignore[no-untyped-def]
     from ballast_planner.model import Directory
 
     return [
-        Directory(each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, online=each.online)
+        Directory(
+            each.broker, each.path, each.total_bytes, each.total_bytes - each.usable_bytes, each.cordoned, each.online
+        )
         for each in seen.directories
-    ]
+    ]  # fmt: skip
 
 
 def _sharing_a_volume(seen: Snapshot) -> str:
@@ -219,7 +226,10 @@ def _throttle(
 ) -> dict[str, str]:
     """What was not accepted, and why."""
     refused: dict[str, str] = {}
-    involved = {str(broker) for key, target in plan.items() for broker in (*target.replicas, *seen.replicas[key])}
+    # Each broker takes its own settings: one that is away takes none, and neither sends nor receives.
+    away = {broker for broker, _ in seen.away}
+    named = {broker for key, target in plan.items() for broker in (*target.replicas, *seen.replicas[key])}
+    involved = {str(broker) for broker in named - away}
     rates: dict[str, str | None] = {}
     if args.throttle is not None:
         rates.update(dict.fromkeys(INTER_BROKER_RATES, str(args.throttle)))
@@ -258,7 +268,7 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
     if not args.preserve_throttles:
         if not _clear_throttles(cluster, plan, seen):
             return 1
-        print("Throttles are removed.")
+        print("Throttles are removed" + (", but from brokers that are away." if seen.away else "."))
     return 1 if any(state.failed for state in states) else 0
 
 
@@ -279,7 +289,7 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
     before: tuple[float, int] | None = None
     failed_before: list[State] = []
     while True:
-        seen = cluster.look()
+        seen = _look_patiently(cluster)
         states = progress(plan, seen)
         left = sum(state.left_bytes for state in states)
         if before is not None and seen.taken_s > before[0]:
@@ -295,6 +305,20 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
         failed_before = failed
         _show(states, left, rate)
         time.sleep(LOOK_EVERY_S)
+
+
+def _look_patiently(cluster: Cluster) -> Snapshot:
+    from kafka.errors import KafkaError
+
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return cluster.look()
+        except KafkaError as error:
+            if time.monotonic() >= deadline:
+                raise
+            print(f"\r{f'no answer, asking again: {error}':<78.78}", end="", flush=True)
+            time.sleep(LOOK_EVERY_S)
 
 
 def _show(states: list[State], left: int, rate: float | None) -> None:
@@ -314,6 +338,8 @@ def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
     stay |= cluster.set_configs("topic", dict.fromkeys(topics, replicas))
     for name, reason in stay.items():
         print(f"throttle that stays: {name}: {reason}", file=sys.stderr)
+    for broker, _ in seen.away:
+        print(f"throttle that may stay: broker {broker} is away; run verify again when it is back", file=sys.stderr)
     return not stay
 
 

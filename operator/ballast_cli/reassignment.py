@@ -102,6 +102,7 @@ class Directory:
     total_bytes: int
     usable_bytes: int
     online: bool
+    cordoned: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Snapshot:
     """The cluster as it was seen at one time."""
 
     taken_s: float
-    brokers: tuple[tuple[int, str | None], ...]  # (id, rack)
+    brokers: tuple[tuple[int, str | None], ...]  # (id, rack) of those that are there
     replicas: dict[Key, tuple[int, ...]]
     leaders: dict[Key, int]
     in_sync: dict[Key, frozenset[int]]
@@ -117,6 +118,7 @@ class Snapshot:
     future: dict[tuple[Key, int], Place]
     directories: tuple[Directory, ...]
     reassigning: frozenset[Key]
+    away: tuple[tuple[int, str | None], ...] = ()  # of those that are not: nothing can be asked of them
 
     def present(self, keys: Iterable[Key]) -> Plan:
         """Where these partitions are now: the plan that puts everything back."""
@@ -168,7 +170,11 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
     moving: list[str] = []
     wrong: list[str] = []
     left = 0
+    away = {broker for broker, _ in seen.away}
     for broker, path in target.directories().items():
+        if broker in away:
+            moving.append(f"on broker {broker}, which is away: whether it is in {path} cannot be asked")
+            continue
         current, future = seen.current.get((key, broker)), seen.future.get((key, broker))
         if current is not None and current.path == path and future is None:
             continue
@@ -213,19 +219,23 @@ class Cluster:
                 replicas[key] = tuple(partition["replica_nodes"])
                 leaders[key] = partition["leader_id"]
                 in_sync[key] = frozenset(partition["isr_nodes"])
-        brokers = tuple(
-            (broker["broker_id"], broker.get("rack")) for broker in self._admin.describe_cluster()["brokers"]
-        )
+        listed = self._admin.describe_cluster()["brokers"]
+        brokers = tuple((broker["broker_id"], broker.get("rack")) for broker in listed if not broker.get("is_fenced"))
+        away = {broker["broker_id"]: broker.get("rack") for broker in listed if broker.get("is_fenced")}
+        # Before DescribeCluster had a version 2, brokers that were away were not listed.
+        unlisted = {broker for ids in replicas.values() for broker in ids} - {broker for broker, _ in brokers}
+        away = dict.fromkeys(unlisted) | away
         current: dict[tuple[Key, int], Place] = {}
         future: dict[tuple[Key, int], Place] = {}
         directories = []
-        for answer in self._admin.describe_log_dirs():
+        for answer in self._admin.describe_log_dirs(brokers=[broker for broker, _ in brokers]):
             for found in answer["log_dirs"]:
                 directories.append(_directory(answer["broker"], found))
                 _add_places(answer["broker"], found, current, future)
         return Snapshot(
-            time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories), reassigning
-        )
+            time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories), reassigning,
+            tuple(sorted(away.items())),
+        )  # fmt: skip
 
     # -- doing --------------------------------------------------------------------------------------------------------
     def reassign(self, replicas: Mapping[Key, tuple[int, ...] | None]) -> dict[Key, str]:
@@ -283,7 +293,9 @@ class Cluster:
 
 def _directory(broker: int, found: Mapping[str, Any]) -> Directory:
     total, usable = found.get("total_bytes", -1), found.get("usable_bytes", -1)
-    return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0)
+    # Brokers before version 5 of the answer know no cordons.
+    cordoned = bool(found.get("is_cordoned", False))
+    return Directory(broker, found["log_dir"], total, usable, found["error_code"] == 0, cordoned)
 
 
 def _add_places(

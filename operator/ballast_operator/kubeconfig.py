@@ -57,10 +57,12 @@ class ApiAccess:
 
 
 def find_access(kubeconfig: str | None = None) -> ApiAccess:
-    """The kubeconfig given, else $KUBECONFIG, else the pod's service account, else ~/.kube/config."""
-    named = kubeconfig or os.environ.get("KUBECONFIG")
+    """The kubeconfig given, else the first of $KUBECONFIG that is there, else the pod's service account, else
+    ~/.kube/config."""
+    named = [kubeconfig] if kubeconfig else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     if named:
-        return read_kubeconfig(Path(named.split(os.pathsep)[0]).expanduser())
+        paths = [Path(one).expanduser() for one in named]
+        return read_kubeconfig(next((path for path in paths if path.is_file()), paths[0]))
     if (SERVICE_ACCOUNT / "token").exists():
         return _in_cluster()
     default = Path("~/.kube/config").expanduser()

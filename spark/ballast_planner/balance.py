@@ -119,7 +119,7 @@ def plan_drain(
     gone = np.array([name in set(directories) or name[0] in set(brokers) for name in names], dtype=np.bool_)
     broker_gone = np.isin(load.brokers.ids, np.array(sorted(brokers), dtype=np.int64))
     leaving = broker_gone[load.replicas.broker] | np.append(gone, False)[load.replicas.directory]
-    movable = leaving & _has_a_source(load)
+    movable = leaving & has_a_source(load)
     levels = find_levels(load.with_cordons(brokers), chosen.band, chosen.high_water, movable, gone)
     bench = Workbench(load, levels, movable)
     evacuation.evacuate(bench, np.flatnonzero(movable), chosen)
@@ -293,7 +293,7 @@ def _retract(
     return ordered, transient
 
 
-def _has_a_source(load: ClusterLoad) -> Bools:
+def has_a_source(load: ClusterLoad) -> Bools:
     """Replicas whose data can be read: from their own directory, or from another live replica."""
     readable = np.append(readable_directories(load), False)[load.replicas.directory]
     copies = np.bincount(load.replicas.partition[readable], minlength=load.partitions.topic.size)

@@ -111,9 +111,9 @@ def _check_move(ledger: Ledger, move: Move) -> list[str]:
 
 
 def _racks(ledger: Ledger, brokers: Iterable[int]) -> int:
-    if any(rack is None for rack in ledger.rack.values()):
+    if any(rack is None and ledger.alive[broker] for broker, rack in ledger.rack.items()):
         return 0
-    return len({ledger.rack.get(broker) for broker in brokers})
+    return len({ledger.rack.get(broker) for broker in brokers} - {None})
 
 
 def _arrivals(before: Placement, after: Placement) -> list[tuple[int, str]]:

@@ -75,11 +75,15 @@ class Brokers:
     cordoned: Bools
 
     def rack_numbers(self) -> Ints:
-        """A number for each broker's rack; all NO_RACK when any broker lacks one: Kafka ignores racks then, too."""
-        if not self.racks or any(rack is None for rack in self.racks):
+        """A number for each broker's rack; all NO_RACK when a live broker lacks one: Kafka ignores racks then, too.
+
+        Of a broker that is down nobody may know the rack; that says nothing about the others'.
+        """
+        if any(rack is None for rack, alive in zip(self.racks, self.alive, strict=True) if alive):
             return np.full(len(self.racks), NO_RACK, dtype=np.int64)
-        names = sorted({str(rack) for rack in self.racks})
-        return np.array([names.index(str(rack)) for rack in self.racks], dtype=np.int64)
+        names = sorted({rack for rack in self.racks if rack is not None})
+        numbers = [NO_RACK if rack is None else names.index(rack) for rack in self.racks]
+        return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

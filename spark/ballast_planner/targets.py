@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from ballast_planner.assemble import Copy, Step, by_gain, directory_path, steps_of
-from ballast_planner.balance import PlanError, finish, plan_balance, pursue_goals
-from ballast_planner.levels import find_levels, receiving_directories
+from ballast_planner.balance import PlanError, finish, has_a_source, plan_balance, pursue_goals
+from ballast_planner.levels import find_levels, readable_directories, receiving_directories
 from ballast_planner.model import NO_RACK, ClusterLoad, Floats, Ints
 from ballast_planner.options import PlanOptions
 from ballast_planner.plan import ANY_DIRECTORY, Placement, Plan, Target, Unplaced
@@ -92,14 +92,18 @@ def plan_generate(
     others = np.array(sorted(known - set(to_brokers)), dtype=np.int64)
     gone = np.isin(load.brokers.ids, others)[load.directories.broker]
     chosen_topic = np.array([topics is None or topic in topics for topic in load.topics] + [False], dtype=np.bool_)
-    readable = np.append(load.directories.online & load.brokers.alive[load.directories.broker], False)
-    movable = chosen_topic[load.partitions.topic[load.replicas.partition]] & readable[load.replicas.directory]
+    readable = np.append(readable_directories(load), False)[load.replicas.directory]
+    leaving = np.isin(load.brokers.ids, others)[load.replicas.broker]
+    wanted = chosen_topic[load.partitions.topic[load.replicas.partition]]
+    movable = wanted & (readable | leaving & has_a_source(load))
     levels = find_levels(load, chosen.band, chosen.high_water, movable, gone)
     bench = Workbench(load, levels, movable)
     pursue_goals(bench, replace(chosen, level_leaders=False, level_traffic=False))
-    stayed = movable & np.append(gone, False)[bench.directory]
+    stayed = leaving & movable & (bench.broker == load.replicas.broker)
     reason = "no broker of those named may take it: its other replicas, racks and room leave none"
     unplaced = [_left(load, int(replica), reason) for replica in np.flatnonzero(stayed)]
+    no_source = "no live replica to copy it from"
+    unplaced += [_left(load, int(replica), no_source) for replica in np.flatnonzero(leaving & wanted & ~movable)]
     ordered = by_gain(load, levels.upper, levels.lower, steps_of(bench))
     return finish(load, levels, movable, ordered, chosen, unplaced=unplaced)
 

@@ -71,7 +71,7 @@ class Workbench:
         """Which of these may be put on that broker, by the rules on brokers and racks."""
         slots = self._slots[self.load.replicas.partition[replicas]]
         allowed: Bools = (slots != broker).all(axis=1)
-        if self._rack.size and self._rack[0] != NO_RACK and allowed.any():
+        if (self._rack != NO_RACK).any() and allowed.any():
             racks = np.where(slots >= 0, self._rack[slots], -2)
             racks[np.arange(replicas.size), self._position[replicas]] = -2
             here = self._rack[self.broker[replicas]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from ballast_rebalance.command import add_arguments, run
 def main() -> int:
     parser = argparse.ArgumentParser(prog="ballast-rebalance", description="Propose moves that level the disks.")
     add_arguments(parser)
-    return run(parser.parse_args())
+    try:
+        return run(parser.parse_args())
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def measure_by_admin(
         try:
             topics, cluster = client.describe_topics(), client.describe_cluster()
             moving = client.list_partition_reassignments()
-            answers = client.describe_log_dirs(brokers=[broker["broker_id"] for broker in cluster["brokers"]])
+            answers = client.describe_log_dirs(brokers=sorted(_live(cluster["brokers"])))
         finally:
             client.close()
     except KafkaError as error:
@@ -62,7 +62,7 @@ def measured_of(
     for topic in topics:
         for partition in topic["partitions"]:
             rows += _rows(topic["name"], partition, places)
-    live = {broker["broker_id"] for broker in brokers}
+    live = _live(brokers)
     named = live | {row[2] for row in rows}
     racks = {broker["broker_id"]: broker.get("rack") or None for broker in brokers}
     return Measured(
@@ -74,6 +74,11 @@ def measured_of(
         all_known=True,
         lacks=("sizes come from the brokers themselves: there is no history to forecast from, and no traffic", *lacks),
     )
+
+
+def _live(brokers: list[dict[str, Any]]) -> set[int]:
+    """Those that can be asked; the others are listed as well by brokers since version 2 of the answer."""
+    return {broker["broker_id"] for broker in brokers if not broker.get("is_fenced")}
 
 
 def _unknown_sizes(

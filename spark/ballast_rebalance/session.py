@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from ballast_rebalance.java_home import find_java_home
 
@@ -18,6 +22,59 @@ DEFAULT_MASTER = "local[*]"
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+class SessionError(Exception):
+    """Spark does not start; what Java had to say is in its own words above."""
+
+
+class InterruptedLookError(SystemExit):
+    """Ctrl-C or SIGTERM, under a name that nobody on its way catches, logs or answers by asking Java again."""
+
+
+@contextmanager
+def lasting_session(master: str | None = None, memory: str | None = None) -> Iterator[SparkSession]:
+    """A session for as long as the block lasts; Ctrl-C or SIGTERM ends it and leaves no Java behind.
+
+    While Java starts, Ctrl-C waits for it, the first time: left alone before it has told where it listens, it would
+    stay for ever. Afterwards nothing more is said to it, since the answer to what was asked last may still be coming:
+    it ends by itself when this process does.
+    """
+    asked: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        print("rebalance ends when Java has started, so that none is left behind", file=sys.stderr)
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        asked.append(number)
+        raise InterruptedLookError(128 + number)
+
+    before = signal.signal(signal.SIGINT, note), signal.getsignal(signal.SIGTERM)
+    try:
+        session = _started(master, memory)
+        if asked:
+            session.stop()
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGTERM, leave)
+        try:
+            yield session
+        finally:
+            if not asked:
+                session.stop()
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
+def _started(master: str | None, memory: str | None) -> SparkSession:
+    try:
+        return open_session(master, memory)
+    except Exception as error:  # of Java, of py4j and of Spark, whose common ancestor this is
+        raise SessionError(f"Spark does not start: {str(error).splitlines()[0]}") from error
+
+
 def open_session(
     master: str | None = None, memory: str | None = None, settings: dict[str, str] | None = None
 ) -> SparkSession:
@@ -25,16 +82,20 @@ def open_session(
     submitted = "SPARK_ENV_LOADED" in os.environ
     master = master if master or submitted else DEFAULT_MASTER
     _prepare_environment(local=not submitted and master is not None and master.startswith("local"))
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     from ballast_rebalance.prometheus import PrometheusDataSource
 
-    builder = SparkSession.builder.appName(APP_NAME)
+    chosen = SparkConf().setAppName(APP_NAME)
     if master:
-        builder = builder.master(master)
+        chosen.setMaster(master)
     for key, value in (settings_for(master, memory) | (settings or {})).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+        chosen.set(key, value)
+    before = signal.getsignal(signal.SIGINT)
+    SparkContext.getOrCreate(chosen)
+    signal.signal(signal.SIGINT, before)  # Spark's context takes Ctrl-C for itself
+    session = SparkSession.builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(PrometheusDataSource)
     return session

@@ -115,7 +115,7 @@ def test_a_docker_without_its_daemon_is_passed_over(tmp_path: Path, monkeypatch:
     assert image.choose_way() == "buildah"
 
 
-def test_what_belongs_to_another_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_belongs_to_another_way_or_cannot_be_written_is_refused(tmp_path: Path) -> None:
     import argparse
 
     parser = argparse.ArgumentParser()
@@ -124,3 +124,14 @@ def test_what_belongs_to_another_way_is_refused(monkeypatch: pytest.MonkeyPatch)
         image.run(parser.parse_args(["--with", "archive", "--base", "x"]))
     with pytest.raises(CommandError, match="--out is for"):
         image.run(parser.parse_args(["--with", "docker", "--out", "x"]))
+    for path in (tmp_path, tmp_path / "absent" / "x.tar"):
+        with pytest.raises(CommandError, match="is no file in a folder that is there"):
+            image.run(parser.parse_args(["--with", "archive", "--out", str(path)]))
+
+
+def test_a_name_without_a_tag_gets_that_of_the_version() -> None:
+    """It was taken for the tag, with its slashes, when the archive was named."""
+    tag = Flavour.BROKER.version()
+    assert image.tagged("registry:5000/team/ballast", Flavour.BROKER) == f"registry:5000/team/ballast:{tag}"
+    assert image.tagged("ballast", Flavour.BROKER) == f"ballast:{tag}"
+    assert image.tagged("registry:5000/ballast:mine", Flavour.BROKER) == "registry:5000/ballast:mine"

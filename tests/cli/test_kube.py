@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ballast_cli import CommandError
 from ballast_cli.__main__ import main
 from ballast_cli.kube_api import KubeApi
 from ballast_local.certificates import make_certificate
+from ballast_operator.kubeconfig import KubeconfigError, find_access
 
 
 def kubeconfig(folder: Path, **cluster: Any) -> Path:
@@ -94,3 +96,20 @@ def test_certificates_that_are_not_there_are_told(
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
+
+
+def test_of_several_kubeconfigs_the_first_that_is_there_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody has put one more behind a variable that was empty."""
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    path = kubeconfig(tmp_path)
+    for several in (f":{path}", f"{tmp_path / 'absent'}:{path}", f"{path}:{tmp_path / 'absent'}"):
+        monkeypatch.setenv("KUBECONFIG", several)
+        assert KubeApi().server.geturl() == "https://127.0.0.1:1"
+        assert find_access().server == "https://127.0.0.1:1"
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{tmp_path / 'neither'}")
+    with pytest.raises(CommandError, match="absent"):
+        KubeApi()
+    with pytest.raises(KubeconfigError, match="absent"):
+        find_access()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,20 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, kube_api
 from ballast_cli.kube_api import KubeApi, Refused
 
 
 @contextmanager
-def server_that_says(answer: bytes, folder: Path) -> Iterator[KubeApi]:
-    """It answers one request with exactly that, and is gone; clients ask it to close the connection."""
+def server_that_says(answer: bytes | list[bytes], folder: Path, pause: float = 0.0) -> Iterator[KubeApi]:
+    """It answers one request with exactly that, with pauses between its pieces, and is gone; clients ask it to close
+    the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
             connection, _ = listening.accept()
             with connection:
                 connection.recv(65536)
-                connection.sendall(answer)
+                for piece in answer if isinstance(answer, list) else [answer]:
+                    connection.sendall(piece)
+                    select.select([connection], [], [], pause)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -77,3 +81,18 @@ def test_a_watch_that_is_cut_off_is_a_sentence_and_no_traceback(rest, tmp_path):
         assert next(events)["type"] == "ADDED"
         with pytest.raises(CommandError, match="cannot reach"):
             next(events)
+
+
+def test_a_watch_waits_for_as_long_as_nothing_happens(tmp_path, monkeypatch):
+    """It used to end, as if nothing had been the matter, when there was no event for a minute."""
+    monkeypatch.setattr(kube_api, "TIMEOUT_SECONDS", 0.1)
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n\r\n"
+    events = [f'{{"type": "{kind}", "object": {{}}}}\n'.encode() for kind in ("ADDED", "MODIFIED")]
+    with server_that_says([head + events[0], events[1]], tmp_path, pause=0.5) as api:
+        assert [event["type"] for event in api.watch("/apis/x", {})] == ["ADDED", "MODIFIED"]
+
+
+def test_a_watch_that_is_refused_says_so(tmp_path):
+    answer = b"HTTP/1.1 403 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    with server_that_says(answer, tmp_path) as api, pytest.raises(Refused, match="Forbidden"):
+        next(api.watch("/apis/x", {}))

@@ -78,6 +78,11 @@ def test_an_operator_without_a_kubernetes_says_so_where_errors_go(
     assert (told.out, told.err.startswith("ballast operator: no Kubernetes found")) == ("", True)
 
 
+def test_an_operator_that_cannot_log_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator", "--kubeconfig", str(tmp_path / "none"), "--log-file", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"ballast operator: cannot log to {tmp_path}: Is a directory\n"
+
+
 def test_who_reads_may_stop_reading() -> None:
     with running("-c", WORDY.format("'x' * (1 << 20)")) as process:
         assert process.stdout is not None
@@ -105,6 +110,8 @@ def test_a_terminal_without_bars_gets_question_marks() -> None:
         (["reassign", "generate", "--bootstrap", "a:"], "'a:' is no address"),
         (["reassign", "generate", "--bootstrap", "a:1", "--brokers", "0,x"], "'0,x' is no list"),
         (["reassign", "execute", "--bootstrap", "a:1", "--throttle", "-5"], "'-5' is no number"),
+        (["operator", "--relist-seconds", "0"], "'0' is no number of seconds"),
+        (["operator", "--relist-seconds", "nan"], "'nan' is no number of seconds"),
         (["up", "--brokers", "0"], "'0' is no number"),
         (["up", "--volumes", "-1"], "'-1' is no number"),
         (["up", "--port", "65536"], "'65536' is no port"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka.errors import NodeNotReadyError
+from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from tests.moves.brokers import Brokers, eventually
 
 from ballast_cli import CommandError, reassign
@@ -22,6 +23,7 @@ from ballast_cli.reassignment import (
     State,
     Target,
     progress,
+    read_plan,
     write_plan,
 )
 
@@ -122,11 +124,11 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
         admin = cluster._admin
         describe = admin.describe_log_dirs
 
-        def ends_meanwhile() -> object:
+        def ends_meanwhile(**asked: object) -> object:
             unlimited: dict[str, str | None] = dict.fromkeys(INTER_BROKER_RATES)
             assert cluster.set_configs("broker", {"0": unlimited, "1": unlimited}) == {}
             eventually(lambda: not admin.list_partition_reassignments(), "the reassignment ends")
-            return describe()
+            return describe(**asked)
 
         assert admin.list_partition_reassignments(), "it is still under way"
         monkeypatch.setattr(admin, "describe_log_dirs", ends_meanwhile)
@@ -160,3 +162,81 @@ def test_who_follows_believes_in_a_failure_that_is_seen_twice(
         assert main(args) == code
         assert f"orders-0: {states[-1].text}" in capsys.readouterr().out
         assert len(looks) == 2
+
+
+@pytest.mark.spec("DIR-40")
+def test_who_follows_goes_on_when_a_broker_restarts_meanwhile(
+    brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Moves take hours; a broker that is away for a moment is no reason to leave their throttles where they are."""
+    words = ["--bootstrap", brokers.bootstrap, "--json", str(plan)]
+    assert main(["reassign", "execute", *words]) == 0
+    real_look = Cluster.look
+    answers = [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError("broker 0")]
+
+    def look(cluster: Cluster) -> Snapshot:
+        if answers:
+            raise answers.pop()
+        return real_look(cluster)
+
+    monkeypatch.setattr(reassign, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(Cluster, "look", look)
+    assert main(["reassign", "verify", "--wait", *words]) == 0
+    assert "orders-0: complete" in capsys.readouterr().out
+    answers[:] = [NodeNotReadyError("broker 0")] * 3
+    monkeypatch.setattr(reassign, "PATIENCE_S", 0.0)
+    assert main(["reassign", "verify", "--wait", *words]) == 2
+    assert "does not answer any more" in capsys.readouterr().err
+
+
+@pytest.mark.spec("DIR-44")
+def test_generate_sends_nothing_into_a_cordoned_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever is the open one: the plan names it, and none where all are cordoned."""
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two.create("orders", [[0]])
+        directories = {str(volume) for volume in two[1].volumes}
+        for open_one in sorted(directories):
+            _cordon(two, directories - {open_one})
+            assert _proposed(two, capsys) == {Key("orders", 0): Target((1,), (open_one,))}
+        _cordon(two, directories)
+        assert _proposed(two, capsys) == {}
+
+
+@pytest.mark.spec("DIR-10")
+def test_what_a_broker_held_that_is_away_is_put_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It cannot be asked for its directories, nor told a throttle; the others can."""
+    with Brokers(tmp_path, 3, [0, 1, 2], racks=["a", "b", "b"]) as three:
+        three.create("orders", [[0, 1], [2, 0]])
+        three[2].kill()
+        with reassign._connected(three.bootstrap) as cluster:
+            listed = cluster._admin.describe_cluster
+            eventually(lambda: [each["broker_id"] for each in listed()["brokers"] if each["is_fenced"]] == [2])
+            assert cluster.look().away == ((2, "b"),)
+        words = ["--bootstrap", three.bootstrap, "--json", str(tmp_path / "plan.json")]
+        assert main(["reassign", "generate", *words]) == 0
+        assert '"replicas": [' not in capsys.readouterr().out  # nobody asked for it to leave
+        assert main(["reassign", "generate", *words, "--brokers", "0,1"]) == 0
+        assert '"partition": 1, "replicas": [1, 0]' in capsys.readouterr().out
+        assert main(["reassign", "execute", *words, "--throttle", "1000000", "--wait"]) == 0
+        told = capsys.readouterr()
+        assert "orders-1: complete" in told.out
+        assert "Throttles are removed, but from brokers that are away." in told.out
+        assert "throttle that may stay: broker 2 is away" in told.err
+        assert main(["reassign", "cancel", *words]) == 0
+        back = write_plan({Key("orders", 1): Target((2, 0), ("any", "any"))})
+        (tmp_path / "plan.json").write_text(back)
+        assert main(["reassign", "execute", *words]) == 2
+        assert "brokers [2] are not there" in capsys.readouterr().err
+
+
+def _cordon(brokers: Brokers, paths: set[str]) -> None:
+    with reassign._connected(brokers.bootstrap) as cluster:
+        assert cluster.set_configs("broker", {"1": {"cordoned.log.dirs": ",".join(sorted(paths))}}) == {}
+        eventually(lambda: {each.path for each in cluster.look().directories if each.cordoned} == paths)
+
+
+def _proposed(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> Plan:
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap, "--brokers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    text = lines[lines.index("Proposed partition reassignment configuration") + 1]
+    return read_plan(text) if json.loads(text)["partitions"] else {}

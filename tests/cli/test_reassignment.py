@@ -76,6 +76,17 @@ def test_the_states_of_a_partition() -> None:
     assert (state.text, state.done, state.failed) == ("complete", True, False)
 
 
+@pytest.mark.spec("DIR-40", "CLU-32")
+def test_what_a_broker_does_that_is_away_is_not_known() -> None:
+    """It may be moving: neither a failure nor done."""
+    alone = replace(SEEN, away=((1, None),), current={(ORDERS, 2): Place("/d1", 1000, 0)})
+    [state] = progress({ORDERS: Target((1, 2), ("/d2", "/d1"))}, alone)
+    assert (state.done, state.failed) == (False, False)
+    assert state.text == "on broker 1, which is away: whether it is in /d2 cannot be asked"
+    [state] = progress({ORDERS: Target((1, 2), ("any", "/d1"))}, alone)
+    assert state.text == "complete"
+
+
 @pytest.mark.spec("CLU-32")
 def test_a_partition_that_is_being_reassigned_and_one_that_is_not() -> None:
     plan = {ORDERS: Target((1, 3), ("any", "any"))}

@@ -95,6 +95,14 @@ def test_old_python_is_passed_over_and_named(bare_path, tmp_path):
     assert f"{old} is 3.9" in answer.stderr
 
 
+def test_a_program_that_is_no_python_is_not_run_as_one(bare_path, tmp_path):
+    """It would have done nothing, and its exit code would have said that all was well."""
+    (bare_path / "python3").symlink_to(shutil.which("true"))
+    answer = run_script("status", path=bare_path, home=tmp_path / "home")
+    assert answer.returncode == 1
+    assert f"{bare_path}/python3 is no Python." in answer.stderr
+
+
 def test_newer_python_beside_an_old_one_is_found(bare_path, tmp_path):
     (bare_path / "python3").write_text("#!/bin/sh\necho 3.9\n")
     (bare_path / "python3").chmod(0o755)
@@ -121,6 +129,15 @@ def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
     assert answer.stderr.startswith(f"usage: ballast {name} ")
     assert "ballast: " not in answer.stderr, "nothing was begun"
     assert not (tmp_path / "home").exists()
+
+
+def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, tmp_path):
+    (bare_path / "python3").symlink_to(shutil.which("python3"))
+    (tmp_path / "file").touch()
+    answer = run_script("status", path=bare_path, home=tmp_path / "file" / "home")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr.startswith(f"ballast: cannot install into {tmp_path}/file/home: ")
+    assert "BALLAST_HOME=" in answer.stderr
 
 
 def test_first_start_installs_and_hands_over(first_start):

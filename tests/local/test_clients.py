@@ -149,8 +149,10 @@ def test_our_own_commands(ballast, tmp_path, namespace):
     assert row.split()[:3] == ["g", "3", "<none>"]
     assert yaml.safe_load(ballast("get", "gi/g", "-o", "yaml"))["spec"]["size"] == 3
     assert "Events:  <none>" in ballast("describe", "gizmo", "g")
-    with pytest.raises(CommandError, match="timed out waiting for the condition Ready"):
+    with pytest.raises(CommandError, match="timed out waiting for the condition Ready") as waited:
         ballast("wait", "gizmo/g", "--for", "condition=Ready", "--timeout", "0.3s")
+    assert waited.value.exit_code == 1
+    assert ballast("get", "gizmo", "g", "-o", "name") == "gizmo.test.dev/g\n"
     robot["spec"]["size"] = 1
     path.write_text(yaml.safe_dump(robot))
     assert "size cannot shrink" in ballast("apply", "-f", str(path))
@@ -163,3 +165,37 @@ def test_our_own_commands(ballast, tmp_path, namespace):
         ballast("get", "nonsense")
     assert "default" in ballast("get", "namespaces")
     assert namespace in ballast("get", "sa", "-A")
+
+
+def configmap(tmp_path, name, **metadata):
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}))
+    return str(path)
+
+
+def test_what_is_asked_for_is_not_answered_with_something_else(ballast, tmp_path, namespace):
+    """Options that do not go together are refused, as kubectl refuses them, and nothing is done by halves."""
+    path = configmap(tmp_path, "c")
+    ballast("apply", "-f", path)
+    elsewhere = configmap(tmp_path, "elsewhere", namespace="default")
+    assert 'provided object "default" does not match' in ballast("apply", "-f", elsewhere)
+    assert ballast.code == 1
+    for words, says in (
+        (["delete", "-f", elsewhere], "does not match the namespace"),
+        (["delete", "-f", path, "cm/c"], "does not go with TYPE NAME"),
+        (["delete", "-f", path, "-l", "a=b"], "does not go with TYPE NAME"),
+        (["delete", "cm", "c", "-l", "a=b"], "name cannot be provided when a selector is specified"),
+        (["get", "cm/c", "-l", "a=b"], "name cannot be provided when a selector is specified"),
+        (["get", "cm", "c", "-A"], "by name across all namespaces"),
+        (["get", "cm,secrets", "-w"], "only specify a single resource type"),
+        (["get", "cm", "c", "d", "-w"], "only specify a single resource type"),
+        (["get", "cm", "c", "-w", "-o", "yaml"], "does not go with -o yaml"),
+    ):
+        with pytest.raises(CommandError, match=says):
+            ballast(*words)
+    with pytest.raises(SystemExit, match="2"):
+        ballast("delete", "cm", "c", "--timeout", "soon")
+    assert ballast("get", "cm/c", "-o", "name") == "configmap/c\n"
+    ballast("delete", "cm", "c", "--timeout", "0")
+    with pytest.raises(CommandRefused):
+        ballast("get", "cm", "c")

@@ -185,7 +185,10 @@ def sample_values() -> dict[str, str]:
 
 
 def expose_everything(registry: CollectorRegistry) -> None:
-    """One series of each documented metric, as a cluster has them; two clusters of one name in two namespaces do."""
+    """One series of each documented metric, as a cluster has them; two clusters of one name in two namespaces do.
+
+    Its directory is not cordoned: that would have no part in the spread.
+    """
     for name, (kind, labels) in documented().items():
         named = [label for label in labels if label]
         values = [sample_values().get(label, label) for label in named]
@@ -196,7 +199,7 @@ def expose_everything(registry: CollectorRegistry) -> None:
             if isinstance(child, Histogram):
                 child.observe(0.01)
             else:
-                child.inc(1)
+                child.inc(0 if name == "ballast_log_dir_cordoned" else 1)
 
 
 @pytest.mark.prometheus
@@ -218,3 +221,37 @@ def test_every_panel_answers_with_data(tmp_path: Path) -> None:
 
 def answers(endpoint: Endpoint, query: str) -> bool:
     return bool(endpoint.query(as_prometheus_is_asked(query)))
+
+
+@pytest.mark.prometheus
+def test_the_lag_of_a_group_needs_no_replica_where_its_coordinator_is(tmp_path: Path) -> None:
+    """The coordinator, broker 1, tells the lag of what it has itself; of topic `far` it has nothing."""
+    query = next(query for title, query in queries() if title.endswith("Lag of groups"))
+    told = {
+        'ballast_replica_log_end_offset{job="k",topic="far",partition="0",broker="2"}': 100,
+        'ballast_replica_log_end_offset{job="k",topic="far",partition="0",broker="3"}': 99,
+        'ballast_group_committed_offset{job="k",group="g",topic="far",partition="0",broker="1"}': 60,
+        'ballast_replica_log_end_offset{job="k",topic="near",partition="0",broker="1"}': 10,
+        'ballast_group_committed_offset{job="k",group="g",topic="near",partition="0",broker="1"}': 10,
+        'ballast_group_lag{job="k",group="g",topic="near",partition="0",broker="1"}': 0,
+        # Of brokers that leave series of partitions out.
+        'ballast_group_committed_offset{job="k",group="h",topic="small",partition="0",broker="1"}': 1,
+        'ballast_group_lag{job="k",group="h",topic="small",partition="0",broker="1"}': 7,
+    }
+    expected = {'{group="g",topic="far"}': 40, '{group="g",topic="near"}': 0, '{group="h",topic="small"}': 7}
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x3"} for name, value in told.items()],
+        "promql_expr_test": [
+            {
+                "expr": as_prometheus_is_asked(query),
+                "eval_time": "2m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in expected.items()],
+            }
+        ],
+    }
+    (tmp_path / "lag.yaml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [case]}))
+    promtool = shutil.which("promtool")
+    assert promtool is not None
+    done = subprocess.run([promtool, "test", "rules", str(tmp_path / "lag.yaml")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

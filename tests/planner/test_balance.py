@@ -298,6 +298,26 @@ def test_a_dead_brokers_replica_is_given_up_though_it_is_alone_on_its_rack() -> 
     assert move.to.replicas == (0, 1)
 
 
+@pytest.mark.spec("REB-05", "REB-07")
+@pytest.mark.parametrize("unknown", [None, "c"])
+def test_a_broker_that_is_down_does_not_take_the_racks_of_the_others_away(unknown: str | None) -> None:
+    """Brokers before Kafka 4.0 do not list it, so that nobody knows its rack."""
+    racks = {0: "a", 1: "b", 2: unknown, 3: "a", 4: "b"}
+    used = {0: 500, 1: 500, 3: 0, 4: 300}
+    pairs = [Replica("pair", n, b, "/d", 100, b == 0, b) for n in range(5) for b in (0, 1)]
+    half = [Replica("half", 0, 0, "/d", 0, True), Replica("half", 0, 2, None, 0, position=1)]
+    brokers = [Broker(broker, rack, alive=broker != 2) for broker, rack in racks.items()]
+    directories = [Directory(broker, "/d", 1_000, held) for broker, held in used.items()]
+    load = ClusterLoad.from_rows(brokers, directories, [*pairs, *half])
+    levelled = plan_balance(load, QUIET).moves
+    assert levelled
+    drained = plan_drain(load, [2]).moves
+    generated = plan_generate(load, ["half"], [0, 1, 3, 4]).moves
+    assert [move.topic for move in (*drained, *generated)] == ["half", "half"]
+    for move in (*levelled, *drained, *generated):
+        assert {racks[broker] for broker in move.to.replicas} == {"a", "b"}
+
+
 @pytest.mark.spec("OPR-30")
 def test_rows_that_break_a_rule_are_refused_to_who_asked() -> None:
     brokers = [Broker(b, "aab"[b]) for b in range(3)]

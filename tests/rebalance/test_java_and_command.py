@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
 import stat
 import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +26,8 @@ from ballast_rebalance import command, java_home, job, session
 from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
 from ballast_rebalance.outcomes import OutcomeMetrics
 from ballast_rebalance.proposal import ProposalOptions
+
+PATHS = os.pathsep.join(path for path in sys.path if path)
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -103,14 +114,27 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--max-moves", "0"], "max_moves"),
         (["--apply"], "give --cluster NAME"),
         (["--out", "plans"], "give --cluster NAME"),
+        (["--metrics-port", "9404"], "give --stream"),
+        (["--checkpoint", "folder"], "give --stream"),
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
         (["--prometheus", "prometheus:9090"], "is not an address"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2
         assert says in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        parsed(*source, "--throttle-disk", "50MB")
+    for option, value, says in (
+        ("--throttle-disk", "50MB", "is not a quantity"),
+        ("--capacity", "0", "is no size"),
+        ("--metrics-port", "99999", "is no port"),
+        ("--interval", "0", "less than a second"),
+        ("--bootstrap", "h:port", "is no address"),
+        ("--bootstrap", "h:1,", "is no address"),
+        ("--bootstrap", "http://h:1", "is no address"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            parsed(*source, option, value)
+        assert says in capsys.readouterr().err
+    assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):
             command.job_options(parsed(*arguments))
@@ -120,10 +144,18 @@ def test_a_plan_that_is_handed_to_nobody_is_printed(capsys: pytest.CaptureFixtur
     found = measured()
     load = found.load()
     outcome = _propose(JobOptions(ProposalOptions("c")), found, load, plan_balance(load, PlanOptions()), None)
+    assert outcome.plan is not None
+    assert outcome.plan.quality is not None
     command.show(outcome, as_json=False)
     told = capsys.readouterr().out
     assert '"partitions"' in told
     assert "approve" not in told
+    command.show(outcome, as_json=True)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["plan"] == json.loads(told.splitlines()[-1]), "a program gets the moves as well"
+    assert document["plan"]["partitions"]
+    quality = replace(outcome.plan.quality, partitions=1, waves=1)
+    assert job._sentence(replace(outcome.plan, quality=quality)).startswith("1 partition in 1 wave: ")
 
 
 def test_metrics_are_about_the_last_look() -> None:
@@ -166,3 +198,106 @@ def test_a_look_that_fails_does_not_count_as_one(monkeypatch: pytest.MonkeyPatch
     assert watcher.cycles == 0
     watcher.on_batch(None, 1)  # type: ignore[arg-type]
     assert watcher.cycles == 1
+
+
+@pytest.mark.parametrize("option", ["--out", "--report"])
+def test_what_cannot_be_written_is_told_before_anything_is_asked(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    taken = tmp_path / "file" if option == "--out" else tmp_path
+    for path in (taken, tmp_path / "file" / "below", Path("/proc/none")):
+        assert command.run(parsed("--bootstrap", "127.0.0.1:1", "--cluster", "demo", option, str(path))) == 2
+        assert f"rebalance cannot begin: {path} cannot be written: " in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def rebalancing(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-m", "ballast_cli", "rebalance", *arguments]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": PATHS})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def java_of(process: subprocess.Popen[bytes]) -> int:
+    """A handle of the Java that Spark runs in, once it is there."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "no Java within a minute"
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return os.pidfd_open(int(child))
+
+
+def ends_with_its_java(process: subprocess.Popen[bytes], java: int) -> bytes:
+    """Interrupted; what it said."""
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(60) == 130
+        gone = select.poll()
+        gone.register(java, select.POLLIN)
+        assert gone.poll(60_000), "its Java is still there"
+    except BaseException:
+        signal.pidfd_send_signal(java, signal.SIGKILL)
+        raise
+    finally:
+        os.close(java)
+    return process.communicate(timeout=60)[1]
+
+
+@pytest.mark.timeout(180)
+def test_an_interrupt_while_java_starts_leaves_none_behind() -> None:
+    with rebalancing("--bootstrap", "127.0.0.1:1") as process:
+        told = ends_with_its_java(process, java_of(process))
+    assert b"rebalance ends when Java has started" in told
+    assert b"Traceback" not in told
+
+
+ASKED = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+from ballast_rebalance.session import lasting_session
+with lasting_session("local[1]") as spark:
+    java = spark.sparkContext._jvm.java.lang
+    java.Runtime.getRuntime().exec(f"kill -SIGNAL {os.getpid()}").waitFor()
+    java.Thread.sleep(60_000)
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("sent", "code"), [("INT", 130), ("TERM", 143)])
+def test_an_interrupt_while_java_is_asked_is_no_traceback(sent: str, code: int) -> None:
+    """It comes from Java itself, so that the answer to something is still awaited. The first process of a container
+    has a way of its own to end by SIGTERM, which would stop Spark, and wait for that answer instead of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED.replace("SIGNAL", sent)],
+        env=os.environ | {"PYTHONPATH": PATHS},
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_java_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
+    with rebalancing("--bootstrap", "127.0.0.1:1", "--memory", "much") as process:
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert b"Spark does not start: " in told
+    assert b"Traceback" not in told
+
+
+@pytest.mark.timeout(180)
+def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        number = str(taken.getsockname()[1])
+        with rebalancing("--prometheus", "http://127.0.0.1:1", "--stream", "--metrics-port", number) as process:
+            told = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert f"cannot serve metrics at port {number}: Address already in use".encode() in told
+    assert b"Traceback" not in told

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from kafka.admin import KafkaAdminClient
+from tests.moves.brokers import Brokers, eventually
 from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 
 from ballast_planner import Directory, PlanOptions, plan_balance
-from ballast_rebalance.admin import measured_of
+from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
 from ballast_rebalance.job import _with_order
 from ballast_rebalance.measured import (
@@ -226,6 +229,29 @@ def test_what_lies_on_a_disk_that_is_away_does_not_make_the_metrics_stale() -> N
     elsewhere = replace(exported, replicas=described.assign(log_dir="/old"))
     with pytest.raises(Refusal, match="2 replicas are not where the metrics say"):
         _with_order(elsewhere, asked)
+
+
+@pytest.mark.spec("REB-03")
+@pytest.mark.timeout(120)
+def test_a_broker_that_is_away_is_not_asked(tmp_path: Path) -> None:
+    """Those that answer list it, with its rack; its replicas are as large as their partition's others."""
+    with Brokers(tmp_path, 3, [0, 1, 2], racks=["a", "b", "c"]) as three:
+        three.create("orders", [[0, 1], [2, 0]])
+        three[2].kill()
+        eventually(lambda: _away(three.bootstrap) == [2])
+        found = measure_by_admin(three.bootstrap)
+    assert [(row.id, row.rack, row.alive) for row in found.brokers] == [(0, "a", True), (1, "b", True), (2, "c", False)]
+    check(found)
+    assert {row.broker for row in found.directories} == {0, 1}
+    assert found.load().replicas.directory.tolist().count(-1) == 1
+
+
+def _away(bootstrap: str) -> list[int]:
+    client = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        return [row["broker_id"] for row in client.describe_cluster()["brokers"] if row["is_fenced"]]
+    finally:
+        client.close()
 
 
 @pytest.mark.spec("DIR-44", "REB-03")

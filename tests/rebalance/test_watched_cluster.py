@@ -372,5 +372,5 @@ def test_the_demo_goes_through_prometheus() -> None:
     assert told.returncode == 0, told.stdout + told.stderr
     assert "A Prometheus scrapes the brokers" in told.stdout
     assert "The Spark job reads Prometheus" in told.stdout
-    assert re.search(r"Proposed: \d+ partitions in \d+ waves: highest fill [\d.]+% -> [\d.]+%", told.stdout)
+    assert re.search(r"Proposed: \d+ partitions? in \d+ waves?: highest fill [\d.]+% -> [\d.]+%", told.stdout)
     assert "6. Level disks, and the throttles are gone:" in told.stdout

@@ -35,13 +35,14 @@ SPREAD_STEPS = steps(0.15, 0.25)
 def build() -> Dashboard:
     used, total = (series(f"ballast_log_dir_{what}_bytes", OF_DIRECTORY) for what in ("used", "total"))
     chosen = fill(OF_DIRECTORY)
-    # The disk of a node that is a controller only stands empty.
+    # The disk of a node that is a controller only stands empty; a cordoned one can sink but not rise.
     levelled = f"{chosen} and on (namespace, job, broker) {series('ballast_replicas')}"
+    closed = f"on (namespace, job, broker, log_dir) {series('ballast_log_dir_cordoned', OF_DIRECTORY)} == 1"
     state = (
         number(
             "Spread", units.PercentUnit, "Fullest minus emptiest. The rebalance job proposes what levels them.",
             limits=SPREAD_STEPS,
-        ).with_target(over_time(f"max({levelled}) - min({levelled})", "spread")),
+        ).with_target(over_time(f"max({levelled}) - min({levelled} unless {closed})", "spread")),
         number("Fullest", units.PercentUnit, "A full directory goes offline.", limits=FILL_STEPS).with_target(
             over_time(f"max({chosen})", "fullest")
         ),

@@ -54,11 +54,17 @@ def build() -> Dashboard:
             over_time(most(f"sum by (topic) ({rate('ballast_partition_bytes_out_total', HERE)})"), "{{topic}}")
         ),
     )
-    lag = series("ballast_group_lag", f"{OF_TOPIC},{OF_GROUP}")
+    # A group's coordinator knows the lag where it has a replica itself; the end of a partition is told by all of its
+    # replicas, unless series of partitions are left out.
+    partition = "namespace, job, topic, partition"
+    end = f"max by ({partition}) ({series('ballast_replica_log_end_offset', OF_TOPIC)})"
+    done = f"max by (group, {partition}) ({series('ballast_group_committed_offset', f'{OF_TOPIC},{OF_GROUP}')})"
+    told = f"max by (group, {partition}) ({series('ballast_group_lag', f'{OF_TOPIC},{OF_GROUP}')})"
+    lag = f"clamp_min({end} - on ({partition}) group_right() {done}, 0) or {told}"
     groups = (
-        graph("Lag of groups", units.Short, "Records between the high watermark and what was committed.").with_target(
-            over_time(most(f"sum by (group, topic) (max by (group, topic, partition) ({lag}))"), "{{group}} {{topic}}")
-        ),
+        graph(
+            "Lag of groups", units.Short, "Records between the end of a partition and what was committed."
+        ).with_target(over_time(most(f"sum by (group, topic) ({lag})"), "{{group}} {{topic}}")),
         graph("Members of groups", units.NoUnit, "None, with lag: nobody reads.").with_target(
             over_time(f"sum by (group) ({series('ballast_group_members', OF_GROUP)})", "{{group}}")
         ),

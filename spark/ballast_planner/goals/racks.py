@@ -14,7 +14,7 @@ NAME = "racks"
 
 def improve(bench: Workbench, options: PlanOptions) -> None:
     rack = bench.load.brokers.rack_numbers()
-    if not options.repair_racks or not options.across_brokers or not rack.size or rack[0] == NO_RACK:
+    if not options.repair_racks or not options.across_brokers or (rack == NO_RACK).all():
         return
     usable = np.unique(rack[bench.owner[bench.levels.open]])
     for replica in _redundant_replicas(bench, rack, usable.size):
@@ -24,7 +24,7 @@ def improve(bench: Workbench, options: PlanOptions) -> None:
 def _redundant_replicas(bench: Workbench, rack: Ints, racks: int) -> Ints:
     """Replicas whose rack an earlier replica of the partition has, in partitions that could use more racks."""
     partition = bench.load.replicas.partition
-    key = partition * (rack.max(initial=0) + 1) + rack[bench.broker]
+    key = partition * (rack.max() + 2) + rack[bench.broker] + 1
     _, first_of_rack = np.unique(key, return_index=True)
     redundant = np.ones(partition.size, dtype=np.bool_)
     redundant[first_of_rack] = False
