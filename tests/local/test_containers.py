@@ -127,3 +127,29 @@ def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
     assert answer.read() == b"last\n"
     connection.close()
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+
+
+def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(api, running, namespace):
+    """A second SIGTERM means "at once" to many programs."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    hook = {"exec": {"command": ["sh", "-c", "echo hook >> $HOME/told"]}}
+    body = pod("p", "trap 'echo term >> $HOME/told' TERM; touch $HOME/on; while :; do sleep 0.1; done", "Always",
+               lifecycle={"preStop": hook})  # fmt: skip
+    body["spec"]["containers"].append({"name": "other", "image": "none", "command": ["sleep", "600"]})
+    body["spec"]["terminationGracePeriodSeconds"] = 30
+    home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
+    eventually(lambda: (home / "on").exists())
+
+    def state(name):
+        return next(one["state"] for one in api.get(f"{path}/p")["status"]["containerStatuses"] if one["name"] == name)
+
+    eventually(lambda: "running" in state("other"))
+    api.delete(f"{path}/p")
+    eventually(lambda: "terminated" in state("other"))
+    for number in range(3):
+        api.patch(f"{path}/p", {"metadata": {"annotations": {"n": str(number)}}})
+    eventually(lambda: (home / "told").read_text() == "hook\nterm\n")
+    api.delete(f"{path}/p", {"gracePeriodSeconds": 1})
+    eventually(lambda: "terminated" in state("main"))
+    assert (home / "told").read_text() == "hook\nterm\n"
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})

@@ -65,6 +65,7 @@ class Container:
         self._probes = _Probes()
         self._stopping = asyncio.Event()
         self._stop_grace = 0.0
+        self._told = False
         self._unhealthy = ""
         self._ending: asyncio.Task[None] | None = None
 
@@ -174,7 +175,7 @@ class Container:
             }
             self._set_state({"terminated": ended})
             return 128
-        self._process = process
+        self._process, self._told = process, False
         if self._stopping.is_set():  # while it was being started
             self._ending = asyncio.create_task(self._end(self._stop_grace))
         started_at = meta.now()
@@ -207,13 +208,16 @@ class Container:
         await self._end(grace_seconds)
 
     async def _end(self, grace_seconds: float) -> None:
+        """A process is told once; who wants its end again can only shorten the time that it has."""
         process = self._process
         if process is None:
             return
         deadline = time.monotonic() + grace_seconds
         if grace_seconds > 0:
-            await self._pre_stop(grace_seconds)
-            process.terminate()
+            if not self._told:
+                self._told = True
+                await self._pre_stop(grace_seconds)
+                process.terminate()
             if await process.ended(max(0.0, deadline - time.monotonic())):
                 return
         process.kill()
@@ -223,7 +227,7 @@ class Container:
         if hook and self._launch is not None:
             try:
                 code, output = await self._execute(hook["command"], grace_seconds)
-            except (TimeoutError, OSError) as fault:
+            except (TimeoutError, OSError, ValueError) as fault:
                 code, output = 1, str(fault)
             if code:
                 self._around.event("Warning", "FailedPreStopHook", f"preStop of {self.name} failed: {output[-300:]}")

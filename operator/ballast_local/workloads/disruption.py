@@ -61,10 +61,8 @@ def _counts(store: Store, budget: Obj) -> Obj:
     pods = [entry.object() for entry in store.entries("pods.", namespace) if _covers(budget, entry)]
     healthy = sum(is_ready(pod) for pod in pods)
     limit = spec.get("maxUnavailable", spec.get("minAvailable", 1))
-    if "maxUnavailable" in spec or isinstance(limit, str):
-        expected = _wanted(store, pods)
-    else:
-        expected = sum(map(is_active, pods))
+    by_controllers = "maxUnavailable" in spec or isinstance(limit, str)
+    expected = _wanted(store, pods) if by_controllers else sum(map(is_active, pods))
     desired = _share(limit, expected)
     if "maxUnavailable" in spec:
         desired = max(0, expected - desired)

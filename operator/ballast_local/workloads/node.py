@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -159,10 +158,8 @@ class Node:
             if left is None or left["metadata"]["uid"] != uid:
                 self._clean(key, uid, left)
             return
-        moment = meta.parse_time(pod["metadata"]["deletionTimestamp"]).timestamp()
-        runner.begin_stop(
-            max(0.0, min(moment - time.time(), pod["metadata"].get("deletionGracePeriodSeconds", 30))), self._spawn
-        )
+        # Not what is left until its deletionTimestamp: that is less at every look at the pod, and clocks are set.
+        runner.begin_stop(float(pod["metadata"].get("deletionGracePeriodSeconds", 30)), self._spawn)
 
     def _clean(self, key: Key, uid: str, successor: Obj | None) -> None:
         """The pod's own directory goes with it; claims stay. Names that come back keep their address."""
