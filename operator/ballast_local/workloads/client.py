@@ -82,7 +82,7 @@ class Client:
         metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
         digest = hashlib.sha256(f"{metadata['uid']}{kind}{reason}{message}".encode()).hexdigest()[:16]
-        name, now = f"{metadata['name'][:200]}.{digest}", meta.now()
+        name, now = f"{metadata['name'][:200].rstrip('-.')}.{digest}", meta.now()
 
         def again(obj: Obj) -> None:
             obj["count"] = obj.get("count", 1) + 1

@@ -148,7 +148,7 @@ class Container:
         while not self._stopping.is_set():
             try:
                 return await self._around.prepare(self.spec)
-            except NotYet as missing:
+            except (NotYet, OSError, ValueError) as missing:
                 state = {"waiting": {"reason": "CreateContainerConfigError", "message": str(missing)}}
                 if self._state != state:
                     self._set_state(state)
@@ -176,9 +176,24 @@ class Container:
             self._set_state({"terminated": ended})
             return 128
         self._process, self._told = process, False
+        started_at = meta.now()
+        try:
+            code = await self._attend(process, started_at)
+        except BaseException:
+            process.kill()  # nobody looks after it any more
+            raise
+        finally:
+            self._process = None
+        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": started_at,
+                 "finishedAt": meta.now()}  # fmt: skip
+        if code > 128:
+            ended["signal"] = code - 128
+        self._set_state({"terminated": ended})
+        return code
+
+    async def _attend(self, process: Process, started_at: str) -> int:
         if self._stopping.is_set():  # while it was being started
             self._ending = asyncio.create_task(self._end(self._stop_grace))
-        started_at = meta.now()
         self._probes = _Probes(started="startupProbe" not in self.spec, ready="readinessProbe" not in self.spec)
         self._unhealthy = ""
         if "terminated" in self._state:
@@ -187,17 +202,10 @@ class Container:
         self._around.event("Normal", "Started", f"Started container {self.name}")
         probing = asyncio.create_task(self._probe())
         try:
-            code = await process.wait()
+            return await process.wait()
         finally:
-            self._process = None
             probing.cancel()
             await asyncio.wait((probing,))  # the loop may close as soon as the container has ended
-        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": started_at,
-                 "finishedAt": meta.now()}  # fmt: skip
-        if code > 128:
-            ended["signal"] = code - 128
-        self._set_state({"terminated": ended})
-        return code
 
     # stopping
 

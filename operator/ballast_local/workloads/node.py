@@ -18,6 +18,7 @@ from ballast_local.workloads.volume import remove_tree
 LOG = logging.getLogger("ballast.local")
 Key = tuple[str, str]
 STOP_SECONDS = 30.0
+AGAIN_SECONDS = 5.0
 
 
 class Node:
@@ -120,7 +121,10 @@ class Node:
             await runner.run()
         except Exception as fault:
             LOG.exception("pod %s/%s", *key)
+            runner.kill()
             runner.tell("FailedSync", f"the node cannot run this pod: {fault!r}")
+            await asyncio.sleep(AGAIN_SECONDS)
+            runner.broken = True
         finally:
             self._ended(key, runner)
 
@@ -145,8 +149,8 @@ class Node:
             self._clean(key, runner.uid, pod)
             if pod is not None:
                 self._consider(pod)
-        elif meta.is_deleting(pod):
-            self._end(key, pod, None)
+        elif meta.is_deleting(pod) or runner.broken:
+            self._consider(pod)
 
     # deletion
 

@@ -50,6 +50,8 @@ class PodRunner:
         self._stopping = False
         self._grace: float | None = None
         self.task: asyncio.Task[None] | None = None
+        self.broken = False
+        """It was given up, by a fault of ours, before the pod was done."""
 
     def _lookup(self, kind: str, name: str) -> Obj | None:
         key = {"ConfigMap": "configmaps.", "Secret": "secrets.", "PersistentVolumeClaim": "persistentvolumeclaims."}[

@@ -61,8 +61,14 @@ class Process:
             )  # fmt: skip
         finally:
             os.close(output)
-        await asyncio.to_thread(_note, record, process.pid)
-        return cls(process, record)
+        started = cls(process, record)
+        try:
+            await asyncio.to_thread(_note, record, process.pid)
+        except BaseException:  # a full disk: what is not noted must not run, because nobody could find it again
+            started.kill()
+            await process.wait()
+            raise
+        return started
 
     @property
     def pid(self) -> int:
