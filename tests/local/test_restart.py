@@ -112,6 +112,36 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
         api.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells what environment a process has")
+@pytest.mark.parametrize("start", ["", "setsid "])
+def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_path, start):
+    """They write to the volumes that the new pods have: also those whose parent has gone with the node."""
+    process, api = serve(tmp_path)
+    left = []
+    try:
+        body = sleeper("p")
+        body["spec"]["containers"][0]["command"] = ["sh", "-c", f"trap 'exit 0' TERM; {start}sleep 600 & echo $!; wait"]
+        api.post(PODS, body)
+        left.append(pid_of(api, "p"))
+        eventually(lambda: Path(f"/proc/{left[0]}/cmdline").read_bytes() == b"sleep\x00600\x00")
+        parent = int(Path(f"/proc/{left[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        api.close()
+        process.stdout.close()
+        eventually(lambda: not alive(parent))
+        assert alive(left[0])
+        process, api = serve(tmp_path)
+        assert not alive(left[0])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        process.stdout.close()
+        api.close()
+        for pid in filter(alive, left):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_one_process_per_directory(own):
     async def second() -> None:
         await LocalCluster().start(own.data)
