@@ -110,7 +110,7 @@ class LocalCluster:
 
 def _directory(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    for name in ("pods", "volumes"):  # mounted secrets, and the data of claims
+    for name in ("pods", "volumes", "volumes/.deleted"):  # mounted secrets, and the data of claims
         (path / name).mkdir(exist_ok=True)
         (path / name).chmod(0o700)
     return path.resolve()

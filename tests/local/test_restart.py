@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.local.conftest import DEFINITIONS, Api, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Refused, definition, eventually
 
 from ballast_local.cluster import LocalCluster
 from ballast_local.errors import ApiError
@@ -18,6 +18,7 @@ from ballast_local.storage import RESTART_GAP, Storage
 from ballast_local.store import Store
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -176,6 +177,30 @@ def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path):
         assert told == []
 
     asyncio.run(fill())
+
+
+def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
+    """On a full disk, or killed at this moment: the next start finds the claim, and pods that use it."""
+    api = own.api()
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = f"{CLAIMS}/data"
+    made = api.post(CLAIMS, {"metadata": {"name": "data"}, "spec": spec})
+    directory = own.data / "volumes" / "default" / "data"
+    eventually(lambda: api.get(claim)["status"]["phase"] == "Bound" and directory.is_dir())
+    (directory / "kept").write_text("data")
+    storage = own.cluster._store._storage
+    storage._executor.submit(lambda: storage._connection.execute("PRAGMA query_only = ON")).result(10)
+    with pytest.raises(Refused, match="cannot write its database"):
+        api.delete(claim)
+    eventually(lambda: not api.exists(claim))
+    own.stop()
+    own.start()
+    api = own.api()
+    assert api.get(claim)["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (directory / "kept").read_text() == "data"
+    api.delete(claim)
+    eventually(lambda: not api.exists(claim) and not list(own.data.glob("volumes/.deleted/*")))
+    assert not directory.exists()
 
 
 def obj(name):
