@@ -156,6 +156,61 @@ def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, names
     assert names(api, claims) == ["data-s-0", "data-s-1"]
 
 
+def owners(api, path):
+    return [one["kind"] for one in api.get(path)["metadata"].get("ownerReferences") or []]
+
+
+def test_claims_go_with_their_set_as_it_says_last(api, namespace, base, pods):
+    """Who says Retain before the set is deleted has the data."""
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    policy = {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    api.post(f"{base}/statefulsets", stateful_set(1, persistentVolumeClaimRetentionPolicy=policy))
+    available(api, f"{base}/statefulsets/s", 1)
+    assert owners(api, f"{claims}/data-s-0") == ["StatefulSet"]
+    retain = {"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}}
+    api.patch(f"{base}/statefulsets/s", retain)
+    eventually(lambda: owners(api, f"{claims}/data-s-0") == [])
+    api.delete(f"{base}/statefulsets/s", {"propagationPolicy": "Foreground"})
+    eventually(lambda: not api.exists(f"{base}/statefulsets/s") and names(api, pods) == [])
+    assert names(api, claims) == ["data-s-0"]
+    api.post(f"{base}/statefulsets", stateful_set(1, persistentVolumeClaimRetentionPolicy=policy))
+    eventually(lambda: owners(api, f"{claims}/data-s-0") == ["StatefulSet"])
+    api.delete(f"{base}/statefulsets/s")
+    eventually(lambda: names(api, claims) == [])
+
+
+def test_scaled_back_in_time_a_pod_finds_its_claim(api, namespace, base, pods):
+    claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-1"
+    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    api.post(f"{base}/statefulsets", stateful_set(2, persistentVolumeClaimRetentionPolicy=policy))
+    available(api, f"{base}/statefulsets/s", 2)
+    api.patch(f"{pods}/s-1", {"metadata": {"finalizers": ["test.dev/look"]}})
+    before = api.get(claim)["metadata"]["uid"]
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 1}})
+    eventually(lambda: owners(api, claim) == ["Pod"])
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 2}})
+    eventually(lambda: owners(api, claim) == [])
+    api.patch(f"{pods}/s-1", {"metadata": {"finalizers": None}})
+    eventually(lambda: api.exists(f"{pods}/s-1") and condition(api.get(f"{pods}/s-1"), "Ready") == "True")
+    assert api.get(claim)["metadata"]["uid"] == before
+
+
+def test_what_has_another_owner_stays(api, namespace):
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+
+    def owner(name):
+        uid = api.post(maps, {"metadata": {"name": name}})["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "blockOwnerDeletion": True}
+
+    goes, stays = owner("goes"), owner("stays")
+    api.post(maps, {"metadata": {"name": "of-both", "ownerReferences": [goes, stays]}})
+    api.post(maps, {"metadata": {"name": "of-one", "ownerReferences": [goes]}})
+    api.delete(f"{maps}/goes", {"propagationPolicy": "Foreground"})
+    eventually(lambda: not api.exists(f"{maps}/goes"))
+    assert api.get(f"{maps}/of-both")["metadata"]["ownerReferences"] == [stays]
+    assert not api.exists(f"{maps}/of-one")
+
+
 def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     """It would hold the claim and wait for it."""
     claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-0"
