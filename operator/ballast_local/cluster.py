@@ -134,13 +134,15 @@ def _write_private(path: Path, text: str) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(handle)  # else a loss of power may leave the new name without its content
     temporary.replace(path)
 
 
 def _facts(data: Path) -> dict[str, str]:
     """Token, port and certificate: made once, kept."""
     certificate, key = data / "tls.crt", data / "tls.key"
-    if not certificate.exists() or not key.exists():
+    if not all(path.exists() and path.stat().st_size for path in (certificate, key)):  # empty after a loss of power
         made = make_certificate()
         _write_private(key, made[1])
         _write_private(certificate, made[0])

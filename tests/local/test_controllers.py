@@ -1,7 +1,9 @@
 """What people rely on of controllers beyond that their pods run: deadlines, pauses, orphans, the order of going."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
-from tests.local.conftest import MERGE, STRATEGIC, eventually
+from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, definition, eventually
 from tests.local.test_workloads import condition, stateful_set
 
 
@@ -247,3 +249,51 @@ def test_a_job_that_is_suspended_has_not_begun(api, jobs, pods):
     found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Complete") == "True" and one)
     assert found["status"]["startTime"]
     assert (condition(found, "Suspended"), reason(found, "Suspended")) == ("False", "JobResumed")
+
+
+def test_a_schedule_that_was_missed_while_nothing_ran_is_made_up_for(api, namespace):
+    """However long ago: without startingDeadlineSeconds there is no too late."""
+    crons = f"/apis/batch/v1/namespaces/{namespace}/cronjobs"
+    now = datetime.now(UTC)
+    due = now - timedelta(days=3)
+    template = {"spec": {"template": job("j", "echo done")["spec"]["template"]}}
+    spec = {"schedule": f"0 0 {due.day} {due.month} *", "jobTemplate": template}
+    api.post(crons, {"metadata": {"name": "c"}, "spec": spec})
+    before = (now - timedelta(days=10)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    api.patch(f"{crons}/c/status", {"status": {"lastScheduleTime": before}})
+    status = eventually(lambda: (found := api.get(f"{crons}/c")["status"])["lastScheduleTime"] != before and found)
+    assert status["lastScheduleTime"] == due.strftime("%Y-%m-%dT00:00:00Z")
+    assert len(api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]) == 1
+
+
+def test_a_job_with_less_parallelism_ends_pods(api, jobs, pods):
+    api.post(jobs, job("j", "exec sleep 600", parallelism=3, completions=6))
+    eventually(lambda: api.get(f"{jobs}/j").get("status", {}).get("ready") == 3)
+    api.patch(f"{jobs}/j", {"spec": {"parallelism": 1}}, MERGE)
+    eventually(lambda: len(names(api, pods)) == 1)
+    assert eventually(lambda: api.get(f"{jobs}/j")["status"]["active"] == 1)
+
+
+def gadgets(namespace, *versions):
+    body = definition("gadgets")
+    made = body["spec"]["versions"][0]
+    body["spec"]["versions"] = [made | version for version in versions]
+    return body, f"/apis/test.dev/v1/namespaces/{namespace}/gadgets"
+
+
+def test_a_namespace_goes_whatever_became_of_definitions(api, namespace):
+    """One that stores a version which it does not serve, and one that was forced to go before its objects."""
+    old, new = {"name": "v1", "storage": False}, {"name": "v2", "served": False}
+    body, path = gadgets(namespace, old, new)
+    api.post(DEFINITIONS, body)
+    api.post(path, {"metadata": {"name": "a"}, "spec": {"size": 1}})
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    eventually(lambda: not api.exists(f"/api/v1/namespaces/{namespace}"))
+    assert api.get(path)["items"] == []
+    api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    api.post(path, {"metadata": {"name": "a", "finalizers": ["test.dev/stuck"]}, "spec": {"size": 1}})
+    api.delete(f"{DEFINITIONS}/gadgets.test.dev")
+    api.patch(f"{DEFINITIONS}/gadgets.test.dev", {"metadata": {"finalizers": None}})
+    assert not api.exists(f"{DEFINITIONS}/gadgets.test.dev")
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    eventually(lambda: not api.exists(f"/api/v1/namespaces/{namespace}"))

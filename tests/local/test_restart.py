@@ -275,6 +275,28 @@ def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
     asyncio.run(run())
 
 
+def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
+    async def run():
+        store = Store(tmp_path / "db")
+        await store.open()
+        heard = []
+        store.listen("things.", lambda change: heard[0])
+        store.listen("things.", heard.append)
+        entry = store.write("things.", obj("a"))
+        assert [change.entry for change in heard] == [entry]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_empty_files_of_a_loss_of_power_are_made_anew(own):
+    own.stop()
+    for name in ("tls.crt", "facts.json", "addresses.log"):
+        (own.data / name).write_bytes(b"")
+    own.start()
+    assert own.api().get(CONFIGMAPS)["items"] == []
+
+
 def test_what_is_no_json_is_not_stored(tmp_path):
     async def run():
         store = Store(tmp_path / "db")

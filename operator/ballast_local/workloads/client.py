@@ -21,6 +21,9 @@ class Client:
         assert found is not None, key
         return found
 
+    def is_served(self, key: str) -> bool:
+        return self._registry.by_key(key) is not None
+
     def _options(self) -> Options:
         return Options(manager=self._manager, force=True, field_validation="Ignore")
 

@@ -108,7 +108,8 @@ class NamespaceController(Controller):
         if obj is None or not meta.is_deleting(obj):
             return None
         left: dict[str, int] = {}
-        for resource in self.client.store.resources():
+        # What is left of a definition that was forced to go cannot be deleted, and holds nothing up.
+        for resource in filter(self.client.is_served, self.client.store.resources()):
             for entry in list(self.client.store.entries(resource, name)):
                 if not meta.is_deleting(entry.object()):
                     self.client.delete(resource, name, entry.name)
