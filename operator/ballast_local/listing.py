@@ -68,7 +68,7 @@ def _decode_token(token: str) -> tuple[int, str, str]:
     try:
         revision, namespace, name = json.loads(base64.urlsafe_b64decode(token))
         return int(revision), str(namespace), str(name)
-    except ValueError:
+    except (ValueError, TypeError):
         raise bad_request("continue key is not valid") from None
 
 

@@ -91,7 +91,7 @@ class Schedule:
         raise ValueError("the schedule never comes due")
 
     def latest_between(self, after: datetime, until: datetime) -> datetime | None:
-        """The last time that is due in (after, until]. Looked for at the end first: it may be a year, minute by minute."""
+        """The last time that is due in (after, until]. Looked for at the end first: it may be a year of minutes."""
         window = timedelta(hours=1)
         while True:
             start = max(after, until - window)
