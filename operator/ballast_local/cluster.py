@@ -5,6 +5,7 @@ The only place here that constructs and wires things. Everything lives in one da
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import secrets
@@ -22,6 +23,8 @@ from ballast_local.store import HISTORY_LIMIT, Store
 from ballast_local.strategy import Strategy
 from ballast_local.workloads.controllers import Workloads
 from ballast_local.workloads.node import STOP_SECONDS
+
+_DISTURBING = frozenset(",\\'\"\n\r\t")
 
 
 class InUseError(RuntimeError):
@@ -109,6 +112,12 @@ class LocalCluster:
 
 
 def _directory(path: Path) -> Path:
+    if found := sorted(_DISTURBING & set(str(path.resolve()))):
+        # In a list of log directories a part of such a path would be another directory, which no claim keeps.
+        why = (
+            f"a path with {' '.join(map(repr, found))} does not survive in the lists and texts of pods; choose another"
+        )
+        raise OSError(errno.EINVAL, why)
     path.mkdir(parents=True, exist_ok=True)
     for name in ("pods", "volumes", "volumes/.deleted"):  # mounted secrets, and the data of claims
         (path / name).mkdir(exist_ok=True)

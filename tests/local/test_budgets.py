@@ -7,6 +7,8 @@ from tests.local.conftest import Refused, eventually
 from tests.local.test_controllers import available
 from tests.local.test_workloads import stateful_set
 
+from ballast_local import meta
+
 
 @pytest.fixture
 def pods(namespace):
@@ -32,8 +34,10 @@ def budget(api, namespace, **spec):
 def test_of_evictions_at_once_a_budget_lets_one(running, api, namespace, pods, limit):
     """Pods that go are missing from what there should be, until others are there for them."""
     path = budget(api, namespace, **limit)
+    owner = api.post(f"/api/v1/namespaces/{namespace}/configmaps", {"metadata": {"name": "as-an-operator-has-it"}})
     sets = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
     body = stateful_set(3)
+    body["metadata"]["ownerReferences"] = [meta.owner_reference(owner)]
     body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 60
     container = body["spec"]["template"]["spec"]["containers"][0]
     container["command"] = ["sh", "-c", "trap '' TERM; touch ready; while :; do sleep 1; done"]

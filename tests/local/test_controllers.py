@@ -60,6 +60,24 @@ def test_a_deployment_that_lost_its_replica_set_takes_it_back(api, base, pods):
     assert names(api, pods) == before
 
 
+def test_the_history_of_a_rollout_tells_why(api, base):
+    cause = {"kubernetes.io/change-cause": "first", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    body = workload()
+    body["metadata"]["annotations"] = cause
+    api.post(f"{base}/deployments", body)
+    available(api, f"{base}/deployments/d", 1)
+    second = {"metadata": {"annotations": {"kubernetes.io/change-cause": "second"}},
+              "spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}  # fmt: skip
+    api.patch(f"{base}/deployments/d", second, STRATEGIC)
+
+    def history():
+        held = [one["metadata"]["annotations"] for one in api.get(f"{base}/replicasets")["items"]]
+        assert not any("kubectl.kubernetes.io/last-applied-configuration" in one for one in held)
+        return {one["deployment.kubernetes.io/revision"]: one["kubernetes.io/change-cause"] for one in held}
+
+    eventually(lambda: history() == {"1": "first", "2": "second"})
+
+
 def test_a_paused_deployment_scales(api, base):
     api.post(f"{base}/deployments", workload())
     available(api, f"{base}/deployments/d", 1)

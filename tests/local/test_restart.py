@@ -275,6 +275,13 @@ def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("name", ["my data, all of it", "it's", 'a "b"', "c\\d"])
+def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path, name):
+    with pytest.raises(OSError, match="does not survive in the lists and texts of pods"):
+        asyncio.run(LocalCluster().start(tmp_path / name))
+    assert not (tmp_path / name).exists()
+
+
 def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
     async def run():
         store = Store(tmp_path / "db")

@@ -78,8 +78,10 @@ def _wanted(store: Store, pods: list[Obj]) -> int:
     """How many pods there should be: those that are gone for the moment are missing, not superfluous."""
     count, controllers = 0, dict[str, int]()
     for pod in pods:
-        owner = _above(store, _above(store, pod))
-        replicas = owner["spec"].get("replicas") if owner is not pod else None
+        owner = _above(store, pod)
+        if owner["kind"] == "ReplicaSet":
+            owner = _above(store, owner)  # the Deployment, whose old and new sets are one
+        replicas = (owner.get("spec") or {}).get("replicas") if owner is not pod else None
         if replicas is not None:
             controllers[owner["metadata"]["uid"]] = replicas
         else:
