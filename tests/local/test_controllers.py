@@ -231,6 +231,21 @@ def test_what_has_another_owner_stays(api, namespace):
     assert not api.exists(f"{maps}/of-one")
 
 
+def test_a_set_leaves_pods_alone_that_only_have_its_labels(api, base, pods):
+    """A client that somebody runs beside it, for instance: taken for a pod too many, it would be ended."""
+    for name in ("client", "s-01", "other-0"):
+        labels = {"labels": {"app": "s"}, "name": name}
+        api.post(pods, {"metadata": labels, "spec": {"containers": [container()], "terminationGracePeriodSeconds": 0}})
+    api.post(base + "/statefulsets", stateful_set(1))
+    available(api, f"{base}/statefulsets/s", 1)
+    assert names(api, pods) == ["client", "other-0", "s-0", "s-01"]
+    assert owners(api, f"{pods}/client") == []
+    api.delete(f"{base}/statefulsets/s", {"propagationPolicy": "Orphan"})
+    eventually(lambda: owners(api, f"{pods}/s-0") == [])
+    api.post(base + "/statefulsets", stateful_set(1))
+    eventually(lambda: owners(api, f"{pods}/s-0") == ["StatefulSet"])
+
+
 def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     """It would hold the claim and wait for it."""
     claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-0"

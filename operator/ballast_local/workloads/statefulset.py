@@ -25,7 +25,8 @@ class StatefulSetController(Controller):
         spec = owner["spec"]
         revision = f"{name}-{template_hash(spec['template'])}"
         start = (spec.get("ordinals") or {}).get("start", 0)
-        pods = {pod["metadata"]["name"]: pod for pod in claim(self.client, owner)}
+        found = claim(self.client, owner, fits=lambda pod_name: pod_name == f"{name}-{_ordinal(pod_name)}")
+        pods = {pod["metadata"]["name"]: pod for pod in found}
         wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
         self._keep_revision(owner, revision)
         again = self._converge(owner, revision, wanted, pods)
