@@ -45,7 +45,7 @@ def _probe(probe: Obj) -> None:
         ("successThreshold", 1),
         ("failureThreshold", 3),
     ):
-        probe.setdefault(field, value)
+        probe[field] = probe.get(field) or value  # 0 is no number of these, but "whatever is usual"
     if "httpGet" in probe:
         probe["httpGet"].setdefault("scheme", "HTTP")
         probe["httpGet"].setdefault("path", "/")
@@ -75,7 +75,11 @@ def pod_spec(spec: Obj) -> None:
     spec.setdefault("schedulerName", "default-scheduler")
     for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
         _container(container)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     for volume in spec.get("volumes") or []:
+        if volume.keys() <= {"name"}:
+            volume["emptyDir"] = {}
         for kind in ("configMap", "secret", "projected"):
             if isinstance(volume.get(kind), dict):
                 volume[kind].setdefault("defaultMode", 420)
@@ -101,7 +105,9 @@ def _stateful_set(obj: Obj) -> None:
     spec.setdefault("replicas", 1)
     spec.setdefault("podManagementPolicy", "OrderedReady")
     spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for field in ("whenDeleted", "whenScaled"):
+        policy.setdefault(field, "Retain")
     strategy = spec.setdefault("updateStrategy", {"type": "RollingUpdate"})
     strategy.setdefault("type", "RollingUpdate")
     if strategy["type"] == "RollingUpdate":

@@ -118,6 +118,10 @@ def _directory(path: Path) -> Path:
             f"a path with {' '.join(map(repr, found))} does not survive in the lists and texts of pods; choose another"
         )
         raise OSError(errno.EINVAL, why)
+    for name in () if (path / "objects.db").exists() else ("pods", "volumes"):
+        if (path / name).is_dir() and any(one.name != ".deleted" for one in (path / name).iterdir()):
+            why = f"its folder {name} is not one of an embedded Kubernetes, which would remove what is in it"
+            raise OSError(errno.ENOTEMPTY, why)
     path.mkdir(parents=True, exist_ok=True)
     for name in ("pods", "volumes", "volumes/.deleted"):  # mounted secrets, and the data of claims
         (path / name).mkdir(exist_ok=True)

@@ -282,6 +282,18 @@ def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path, name):
     assert not (tmp_path / name).exists()
 
 
+@pytest.mark.parametrize("folder", ["pods", "volumes"])
+def test_folders_of_somebody_else_are_left_alone(tmp_path, folder):
+    """`--data .` where manifests are in a folder named pods: what no pod is known by would be removed."""
+    kept = tmp_path / folder / "web"
+    kept.mkdir(parents=True)
+    (kept / "pod.yaml").write_text("kind: Pod")
+    with pytest.raises(OSError, match=f"its folder {folder} is not one of an embedded Kubernetes"):
+        asyncio.run(LocalCluster().start(tmp_path))
+    assert (kept / "pod.yaml").read_text() == "kind: Pod"
+    assert [one.name for one in tmp_path.iterdir()] == [folder]
+
+
 def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
     async def run():
         store = Store(tmp_path / "db")
