@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ballast_local import apply_fields, last_applied, meta
+from ballast_local.builtin_defaults import without_job_marks
 from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
@@ -366,7 +367,8 @@ def _content(obj: Obj) -> Obj:
 def _own(resource: Resource, obj: Obj) -> Obj:
     """What of a new object its creator owns: not the status, and a namespace's spec is the server's finalizer."""
     others = ("status", "spec") if resource.key == "namespaces." else ("status",)
-    return {key: value for key, value in obj.items() if key not in others} if resource.status else obj
+    own = {key: value for key, value in obj.items() if key not in others} if resource.status else obj
+    return without_job_marks(own) if resource.key == "jobs.batch" else own
 
 
 def _ownership(old: Obj, new: Obj, subresource: str) -> list[Obj]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.local.conftest import JSON_PATCH, MERGE, refusal
-from tests.local.test_alike import config_map, deployment, pod
+from tests.local.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC, refusal
+from tests.local.test_alike import config_map, deployment, pod, template
 
 
 @pytest.mark.parametrize(
@@ -140,3 +140,42 @@ def test_owners_and_finalizers_that_nobody_would_understand_are_refused(server, 
     plain = {"metadata": {"name": "w", "finalizers": ["hold"]}, "spec": {"size": 1}}
     assert server.post(path, plain)["metadata"]["finalizers"] == ["hold"], "only built-in kinds are that strict"
     server.patch(f"{path}/w", {"metadata": {"finalizers": None}})
+
+
+def template_names(server, path):
+    return [one["name"] for one in server.get(path)["spec"]["template"]["spec"]["containers"]]
+
+
+def test_a_patch_of_a_list_puts_what_is_new_first_and_leaves_others_where_they_are(server, place):
+    """`kubectl apply` beside somebody who has put a container in: another order would be another template."""
+    path = f"/apis/apps/v1/{place}/deployments/d"
+    server.post(f"/apis/apps/v1/{place}/deployments", deployment("a", "others", "b"))
+
+    def patch(names, **more):
+        containers = [{"name": name, "image": "x"} for name in names]
+        body = {"spec": {"template": {"spec": {"containers": containers} | more}}}
+        server.patch(path, body, STRATEGIC)
+        return template_names(server, path)
+
+    order = {"$setElementOrder/containers": [{"name": "a"}, {"name": "b"}]}
+    assert patch(["b"], **order) == ["a", "others", "b"]
+    assert patch(["b", "a"]) == ["others", "b", "a"]
+    assert patch(["new"]) == ["new", "others", "b", "a"]
+    assert patch(["a"]) == ["new", "others", "b", "a"]
+    order = {"$setElementOrder/containers": [{"name": "a"}, {"name": "new"}, {"name": "b"}]}
+    assert patch(["a"], **order) == ["others", "a", "new", "b"]
+
+
+@pytest.mark.parametrize("labels", [{"labels": {"a": "b"}}, {}])
+def test_what_the_server_marks_a_job_with_belongs_to_nobody(server, place, labels):
+    """Else who created it with `kubectl apply` could not apply it server-side: that would take the marks away."""
+    path = f"/apis/batch/v1/{place}/jobs"
+    spec = {"suspend": True, "template": template("c", restartPolicy="Never") | {"metadata": labels}}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
+    (owned,) = server.post(path, body)["metadata"]["managedFields"]
+    assert "f:selector" not in owned["fieldsV1"]["f:spec"]
+    assert "job-name" not in str(owned)
+    upgraded = owned | {"manager": "kubectl", "operation": "Apply"}
+    server.patch(f"{path}/j", {"metadata": {"managedFields": [upgraded]}})
+    made = server.patch(f"{path}/j?fieldManager=kubectl", body, APPLY)
+    assert made["spec"]["template"]["metadata"]["labels"]["job-name"] == "j"

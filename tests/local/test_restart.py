@@ -203,6 +203,25 @@ def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
     assert not directory.exists()
 
 
+def test_any_fault_of_writing_ends_the_waiting(tmp_path, monkeypatch):
+    async def run():
+        storage = Storage(tmp_path / "db", lambda revision: None)
+        await storage.open()
+
+        def refuse(batch):
+            raise MemoryError("no more of it")
+
+        monkeypatch.setattr(storage, "_commit", refuse)
+        storage.put(2, "configmaps.", "n", "a", b"{}")
+        async with asyncio.timeout(10):
+            with pytest.raises(ApiError, match="no more of it"):
+                await storage.durable(2)
+        assert storage.failed.is_set()
+        await storage.close()
+
+    asyncio.run(run())
+
+
 def obj(name):
     return {"metadata": {"name": name, "uid": name, "namespace": "n"}}
 
