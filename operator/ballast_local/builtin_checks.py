@@ -74,6 +74,8 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
         where = f"{path}.volumes[{index}]"
         if volume.get("name") in named:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{volume["name"]}"', f"{where}.name"))
+        elif not _NAME.match(name := volume.get("name", "v")) or len(name) > 63:  # it names a directory
+            causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         named.add(volume.get("name", ""))
         kinds = [kind for kind in volume if kind != "name"]
         causes += [_forbidden(f"{where}.{kind}", "may not specify more than 1 volume type") for kind in kinds[1:]]

@@ -15,6 +15,7 @@ from tests.local.test_alike import config_map, deployment, pod, template
         ({}, {"name": "A_b"}, 'containers[0].name: Invalid value: "A_b"'),
         ({}, {"env": [{"name": "a=b", "value": "x"}]}, 'env[0].name: Invalid value: "a=b"'),
         ({}, {"ports": [{"containerPort": 70000}]}, "containerPort: Invalid value: 70000: must be between 1 and 65535"),
+        ({"volumes": [{"name": "../v"}]}, {}, 'spec.volumes[0].name: Invalid value: "../v"'),
         ({"volumes": [{"name": "v"}, {"name": "v"}]}, {}, 'spec.volumes[1].name: Duplicate value: "v"'),
         ({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/a"}}]}, {}, "more than 1 volume type"),
         (
