@@ -74,7 +74,7 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
         where = f"{path}.volumes[{index}]"
         if volume.get("name") in named:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{volume["name"]}"', f"{where}.name"))
-        elif not _NAME.match(name := volume.get("name", "v")) or len(name) > 63:  # it names a directory
+        elif not _NAME.match(name := volume.get("name") or "v") or len(name) > 63:  # it names a directory
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         named.add(volume.get("name", ""))
         kinds = [kind for kind in volume if kind != "name"]
@@ -194,8 +194,9 @@ def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
             if not claim.get("metadata", {}).get("name"):
                 causes.append(_required(f"{where}.metadata.name"))
             causes += [fault | {"field": f"{where}.{fault['field']}"} for fault in _claim(claim, None)]
-        extra = [{"name": claim.get("metadata", {}).get("name")} for claim in wanted]
-        pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
+        held: list[Obj] = pod_spec.get("volumes") or []
+        claimed = {claim.get("metadata", {}).get("name") or "" for claim in wanted} - {one.get("name") for one in held}
+        pod_spec = pod_spec | {"volumes": held + [{"name": name} for name in sorted(claimed) if name]}
     causes += _not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
     causes += _one_of(template["spec"], "restartPolicy", "spec.template.spec", "Always")
     return causes + _containers(pod_spec, "spec.template.spec")

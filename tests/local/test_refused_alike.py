@@ -180,3 +180,15 @@ def test_what_the_server_marks_a_job_with_belongs_to_nobody(server, place, label
     server.patch(f"{path}/j", {"metadata": {"managedFields": [upgraded]}})
     made = server.patch(f"{path}/j?fieldManager=kubectl", body, APPLY)
     assert made["spec"]["template"]["metadata"]["labels"]["job-name"] == "j"
+
+
+def test_a_claim_may_stand_for_a_volume_of_the_template_but_has_a_name(server, place):
+    sets = f"/apis/apps/v1/{place}/statefulsets?dryRun=All"
+    body = deployment("c") | {"kind": "StatefulSet"}
+    body["spec"]["template"]["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    body["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": claim}]
+    assert server.call("POST", sets, body)["spec"]["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}]
+    body["spec"]["volumeClaimTemplates"] = [{"metadata": {}, "spec": claim}]
+    code, said = refusal(server, "POST", sets, body)
+    assert code == 422, said
