@@ -31,12 +31,13 @@ CLUSTER = "demo"
 NAMESPACE = "default"
 READY_SECONDS = 120.0
 STOP_SECONDS = 20.0
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the example cluster (3)")
-    parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3)")
+    parser.add_argument("--brokers", type=at_least_one, metavar="N", help="brokers of the cluster (3 at first)")
+    parser.add_argument("--volumes", type=at_least_one, metavar="N", help="volumes of each broker (3 at first)")
     parser.add_argument("--data", type=folder, metavar="DIR", help="where everything is kept (.ballast/up)")
     parser.add_argument("--port", type=port, default=0, metavar="P", help="port of the Kubernetes API (any)")
 
@@ -192,19 +193,33 @@ def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
     """The example of manifests/, with other numbers where they are asked for."""
     import yaml
 
-    body: dict[str, Any] = yaml.safe_load((ROOT / "manifests" / "examples" / "cluster.yaml").read_text())
+    body = yaml.safe_load((ROOT / "manifests" / "examples" / "cluster.yaml").read_text())
+    return _numbered(body, brokers, volumes)
+
+
+def changed_cluster(present: Mapping[str, Any], brokers: int | None, volumes: int | None) -> dict[str, Any]:
+    """The cluster that is there, with other numbers where they are asked for; all else is as people have made it."""
+    metadata: dict[str, Any] = {"name": present["metadata"]["name"]}
+    if (applied := (present["metadata"].get("annotations") or {}).get(APPLIED)) is not None:
+        metadata["annotations"] = {APPLIED: applied}
+    body = {"apiVersion": present["apiVersion"], "kind": present["kind"], "metadata": metadata}
+    return _numbered(body | {"spec": dict(present["spec"])}, brokers, volumes)
+
+
+def _numbered(body: dict[str, Any], brokers: int | None, volumes: int | None) -> dict[str, Any]:
     if brokers is not None:
         body["spec"]["brokers"] = brokers
     if volumes is not None:
-        size = body["spec"]["volumes"][0]["size"]
-        body["spec"]["volumes"] = [{"name": f"disk-{index}", "size": size} for index in range(volumes)]
+        held = body["spec"]["volumes"]
+        names = [name for index in range(volumes) if (name := f"disk-{index}") not in {one["name"] for one in held}]
+        more = [{"name": name, "size": held[0]["size"]} for name in names]
+        body["spec"]["volumes"] = [*held, *more][:volumes]
     return body
 
 
 def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
     """With the note that `kubectl apply` looks for, so that people can go on with it."""
-    applied = json.dumps(body)
-    body["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    body["metadata"]["annotations"] = {APPLIED: json.dumps(body)}
     return body
 
 
@@ -256,8 +271,11 @@ async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:
     try:
         await stack.start()
         print(f"KUBECONFIG={stack.kubeconfig}", flush=True)
-        if brokers is not None or volumes is not None or await stack.get("kafkaclusters", CLUSTER) is None:
+        present = await stack.get("kafkaclusters", CLUSTER)
+        if present is None:
             await stack.apply(_as_kubectl_would(example_cluster(brokers, volumes)))
+        elif brokers is not None or volumes is not None:
+            await stack.apply(changed_cluster(present, brokers, volumes))
         parts = (_up(stack, began), stack.ended(), stop.wait())
         up, ended, stopping = tasks = [asyncio.ensure_future(part) for part in parts]
         try:

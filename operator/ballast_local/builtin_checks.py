@@ -54,8 +54,10 @@ def _immutable(field: str, value: Any) -> Obj:
 
 
 _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPath", "downwardAPI", "projected")
+_PROBE_NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 DATA_LIMIT_BYTES = 1024 * 1024
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 _KEY_RULE = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
@@ -67,7 +69,16 @@ _NOT_HERE = "the embedded Kubernetes API does not have this"
 def _unsupported(spec: Obj, path: str) -> list[Obj]:
     """What would be ignored if it were accepted is refused."""
     causes = [_forbidden(f"{path}.schedulingGates", _NOT_HERE)] if spec.get("schedulingGates") else []
+    named: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or []):
+        where = f"{path}.volumes[{index}]"
+        if volume.get("name") in named:
+            causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{volume["name"]}"', f"{where}.name"))
+        elif not _NAME.match(name := volume.get("name") or "v") or len(name) > 63:  # it names a directory
+            causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
+        named.add(volume.get("name", ""))
+        kinds = [kind for kind in volume if kind != "name"]
+        causes += [_forbidden(f"{where}.{kind}", "may not specify more than 1 volume type") for kind in kinds[1:]]
         others = [kind for kind in volume if kind not in ("name", *_VOLUMES)]
         causes += [_forbidden(f"{path}.volumes[{index}].{kind}", _NOT_HERE) for kind in others]
         for place, source in enumerate((volume.get("projected") or {}).get("sources") or []):
@@ -80,7 +91,11 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
             actions = set(container.get(probe) or {}) & {"exec", "httpGet", "tcpSocket", "grpc"}
             if "grpc" in actions:
                 causes.append(_forbidden(f"{where}.{probe}.grpc", _NOT_HERE))
-            elif probe in container and not actions:
+            causes += _not_negative(container.get(probe) or {}, f"{where}.{probe}", *_PROBE_NUMBERS)
+            if probe != "readinessProbe" and (container.get(probe) or {}).get("successThreshold", 1) != 1:
+                value = container[probe]["successThreshold"]
+                causes.append(_invalid(f"{where}.{probe}.successThreshold", value, "must be 1"))
+            if probe in container and not actions:
                 causes.append(_required(f"{where}.{probe}", "must specify a handler type"))
         hooks = container.get("lifecycle") or {}
         for hook, action in hooks.items():
@@ -91,11 +106,35 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
     return causes
 
 
+def _numbers(container: Obj, where: str) -> list[Obj]:
+    """What would be found out only when the container is started, or never."""
+    causes: list[Obj] = []
+    for place, variable in enumerate(container.get("env") or []):
+        name = variable.get("name") or "A"
+        if "=" in name or not (name.isascii() and name.isprintable()):
+            why = "a valid environment variable name must consist only of printable ASCII characters other than '='"
+            causes.append(_invalid(f"{where}.env[{place}].name", name, why))
+    for place, port in enumerate(container.get("ports") or []):
+        number = port.get("containerPort") or 1
+        if not 0 < number < 65536:
+            why = "must be between 1 and 65535, inclusive"
+            causes.append(_invalid(f"{where}.ports[{place}].containerPort", number, why))
+    paths: set[str] = set()
+    for place, mount in enumerate(container.get("volumeMounts") or []):
+        if mount.get("mountPath") in paths:
+            causes.append(_invalid(f"{where}.volumeMounts[{place}].mountPath", mount["mountPath"], "must be unique"))
+        paths.add(mount.get("mountPath", ""))
+    return causes
+
+
 def _containers(spec: Obj, path: str) -> list[Obj]:
     causes = _unsupported(spec, path)
     containers = spec.get("containers") or []
     if not containers:
         causes.append(_required(f"{path}.containers"))
+    if (seconds := spec.get("activeDeadlineSeconds", 1)) < 1:
+        why = "must be between 1 and 2147483647, inclusive"
+        causes.append(_invalid(f"{path}.activeDeadlineSeconds", seconds, why))
     volumes = {volume.get("name") for volume in spec.get("volumes") or []}
     seen: set[str] = set()
     for index, container in enumerate((spec.get("initContainers") or []) + containers):
@@ -105,7 +144,10 @@ def _containers(spec: Obj, path: str) -> list[Obj]:
             causes.append(_required(f"{where}.name"))
         elif name in seen:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{where}.name"))
+        elif not _NAME.match(name) or len(name) > 63:
+            causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         seen.add(name)
+        causes += _numbers(container, where)
         if not container.get("image"):
             causes.append(_required(f"{where}.image"))
         for place, mount in enumerate(container.get("volumeMounts") or []):
@@ -117,7 +159,9 @@ def _containers(spec: Obj, path: str) -> list[Obj]:
 
 def _pod(new: Obj, old: Obj | None) -> list[Obj]:
     if old is None:
-        return _containers(new["spec"], "spec")
+        return _containers(new["spec"], "spec") + _one_of(
+            new["spec"], "restartPolicy", "spec", "Always", "OnFailure", "Never"
+        )
     images = {"containers", "initContainers"}
     before = {key: value for key, value in old["spec"].items() if key not in _POD_MUTABLE and key not in images}
     after = {key: value for key, value in new["spec"].items() if key not in _POD_MUTABLE and key not in images}
@@ -150,8 +194,9 @@ def _with_template(new: Obj, claims: bool = False) -> list[Obj]:
             if not claim.get("metadata", {}).get("name"):
                 causes.append(_required(f"{where}.metadata.name"))
             causes += [fault | {"field": f"{where}.{fault['field']}"} for fault in _claim(claim, None)]
-        extra = [{"name": claim.get("metadata", {}).get("name")} for claim in wanted]
-        pod_spec = pod_spec | {"volumes": (pod_spec.get("volumes") or []) + extra}
+        held: list[Obj] = pod_spec.get("volumes") or []
+        claimed = {claim.get("metadata", {}).get("name") or "" for claim in wanted} - {one.get("name") for one in held}
+        pod_spec = pod_spec | {"volumes": held + [{"name": name} for name in sorted(claimed) if name]}
     causes += _not_negative(spec, "spec", "replicas", "minReadySeconds", "revisionHistoryLimit")
     causes += _one_of(template["spec"], "restartPolicy", "spec.template.spec", "Always")
     return causes + _containers(pod_spec, "spec.template.spec")
@@ -161,6 +206,9 @@ def _stateful_set(new: Obj, old: Obj | None) -> list[Obj]:
     causes = _with_template(new, claims=True)
     causes += _one_of(new["spec"], "podManagementPolicy", "spec", "OrderedReady", "Parallel")
     causes += _one_of(new["spec"]["updateStrategy"], "type", "spec.updateStrategy", "RollingUpdate", "OnDelete")
+    for field in ("whenDeleted", "whenScaled"):
+        path = "spec.persistentVolumeClaimRetentionPolicy"
+        causes += _one_of(new["spec"]["persistentVolumeClaimRetentionPolicy"], field, path, "Retain", "Delete")
     if old is not None:
         before = {key: value for key, value in old["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
         after = {key: value for key, value in new["spec"].items() if key not in _STATEFUL_SET_MUTABLE}
@@ -270,6 +318,21 @@ def _service(new: Obj, old: Obj | None) -> list[Obj]:
     return causes
 
 
+def _budget(new: Obj, old: Obj | None) -> list[Obj]:
+    spec = new.get("spec") or {}
+    causes: list[Obj] = []
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        causes.append(_invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set"))
+    for field in ("minAvailable", "maxUnavailable"):
+        value = spec.get(field, 0)
+        if isinstance(value, int) and value < 0:
+            causes.append(_invalid(f"spec.{field}", value, "must be greater than or equal to 0"))
+        elif not isinstance(value, int) and not re.fullmatch(r"[0-9]+%", str(value)):
+            why = "a valid percent string must be a numeric string followed by an ending '%'"
+            causes.append(_invalid(f"spec.{field}", value, why))
+    return causes
+
+
 def _claim(new: Obj, old: Obj | None) -> list[Obj]:
     spec = new["spec"]
     asked = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
@@ -324,6 +387,7 @@ _KINDS: dict[str, Callable[[Obj, Obj | None], list[Obj]]] = {
     "CronJob": _cron_job,
     "Service": _service,
     "PersistentVolumeClaim": _claim,
+    "PodDisruptionBudget": _budget,
     "ConfigMap": _data,
     "Secret": _data,
 }

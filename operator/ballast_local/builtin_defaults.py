@@ -45,7 +45,7 @@ def _probe(probe: Obj) -> None:
         ("successThreshold", 1),
         ("failureThreshold", 3),
     ):
-        probe.setdefault(field, value)
+        probe[field] = probe.get(field) or value  # 0 is no number of these, but "whatever is usual"
     if "httpGet" in probe:
         probe["httpGet"].setdefault("scheme", "HTTP")
         probe["httpGet"].setdefault("path", "/")
@@ -75,7 +75,11 @@ def pod_spec(spec: Obj) -> None:
     spec.setdefault("schedulerName", "default-scheduler")
     for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
         _container(container)
+    if spec["terminationGracePeriodSeconds"] < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     for volume in spec.get("volumes") or []:
+        if volume.keys() <= {"name"}:
+            volume["emptyDir"] = {}
         for kind in ("configMap", "secret", "projected"):
             if isinstance(volume.get(kind), dict):
                 volume[kind].setdefault("defaultMode", 420)
@@ -101,7 +105,9 @@ def _stateful_set(obj: Obj) -> None:
     spec.setdefault("replicas", 1)
     spec.setdefault("podManagementPolicy", "OrderedReady")
     spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
+    policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    for field in ("whenDeleted", "whenScaled"):
+        policy.setdefault(field, "Retain")
     strategy = spec.setdefault("updateStrategy", {"type": "RollingUpdate"})
     strategy.setdefault("type", "RollingUpdate")
     if strategy["type"] == "RollingUpdate":
@@ -134,6 +140,11 @@ def _replica_set(obj: Obj) -> None:
     _template(spec)
 
 
+def _job_marks(uid: str, name: str) -> dict[str, str]:
+    return {"batch.kubernetes.io/controller-uid": uid, "controller-uid": uid,
+            "batch.kubernetes.io/job-name": name, "job-name": name}  # fmt: skip
+
+
 def _job(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     if "completions" not in spec and "parallelism" not in spec:
@@ -145,11 +156,22 @@ def _job(obj: Obj) -> None:
     _template(spec)
     uid = obj["metadata"].get("uid")
     if "selector" not in spec and uid:
-        labels = {"batch.kubernetes.io/controller-uid": uid, "controller-uid": uid}
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
-        name = obj["metadata"]["name"]
-        labels |= {"batch.kubernetes.io/job-name": name, "job-name": name}
-        spec["template"]["metadata"].setdefault("labels", {}).update(labels)
+        spec["template"]["metadata"].setdefault("labels", {}).update(_job_marks(uid, obj["metadata"]["name"]))
+
+
+def without_job_marks(job: Obj) -> Obj:
+    """What of a job its creator owns: not the selector and the labels that tell its pods, which are the server's."""
+    spec, template = dict(job["spec"]), dict(job["spec"]["template"])
+    if not spec.get("manualSelector"):
+        spec.pop("selector", None)
+        marks = _job_marks(job["metadata"]["uid"], job["metadata"]["name"])
+        held = template["metadata"].get("labels") or {}
+        labels = {name: value for name, value in held.items() if marks.get(name) != value}
+        metadata = template.pop("metadata") | {"labels": labels}
+        metadata = {name: value for name, value in metadata.items() if value}
+        spec["template"] = template | ({"metadata": metadata} if metadata else {})
+    return job | {"spec": spec}
 
 
 def _cron_job(obj: Obj) -> None:

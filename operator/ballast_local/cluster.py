@@ -5,6 +5,7 @@ The only place here that constructs and wires things. Everything lives in one da
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import secrets
@@ -22,6 +23,8 @@ from ballast_local.store import HISTORY_LIMIT, Store
 from ballast_local.strategy import Strategy
 from ballast_local.workloads.controllers import Workloads
 from ballast_local.workloads.node import STOP_SECONDS
+
+_DISTURBING = frozenset(",\\'\"\n\r\t")
 
 
 class InUseError(RuntimeError):
@@ -109,8 +112,18 @@ class LocalCluster:
 
 
 def _directory(path: Path) -> Path:
+    if found := sorted(_DISTURBING & set(str(path.resolve()))):
+        # In a list of log directories a part of such a path would be another directory, which no claim keeps.
+        why = (
+            f"a path with {' '.join(map(repr, found))} does not survive in the lists and texts of pods; choose another"
+        )
+        raise OSError(errno.EINVAL, why)
+    for name in () if (path / "objects.db").exists() else ("pods", "volumes"):
+        if (path / name).is_dir() and any(one.name != ".deleted" for one in (path / name).iterdir()):
+            why = f"its folder {name} is not one of an embedded Kubernetes, which would remove what is in it"
+            raise OSError(errno.ENOTEMPTY, why)
     path.mkdir(parents=True, exist_ok=True)
-    for name in ("pods", "volumes"):  # mounted secrets, and the data of claims
+    for name in ("pods", "volumes", "volumes/.deleted"):  # mounted secrets, and the data of claims
         (path / name).mkdir(exist_ok=True)
         (path / name).chmod(0o700)
     return path.resolve()
@@ -134,13 +147,15 @@ def _write_private(path: Path, text: str) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(handle)  # else a loss of power may leave the new name without its content
     temporary.replace(path)
 
 
 def _facts(data: Path) -> dict[str, str]:
     """Token, port and certificate: made once, kept."""
     certificate, key = data / "tls.crt", data / "tls.key"
-    if not certificate.exists() or not key.exists():
+    if not all(path.exists() and path.stat().st_size for path in (certificate, key)):  # empty after a loss of power
         made = make_certificate()
         _write_private(key, made[1])
         _write_private(certificate, made[0])

@@ -44,10 +44,11 @@ def no_such_path() -> ApiError:
     return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(group: str, plural: str, name: str) -> ApiError:
+def already_exists(group: str, plural: str, name: str, going: bool = False) -> ApiError:
     qualified = f"{plural}.{group}" if group else plural
     details = {"name": name, "group": group, "kind": plural}
-    return ApiError(409, "AlreadyExists", f'{qualified} "{name}" already exists', details)
+    why = "object is being deleted: " if going else ""
+    return ApiError(409, "AlreadyExists", f'{why}{qualified} "{name}" already exists', details)
 
 
 def conflict(group: str, plural: str, name: str, why: str) -> ApiError:

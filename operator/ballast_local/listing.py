@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ballast_local.errors import ApiError, Obj, bad_request
+from ballast_local.errors import ApiError, Obj, bad_request, cause, invalid
 from ballast_local.requests import Form, Target, whole_number
 from ballast_local.resources import Resource, canonical
 from ballast_local.selectors import LabelPredicate, fields_match, parse_fields, parse_labels
@@ -68,12 +68,37 @@ def _decode_token(token: str) -> tuple[int, str, str]:
     try:
         revision, namespace, name = json.loads(base64.urlsafe_b64decode(token))
         return int(revision), str(namespace), str(name)
-    except ValueError:
+    except (ValueError, TypeError):
         raise bad_request("continue key is not valid") from None
+
+
+def check_options(query: Mapping[str, str], watch: bool) -> None:
+    """Refuses what of a list's or a watch's options does not go together."""
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    initial = query.get("sendInitialEvents")
+    field, why = "resourceVersionMatch", ""
+    if watch and initial is not None and match != "NotOlderThan":
+        why = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    elif watch and initial is None and match:
+        why = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    elif not watch and initial is not None:
+        field, why = "sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list"
+    elif not watch and match and not version:
+        why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif not watch and match and query.get("continue"):
+        why = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
+    elif match not in ("", "Exact", "NotOlderThan"):
+        why = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
+    elif match == "Exact" and version == "0":
+        why = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+    if why:
+        reason = "FieldValueForbidden" if why.startswith("Forbidden") else "FieldValueNotSupported"
+        raise invalid("meta.k8s.io", "ListOptions", "", [cause(reason, why, field)])
 
 
 def page(store: Store, target: Target, query: Mapping[str, str], selection: Selection) -> Page:
     """One page of a list; later pages show the objects as they were when the first was read."""
+    check_options(query, watch=False)
     limit = max(0, whole_number(query.get("limit")) or 0)
     asked = whole_number(query.get("resourceVersion")) or 0
     token = query.get("continue")

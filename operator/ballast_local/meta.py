@@ -87,7 +87,7 @@ def tidy(meta: Obj) -> None:
             del meta[field]
 
 
-def label_causes(meta: Obj) -> list[Obj]:
+def causes_of(meta: Obj, built_in: bool) -> list[Obj]:
     causes: list[Obj] = []
     for field in ("labels", "annotations"):
         held = meta.get(field)
@@ -116,6 +116,18 @@ def label_causes(meta: Obj) -> list[Obj]:
         if size > ANNOTATIONS_LIMIT:
             text = f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
             causes.append(cause("FieldValueTooLong", text, "metadata.annotations"))
+    for finalizer in meta.get("finalizers") or []:
+        known = "/" in finalizer or not built_in or finalizer in ("foregroundDeletion", "orphan", "kubernetes")
+        if not known or not _QUALIFIED.match(finalizer):
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(cause("FieldValueInvalid", f'Invalid value: "{finalizer}": {why}', "metadata.finalizers"))
+    controllers = [owner for owner in meta.get("ownerReferences") or [] if owner.get("controller")]
+    if len(controllers) > 1:
+        first, second = (f"{one.get('kind')}/{one.get('name')}" for one in controllers[:2])
+        text = (
+            f'Only one reference can have Controller set to true. Found "true" in references for {first} and {second}'
+        )
+        causes.append(cause("FieldValueInvalid", f"Invalid value: {text}", "metadata.ownerReferences"))
     for owner in meta.get("ownerReferences") or []:
         missing = [name for name in ("apiVersion", "kind", "name", "uid") if not owner.get(name)]
         causes += [

@@ -6,11 +6,13 @@ interleave; what is refused changes nothing. Only the loop's thread may call it.
 """
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ballast_local import apply_fields, last_applied, meta
+from ballast_local.builtin_defaults import without_job_marks
 from ballast_local.builtin_shapes import check_shape
 from ballast_local.errors import (
     MODIFIED,
@@ -75,8 +77,8 @@ class Objects:
         if metadata.get("resourceVersion") not in (None, "", "0"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         name = metadata["name"]
-        if self.store.get(canonical(resource), namespace, name) is not None:
-            raise already_exists(resource.group, resource.plural, name)
+        if (held := self.store.get(canonical(resource), namespace, name)) is not None:
+            raise already_exists(resource.group, resource.plural, name, meta.is_deleting(held.object()))
         self._check_namespace(resource, namespace, name)
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"):
             metadata.pop(field, None)
@@ -155,8 +157,6 @@ class Objects:
         self, resource: Resource, namespace: str, name: str, new: Obj, options: Options, subresource: str = ""
     ) -> Entry:
         self._prepare(resource, namespace, new)
-        if new["metadata"].get("name", name) != name:
-            raise bad_request(_other_name(new["metadata"]["name"], name))
         if resource.conditional and new["metadata"].get("resourceVersion") in (None, "", "0"):
             self.entry(resource, namespace, name)
             text = "Invalid value: 0: must be specified for an update"
@@ -172,6 +172,12 @@ class Objects:
         old = self._strategy.served(resource, entry.object())
         new = change(copy.deepcopy(old))
         self._prepare(resource, namespace, new)
+        given = new["metadata"].get("name")
+        if not given:
+            why = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+            raise bad_request(why)
+        if given != name:
+            raise bad_request(_other_name(given, name))
         self._check_preconditions(resource, name, old, new["metadata"])
         owned = _ownership(old, new, subresource)
         self._settle(resource, old, new, subresource)
@@ -285,6 +291,11 @@ class Objects:
         self._strategy.check_delete(resource, obj)
         if options.dry_run:
             return entry, True
+        if request.get("propagationPolicy") and request.get("orphanDependents") is not None:
+            text = "Invalid value: {}: orphanDependents and deletionPropagation cannot be both set"
+            said = json.dumps(request["propagationPolicy"])
+            causes = [cause("FieldValueInvalid", text.format(said), "propagationPolicy")]
+            raise invalid("meta.k8s.io", "DeleteOptions", "", causes)
         policy = request.get("propagationPolicy") or ("Orphan" if request.get("orphanDependents") else "Background")
         if policy not in ("Background", "Foreground", "Orphan"):
             text = f'Unsupported value: "{policy}": supported values: "Foreground", "Background", "Orphan"'
@@ -356,7 +367,8 @@ def _content(obj: Obj) -> Obj:
 def _own(resource: Resource, obj: Obj) -> Obj:
     """What of a new object its creator owns: not the status, and a namespace's spec is the server's finalizer."""
     others = ("status", "spec") if resource.key == "namespaces." else ("status",)
-    return {key: value for key, value in obj.items() if key not in others} if resource.status else obj
+    own = {key: value for key, value in obj.items() if key not in others} if resource.status else obj
+    return without_job_marks(own) if resource.key == "jobs.batch" else own
 
 
 def _ownership(old: Obj, new: Obj, subresource: str) -> list[Obj]:

@@ -157,7 +157,7 @@ def _strategic(target: Any, patch: Any, kind: FieldType) -> Any:
     for key, order in patch.items():
         if key.startswith("$setElementOrder/"):
             name = key.partition("/")[2]
-            _reorder(result, name, order, kind.child(name))
+            _reorder(result, target, name, order, kind.child(name))
     return result
 
 
@@ -165,7 +165,7 @@ def _strategic_list(target: list[Any], patch: list[Any], kind: FieldType) -> lis
     key = kind.merge_key if isinstance(kind, BuiltInType) else None
     if key is None:
         if kind.is_set:
-            return target + [item for item in patch if item not in target]
+            return _arranged(target + [item for item in patch if item not in target], patch, target, None)
         return copy.deepcopy(patch)
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
         return [copy.deepcopy(item) for item in patch if "$patch" not in item]
@@ -181,18 +181,29 @@ def _strategic_list(target: list[Any], patch: list[Any], kind: FieldType) -> lis
             result.append(_strategic({}, item, kind.item()))
         else:
             result[position] = _strategic(result[position], item, kind.item())
-    return result
+    return _arranged(result, patch, target, key)
 
 
-def _reorder(result: Obj, name: str, order: list[Any], kind: FieldType) -> None:
+def _reorder(result: Obj, target: Any, name: str, order: list[Any], kind: FieldType) -> None:
     items = result.get(name)
-    if not isinstance(items, list):
-        return
-    key = kind.merge_key if isinstance(kind, BuiltInType) else None
-    wanted = [one.get(key) if key and isinstance(one, dict) else one for one in order]
+    if isinstance(items, list):
+        held = target.get(name) if isinstance(target, dict) else None
+        key = kind.merge_key if isinstance(kind, BuiltInType) else None
+        result[name] = _arranged(items, order, held if isinstance(held, list) else [], key)
 
-    def place(item: Any) -> int:
-        value = item.get(key) if key and isinstance(item, dict) else item
-        return wanted.index(value) if value in wanted else len(wanted)
 
-    result[name] = sorted(items, key=place)
+def _arranged(items: list[Any], patch: list[Any], before: list[Any], key: str | None) -> list[Any]:
+    """Those of the patch in its order; the others keep their places between them, and come after what is new."""
+
+    def mark(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, dict) else item
+
+    wanted, held = [mark(item) for item in patch], [mark(item) for item in before]
+    mine = sorted((item for item in items if mark(item) in wanted), key=lambda item: wanted.index(mark(item)))
+    others = [item for item in items if mark(item) not in wanted]
+    result: list[Any] = []
+    while mine and others:
+        first, other = mark(mine[0]), mark(others[0])
+        earlier = first in held and other in held and held.index(other) < held.index(first)
+        result.append((others if earlier else mine).pop(0))
+    return result + mine + others

@@ -160,9 +160,11 @@ class Registry:
         return next((row for row in rows if (row.group, row.version, row.kind) == (group, version, kind)), None)
 
     def by_key(self, key: str) -> Resource | None:
-        """The row of the storage version."""
+        """The row of the storage version, or of another one if that is not served."""
         rows = [row for row in self._rows.values() if row.key == key]
-        return next((row for row in rows if row.version == (row.storage_version or row.version)), None)
+        return next(
+            (row for row in rows if row.version == (row.storage_version or row.version)), next(iter(rows), None)
+        )
 
     def rows(self, group: str | None = None, version: str | None = None) -> list[Resource]:
         return [

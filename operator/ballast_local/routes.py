@@ -22,10 +22,10 @@ from ballast_local.patch import json_patch, merge_patch, strategic_patch
 from ballast_local.requests import Target
 from ballast_local.resources import Resource
 from ballast_local.reviews import review
-from ballast_local.selectors import selector_matches
 from ballast_local.store import Entry, Store, encode
 from ballast_local.strategy import Strategy
 from ballast_local.watch import Watch
+from ballast_local.workloads.disruption import standing_in_the_way
 
 LogReader = Callable[[web.Request, Obj], Awaitable[web.StreamResponse]]
 
@@ -235,12 +235,9 @@ class Routes:
         body = requests.parse_object(await request.read(), request.content_type)
         options = self._options(request, body)
         entry = self._objects.entry(target.resource, target.namespace, target.name)
-        for budget in self._store.entries("poddisruptionbudgets.policy", target.namespace):
-            held = budget.object()
-            covers = selector_matches(held["spec"].get("selector"), entry.labels)
-            if covers and not held.get("status", {}).get("disruptionsAllowed", 0):
-                message = "Cannot evict pod as it would violate the pod's disruption budget."
-                raise ApiError(429, "TooManyRequests", message, {"name": budget.name, "kind": "PodDisruptionBudget"})
+        if budget := standing_in_the_way(self._store, entry):
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise ApiError(429, "TooManyRequests", message, {"name": budget, "kind": "PodDisruptionBudget"})
         wanted = body.get("deleteOptions") or {}
         self._objects.delete(target.resource, target.namespace, target.name, wanted, options)
         await self._store.flush()

@@ -84,7 +84,7 @@ class Storage:
                 if batch:
                     await loop.run_in_executor(self._executor, self._commit, batch)
                     self._on_durable(batch[-1][0])
-            except sqlite3.Error as failure:
+            except Exception as failure:  # whatever it is: nobody must wait for what will not be written
                 self._failure = failure
                 self.failed.set()
                 # Also those who came while it was tried: nobody would answer them any more.

@@ -6,6 +6,7 @@ durable, or is told that the history no longer reaches back (Expired). Only the 
 
 import asyncio
 import json
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from ballast_local.errors import Obj, expired
 from ballast_local.storage import Storage
 
+LOG = logging.getLogger("ballast.local")
 HISTORY_LIMIT = 20_000
 HISTORY_TRIM = 4_000
 HISTORY_BYTES = 32 * 1024 * 1024
@@ -219,7 +221,10 @@ class Store:
         if len(shelf.changes) > most or shelf.size > self._history_bytes * 5 // 4:
             self._forget(shelf)
         for listener in shelf.listeners:
-            listener(change)
+            try:
+                listener(change)
+            except Exception:  # a fault of one: what is filed is filed, and the others have to hear of it
+                LOG.exception("%s %s/%s", change.kind, change.entry.namespace, change.entry.name)
 
     def _forget(self, shelf: _Shelf) -> None:
         """Cuts the history to its limits; of resources with large objects it is shorter."""

@@ -45,7 +45,7 @@ class Strategy:
         name = new["metadata"].get("name", "")
         strange = meta.unknown_fields(new["metadata"])
         meta.tidy(new["metadata"])
-        causes = meta.label_causes(new["metadata"])
+        causes = meta.causes_of(new["metadata"], not resource.custom and resource.kind != "CustomResourceDefinition")
         if old is None:
             causes += meta.name_causes(resource.plural, name)
         if resource.custom:

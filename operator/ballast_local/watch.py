@@ -12,10 +12,10 @@ from typing import Any, Literal
 from aiohttp import web
 
 from ballast_local.errors import ApiError, Obj, bad_request
-from ballast_local.listing import Selection, Writer
+from ballast_local.listing import Selection, Writer, check_options
 from ballast_local.requests import Target, is_gone, whole_number
 from ballast_local.resources import canonical
-from ballast_local.store import Change, Store, encode
+from ballast_local.store import Change, Store, encode, entry_of
 
 BOOKMARK_SECONDS = 60.0
 WRITE_CHUNK_BYTES = 1 << 18
@@ -39,8 +39,7 @@ class Watch:
             raise bad_request(f'Invalid value: "{version}": resourceVersion')
         self._from_now = version in ("", "0")
         self._revision = int(version or 0)
-        if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
-            raise bad_request("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        check_options(query, watch=True)
 
     async def run(self, request: web.Request, response: web.StreamResponse, closing: asyncio.Event) -> None:
         """Streams until the time is up, the client has gone, the server closes or the history ran out."""
@@ -109,7 +108,13 @@ class Watch:
         fitted = change.previous is not None and self._selection(change.previous)
         if fits:
             return _line("MODIFIED" if fitted else "ADDED", self._writer.one(change.entry))
-        return _line("DELETED", self._writer.one(change.entry)) if fitted else None
+        if change.previous is None or not fitted:
+            return None
+        # As it was when it was last of the selection, at the revision at which it left.
+        last = change.previous.object()
+        last["metadata"]["resourceVersion"] = str(change.revision)
+        left = entry_of(change.entry.resource, last, change.revision, encode(last))
+        return _line("DELETED", self._writer.one(left))
 
     async def _write(self, response: web.StreamResponse, lines: list[bytes]) -> None:
         chunk: list[bytes] = []

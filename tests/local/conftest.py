@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import re
+import shutil
 import ssl
 import threading
 import time
@@ -13,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from e2e.kubernetes.binaries import built
 from e2e.sockets import forget_sockets
+from tests.local.real_api import RealApi
 
 from ballast_local.cluster import LocalCluster
 
@@ -255,3 +258,62 @@ def widgets(api: Api, namespace: str) -> str:
     if not api.exists(f"{DEFINITIONS}/widgets.test.dev"):
         api.post(DEFINITIONS, definition())
     return f"/apis/test.dev/v1/namespaces/{namespace}/widgets"
+
+
+# the same tests against the embedded API and a real kube-apiserver
+
+PROGRAMS = built()
+REAL = pytest.param(
+    "real",
+    marks=[
+        pytest.mark.kubernetes,
+        pytest.mark.timeout(300),
+        pytest.mark.skipif(PROGRAMS is None or shutil.which("etcd") is None, reason="no kube-apiserver, or no etcd"),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["embedded", REAL])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    data = tmp_path_factory.mktemp("api")
+    if request.param == "embedded":
+        running = Running(data)
+        yield _prepared(running.api())
+        running.close()
+        return
+    assert PROGRAMS is not None
+    with RealApi(PROGRAMS, data) as real:
+        api = Api(real.kubeconfig)
+        yield _prepared(api)
+        api.close()
+
+
+def _prepared(api: Api) -> Api:
+    made = definition()
+    spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real one finds it too costly
+    api.post(DEFINITIONS, made)
+    eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, 60)
+    return api
+
+
+@pytest.fixture
+def place(server: Api) -> str:
+    name = server.call("POST", "/api/v1/namespaces", {"metadata": {"generateName": "alike-"}})["metadata"]["name"]
+    return f"namespaces/{name}"
+
+
+@pytest.fixture
+def path(place: str) -> str:
+    return f"/apis/test.dev/v1/{place}/widgets"
+
+
+@pytest.fixture
+def maps(place: str) -> str:
+    return f"/api/v1/{place}/configmaps"
+
+
+def refusal(api: Api, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, str]:
+    with pytest.raises(Refused) as refused:
+        api.call(method, path, body, kind)
+    return refused.value.code, str(refused.value)

@@ -3,64 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from e2e.kubernetes.binaries import built
-from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, Api, Refused, Running, definition, eventually
-from tests.local.real_api import RealApi
-
-PROGRAMS = built()
-REAL = pytest.param(
-    "real",
-    marks=[
-        pytest.mark.kubernetes,
-        pytest.mark.timeout(300),
-        pytest.mark.skipif(PROGRAMS is None or shutil.which("etcd") is None, reason="no kube-apiserver, or no etcd"),
-    ],
-)
-
-
-@pytest.fixture(scope="module", params=["embedded", REAL])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    data = tmp_path_factory.mktemp("api")
-    if request.param == "embedded":
-        running = Running(data)
-        yield _prepared(running.api())
-        running.close()
-        return
-    assert PROGRAMS is not None
-    with RealApi(PROGRAMS, data) as real:
-        api = Api(real.kubeconfig)
-        yield _prepared(api)
-        api.close()
-
-
-def _prepared(api: Api) -> Api:
-    made = definition()
-    spec = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    del spec["x-kubernetes-validations"][1]["messageExpression"]  # a real one finds it too costly
-    api.post(DEFINITIONS, made)
-    eventually(lambda: api.raw("GET", "/apis/test.dev/v1/widgets")[0] == 200, 60)
-    return api
-
-
-@pytest.fixture
-def place(server: Api) -> str:
-    name = server.call("POST", "/api/v1/namespaces", {"metadata": {"generateName": "alike-"}})["metadata"]["name"]
-    return f"namespaces/{name}"
-
-
-@pytest.fixture
-def path(place: str) -> str:
-    return f"/apis/test.dev/v1/{place}/widgets"
-
-
-@pytest.fixture
-def maps(place: str) -> str:
-    return f"/api/v1/{place}/configmaps"
+from tests.local.conftest import APPLY, DEFINITIONS, JSON_PATCH, MERGE, Api, Refused, definition, eventually, refusal
 
 
 def widget(name: str = "w", meta: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -75,12 +21,6 @@ def config_map(**data: Any) -> dict[str, Any]:
 def applied(api: Api, path: str, body: dict[str, Any], manager: str = "one", **query: str) -> Any:
     more = "".join(f"&{name}={value}" for name, value in query.items())
     return api.call("PATCH", f"{path}/{body['metadata']['name']}?fieldManager={manager}{more}", body, APPLY)
-
-
-def refusal(api: Api, method: str, path: str, body: Any, kind: str = "application/json") -> tuple[int, str]:
-    with pytest.raises(Refused) as refused:
-        api.call(method, path, body, kind)
-    return refused.value.code, str(refused.value)
 
 
 def managers(obj: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """Containers at bad moments: stopped while they start, between two runs, or before they ever ran."""
 
 import asyncio
+import base64
+import contextlib
 from pathlib import Path
 
 import pytest
 from tests.local.conftest import eventually
 
+from ballast_local.workloads import node
 from ballast_local.workloads.container import Container, Launch, Surroundings
+from ballast_local.workloads.pod import PodRunner
 from ballast_local.workloads.process import start_time
 
 
@@ -49,6 +53,89 @@ async def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, grac
         await asyncio.gather(*stops)
     if (tmp_path / "pid").exists():
         assert not start_time(int((tmp_path / "pid").read_text()))
+
+
+def running_with(text):
+    """The processes of this machine that have a text in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if text in path.read_bytes().decode(errors="replace"):
+                found.append(path.parent.name)
+    return found
+
+
+async def test_what_cannot_be_noted_does_not_run(tmp_path: Path):
+    """On a full disk: started anew it would have the same volumes a second time."""
+    (tmp_path / "pids" / "c").mkdir(parents=True)
+    one = container(tmp_path, ["sh", "-c", f"sleep 600; : {tmp_path}"], lambda: None)
+    assert await one.run() == 128
+    assert one.status()["state"]["terminated"]["reason"] == "StartError"
+    assert running_with(str(tmp_path)) == []
+
+
+async def test_a_fault_of_ours_leaves_no_process(tmp_path: Path):
+    one = container(tmp_path, ["sh", "-c", f"sleep 600; : {tmp_path}"], lambda: None)
+
+    def refuse(*told):
+        raise KeyError(told)
+
+    one._around.event = refuse
+    with pytest.raises(KeyError):
+        await one.run()
+    for pid in running_with(str(tmp_path)):
+        eventually(lambda pid=pid: not start_time(int(pid)))
+
+
+def test_what_keeps_a_container_from_its_start_is_waited_for(api, running, namespace):
+    """Not only what is not there yet."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    mount = {"name": "d", "mountPath": "/d"}
+    body = pod("p", "echo ran", "Never", volumeMounts=[mount | {"subPath": "a/b"}])
+    first = {"name": "first", "image": "none", "command": ["touch", "/d/a"], "volumeMounts": [mount]}
+    body["spec"] |= {"initContainers": [first], "volumes": [{"name": "d", "emptyDir": {}}]}
+    home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
+    eventually(lambda: waits(api, f"{path}/p", "CreateContainerConfigError"))
+    (home / "volumes" / "d" / "a").unlink()
+    eventually(lambda: api.get(f"{path}/p")["status"]["phase"] == "Succeeded")
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+
+
+def test_a_secret_that_is_no_text_is_a_variable_too(api, namespace):
+    base = f"/api/v1/namespaces/{namespace}"
+    api.post(f"{base}/secrets", {"metadata": {"name": "s"}, "data": {"K": base64.b64encode(b"\xff\xfe").decode()}})
+    names = {"envFrom": [{"secretRef": {"name": "s"}}],
+             "env": [{"name": "L", "valueFrom": {"secretKeyRef": {"name": "s", "key": "K"}}}]}  # fmt: skip
+    api.post(f"{base}/pods", pod("p", 'printf "$K$L" | od -An -tx1', "Never", **names))
+    eventually(lambda: api.get(f"{base}/pods/p")["status"]["phase"] == "Succeeded")
+    assert api.raw("GET", f"{base}/pods/p/log")[1].decode().split() == ["ff", "fe", "ff", "fe"]
+    api.patch(f"{base}/pods/p", {"metadata": {"finalizers": None}})
+
+
+def test_events_tell_of_pods_with_long_names(api, namespace):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    name = "a" * 199 + "-" + "b" * 20
+    api.post(path, pod(name, "true", "Never"))
+    eventually(lambda: api.get(f"{path}/{name}")["status"]["phase"] == "Succeeded")
+    api.patch(f"{path}/{name}", {"metadata": {"finalizers": None}})
+
+
+def test_a_pod_that_the_node_gave_up_is_taken_up_again(api, running, namespace, monkeypatch):
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    fault = [KeyError("none of a pod's faults")]
+    launch = PodRunner._launch
+
+    async def refuse(runner, spec):
+        if runner.namespace == namespace and fault:
+            raise fault.pop()
+        return await launch(runner, spec)
+
+    monkeypatch.setattr(PodRunner, "_launch", refuse)
+    monkeypatch.setattr(node, "AGAIN_SECONDS", 0.1)
+    api.post(path, pod("p", "true", "Never"))
+    eventually(lambda: api.get(f"{path}/p")["status"]["phase"] == "Succeeded")
+    assert not fault
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
 
 
 def pod(name, text, policy, **more):
@@ -126,4 +213,30 @@ def test_following_a_log_shows_the_last_words_of_a_run(running, api, namespace):
     (running.data / "pods" / uid / "go").touch()
     assert answer.read() == b"last\n"
     connection.close()
+    api.patch(f"{path}/p", {"metadata": {"finalizers": None}})
+
+
+def test_whose_end_is_wanted_is_told_once_however_often_its_pod_changes(api, running, namespace):
+    """A second SIGTERM means "at once" to many programs."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    hook = {"exec": {"command": ["sh", "-c", "echo hook >> $HOME/told"]}}
+    body = pod("p", "trap 'echo term >> $HOME/told' TERM; touch $HOME/on; while :; do sleep 0.1; done", "Always",
+               lifecycle={"preStop": hook})  # fmt: skip
+    body["spec"]["containers"].append({"name": "other", "image": "none", "command": ["sleep", "600"]})
+    body["spec"]["terminationGracePeriodSeconds"] = 30
+    home = running.data / "pods" / api.post(path, body)["metadata"]["uid"]
+    eventually(lambda: (home / "on").exists())
+
+    def state(name):
+        return next(one["state"] for one in api.get(f"{path}/p")["status"]["containerStatuses"] if one["name"] == name)
+
+    eventually(lambda: "running" in state("other"))
+    api.delete(f"{path}/p")
+    eventually(lambda: "terminated" in state("other"))
+    for number in range(3):
+        api.patch(f"{path}/p", {"metadata": {"annotations": {"n": str(number)}}})
+    eventually(lambda: (home / "told").read_text() == "hook\nterm\n")
+    api.delete(f"{path}/p", {"gracePeriodSeconds": 1})
+    eventually(lambda: "terminated" in state("main"))
+    assert (home / "told").read_text() == "hook\nterm\n"
     api.patch(f"{path}/p", {"metadata": {"finalizers": None}})

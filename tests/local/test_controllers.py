@@ -1,7 +1,9 @@
 """What people rely on of controllers beyond that their pods run: deadlines, pauses, orphans, the order of going."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
-from tests.local.conftest import MERGE, STRATEGIC, eventually
+from tests.local.conftest import DEFINITIONS, MERGE, STRATEGIC, definition, eventually
 from tests.local.test_workloads import condition, stateful_set
 
 
@@ -56,6 +58,24 @@ def test_a_deployment_that_lost_its_replica_set_takes_it_back(api, base, pods):
     (replica_set,) = api.get(f"{base}/replicasets")["items"]
     assert replica_set["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
     assert names(api, pods) == before
+
+
+def test_the_history_of_a_rollout_tells_why(api, base):
+    cause = {"kubernetes.io/change-cause": "first", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    body = workload()
+    body["metadata"]["annotations"] = cause
+    api.post(f"{base}/deployments", body)
+    available(api, f"{base}/deployments/d", 1)
+    second = {"metadata": {"annotations": {"kubernetes.io/change-cause": "second"}},
+              "spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}  # fmt: skip
+    api.patch(f"{base}/deployments/d", second, STRATEGIC)
+
+    def history():
+        held = [one["metadata"]["annotations"] for one in api.get(f"{base}/replicasets")["items"]]
+        assert not any("kubectl.kubernetes.io/last-applied-configuration" in one for one in held)
+        return {one["deployment.kubernetes.io/revision"]: one["kubernetes.io/change-cause"] for one in held}
+
+    eventually(lambda: history() == {"1": "first", "2": "second"})
 
 
 def test_a_paused_deployment_scales(api, base):
@@ -156,6 +176,76 @@ def test_claims_of_pods_that_are_scaled_away_go_where_it_is_asked_for(api, names
     assert names(api, claims) == ["data-s-0", "data-s-1"]
 
 
+def owners(api, path):
+    return [one["kind"] for one in api.get(path)["metadata"].get("ownerReferences") or []]
+
+
+def test_claims_go_with_their_set_as_it_says_last(api, namespace, base, pods):
+    """Who says Retain before the set is deleted has the data."""
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    policy = {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    api.post(f"{base}/statefulsets", stateful_set(1, persistentVolumeClaimRetentionPolicy=policy))
+    available(api, f"{base}/statefulsets/s", 1)
+    assert owners(api, f"{claims}/data-s-0") == ["StatefulSet"]
+    retain = {"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}}}
+    api.patch(f"{base}/statefulsets/s", retain)
+    eventually(lambda: owners(api, f"{claims}/data-s-0") == [])
+    api.delete(f"{base}/statefulsets/s", {"propagationPolicy": "Foreground"})
+    eventually(lambda: not api.exists(f"{base}/statefulsets/s") and names(api, pods) == [])
+    assert names(api, claims) == ["data-s-0"]
+    api.post(f"{base}/statefulsets", stateful_set(1, persistentVolumeClaimRetentionPolicy=policy))
+    eventually(lambda: owners(api, f"{claims}/data-s-0") == ["StatefulSet"])
+    api.delete(f"{base}/statefulsets/s")
+    eventually(lambda: names(api, claims) == [])
+
+
+def test_scaled_back_in_time_a_pod_finds_its_claim(api, namespace, base, pods):
+    claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-1"
+    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    api.post(f"{base}/statefulsets", stateful_set(2, persistentVolumeClaimRetentionPolicy=policy))
+    available(api, f"{base}/statefulsets/s", 2)
+    api.patch(f"{pods}/s-1", {"metadata": {"finalizers": ["test.dev/look"]}})
+    before = api.get(claim)["metadata"]["uid"]
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 1}})
+    eventually(lambda: owners(api, claim) == ["Pod"])
+    api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 2}})
+    eventually(lambda: owners(api, claim) == [])
+    api.patch(f"{pods}/s-1", {"metadata": {"finalizers": None}})
+    eventually(lambda: api.exists(f"{pods}/s-1") and condition(api.get(f"{pods}/s-1"), "Ready") == "True")
+    assert api.get(claim)["metadata"]["uid"] == before
+
+
+def test_what_has_another_owner_stays(api, namespace):
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+
+    def owner(name):
+        uid = api.post(maps, {"metadata": {"name": name}})["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "blockOwnerDeletion": True}
+
+    goes, stays = owner("goes"), owner("stays")
+    api.post(maps, {"metadata": {"name": "of-both", "ownerReferences": [goes, stays]}})
+    api.post(maps, {"metadata": {"name": "of-one", "ownerReferences": [goes]}})
+    api.delete(f"{maps}/goes", {"propagationPolicy": "Foreground"})
+    eventually(lambda: not api.exists(f"{maps}/goes"))
+    assert api.get(f"{maps}/of-both")["metadata"]["ownerReferences"] == [stays]
+    assert not api.exists(f"{maps}/of-one")
+
+
+def test_a_set_leaves_pods_alone_that_only_have_its_labels(api, base, pods):
+    """A client that somebody runs beside it, for instance: taken for a pod too many, it would be ended."""
+    for name in ("client", "s-01", "other-0"):
+        labels = {"labels": {"app": "s"}, "name": name}
+        api.post(pods, {"metadata": labels, "spec": {"containers": [container()], "terminationGracePeriodSeconds": 0}})
+    api.post(base + "/statefulsets", stateful_set(1))
+    available(api, f"{base}/statefulsets/s", 1)
+    assert names(api, pods) == ["client", "other-0", "s-0", "s-01"]
+    assert owners(api, f"{pods}/client") == []
+    api.delete(f"{base}/statefulsets/s", {"propagationPolicy": "Orphan"})
+    eventually(lambda: owners(api, f"{pods}/s-0") == [])
+    api.post(base + "/statefulsets", stateful_set(1))
+    eventually(lambda: owners(api, f"{pods}/s-0") == ["StatefulSet"])
+
+
 def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     """It would hold the claim and wait for it."""
     claim = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-s-0"
@@ -192,3 +282,51 @@ def test_a_job_that_is_suspended_has_not_begun(api, jobs, pods):
     found = eventually(lambda: condition(one := api.get(f"{jobs}/j"), "Complete") == "True" and one)
     assert found["status"]["startTime"]
     assert (condition(found, "Suspended"), reason(found, "Suspended")) == ("False", "JobResumed")
+
+
+def test_a_schedule_that_was_missed_while_nothing_ran_is_made_up_for(api, namespace):
+    """However long ago: without startingDeadlineSeconds there is no too late."""
+    crons = f"/apis/batch/v1/namespaces/{namespace}/cronjobs"
+    now = datetime.now(UTC)
+    due = now - timedelta(days=3)
+    template = {"spec": {"template": job("j", "echo done")["spec"]["template"]}}
+    spec = {"schedule": f"0 0 {due.day} {due.month} *", "jobTemplate": template}
+    api.post(crons, {"metadata": {"name": "c"}, "spec": spec})
+    before = (now - timedelta(days=10)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    api.patch(f"{crons}/c/status", {"status": {"lastScheduleTime": before}})
+    status = eventually(lambda: (found := api.get(f"{crons}/c")["status"])["lastScheduleTime"] != before and found)
+    assert status["lastScheduleTime"] == due.strftime("%Y-%m-%dT00:00:00Z")
+    assert len(api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]) == 1
+
+
+def test_a_job_with_less_parallelism_ends_pods(api, jobs, pods):
+    api.post(jobs, job("j", "exec sleep 600", parallelism=3, completions=6))
+    eventually(lambda: api.get(f"{jobs}/j").get("status", {}).get("ready") == 3)
+    api.patch(f"{jobs}/j", {"spec": {"parallelism": 1}}, MERGE)
+    eventually(lambda: len(names(api, pods)) == 1)
+    assert eventually(lambda: api.get(f"{jobs}/j")["status"]["active"] == 1)
+
+
+def gadgets(namespace, *versions):
+    body = definition("gadgets")
+    made = body["spec"]["versions"][0]
+    body["spec"]["versions"] = [made | version for version in versions]
+    return body, f"/apis/test.dev/v1/namespaces/{namespace}/gadgets"
+
+
+def test_a_namespace_goes_whatever_became_of_definitions(api, namespace):
+    """One that stores a version which it does not serve, and one that was forced to go before its objects."""
+    old, new = {"name": "v1", "storage": False}, {"name": "v2", "served": False}
+    body, path = gadgets(namespace, old, new)
+    api.post(DEFINITIONS, body)
+    api.post(path, {"metadata": {"name": "a"}, "spec": {"size": 1}})
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    eventually(lambda: not api.exists(f"/api/v1/namespaces/{namespace}"))
+    assert api.get(path)["items"] == []
+    api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    api.post(path, {"metadata": {"name": "a", "finalizers": ["test.dev/stuck"]}, "spec": {"size": 1}})
+    api.delete(f"{DEFINITIONS}/gadgets.test.dev")
+    api.patch(f"{DEFINITIONS}/gadgets.test.dev", {"metadata": {"finalizers": None}})
+    assert not api.exists(f"{DEFINITIONS}/gadgets.test.dev")
+    api.delete(f"/api/v1/namespaces/{namespace}")
+    eventually(lambda: not api.exists(f"/api/v1/namespaces/{namespace}"))

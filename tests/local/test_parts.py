@@ -1,5 +1,6 @@
 """The parts that need no server: schedules, addresses, substitution, patches, field sets, tables, protobuf."""
 
+import json
 import ssl
 from datetime import UTC, datetime, timedelta
 
@@ -84,6 +85,28 @@ def test_addresses_belong_to_names(tmp_path):
     assert Addresses(path, "salt", many=True).take("pod/n/p-0") == first
     assert Addresses(tmp_path / "other.json", "pepper", many=True).take("pod/n/p-0") != first
     assert Addresses(tmp_path / "one.json", "salt", many=False).take("pod/n/p-0") == "127.0.0.1"
+
+
+def test_addresses_hold_while_they_cannot_be_written(tmp_path):
+    """On a full disk: pods begin all the same, and what is written later has them all."""
+    path = tmp_path / "addresses.log"
+    addresses = Addresses(path, "salt", many=True)
+    path.unlink()
+    path.mkdir()
+    first = addresses.take("pod/n/p-0")
+    path.rmdir()
+    addresses.take("pod/n/p-1")
+    assert json.loads(path.read_text().splitlines()[0]) == ["pod/n/p-0", first]
+
+
+def test_the_last_of_many_missed_times_is_found_without_going_through_all(monkeypatch):
+    minutely, yearly = Schedule.parse("* * * * *"), Schedule.parse("@yearly")
+    steps, step = [], Schedule.next_after
+    monkeypatch.setattr(Schedule, "next_after", lambda one, moment: steps.append(moment) or step(one, moment))
+    assert minutely.latest_between(at("2005-01-01T00:00:00"), at("2025-01-01T00:00:30")) == at("2025-01-01T00:00:00")
+    assert yearly.latest_between(at("2023-06-01T00:00:00"), at("2025-11-01T00:00:00")) == at("2025-01-01T00:00:00")
+    assert yearly.latest_between(at("2025-01-01T00:00:00"), at("2025-11-01T00:00:00")) is None
+    assert len(steps) < 100
 
 
 def test_substitution():

@@ -56,6 +56,13 @@ def test_pages_show_one_moment(api, widgets):
     assert names(api.get(widgets)) == ["w0", "w1", "w1b", "w3", "w4"]
 
 
+@pytest.mark.parametrize("token", ["NQ==", "e30=", "WzEsMl0=", "x"])
+def test_a_page_that_nobody_offered_is_refused(api, widgets, token):
+    with pytest.raises(Refused, match="continue key is not valid") as refused:
+        api.get(f"{widgets}?limit=1&continue={token}")
+    assert refused.value.code == 400
+
+
 def test_a_watch_shows_every_change_after_a_revision(api, widgets):
     fill(api, widgets, 1)
     version = api.get(widgets)["metadata"]["resourceVersion"]

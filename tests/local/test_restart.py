@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.local.conftest import DEFINITIONS, Api, definition, eventually
+from tests.local.conftest import DEFINITIONS, Api, Refused, definition, eventually
 
 from ballast_local.cluster import LocalCluster
 from ballast_local.errors import ApiError
@@ -18,6 +18,7 @@ from ballast_local.storage import RESTART_GAP, Storage
 from ballast_local.store import Store
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -112,6 +113,36 @@ def test_killed_it_loses_no_answered_write_and_leaves_no_process(tmp_path):
         api.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells what environment a process has")
+@pytest.mark.parametrize("start", ["", "setsid "])
+def test_children_that_outlive_their_parents_do_not_outlive_the_next_start(tmp_path, start):
+    """They write to the volumes that the new pods have: also those whose parent has gone with the node."""
+    process, api = serve(tmp_path)
+    left = []
+    try:
+        body = sleeper("p")
+        body["spec"]["containers"][0]["command"] = ["sh", "-c", f"trap 'exit 0' TERM; {start}sleep 600 & echo $!; wait"]
+        api.post(PODS, body)
+        left.append(pid_of(api, "p"))
+        eventually(lambda: Path(f"/proc/{left[0]}/cmdline").read_bytes() == b"sleep\x00600\x00")
+        parent = int(Path(f"/proc/{left[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        api.close()
+        process.stdout.close()
+        eventually(lambda: not alive(parent))
+        assert alive(left[0])
+        process, api = serve(tmp_path)
+        assert not alive(left[0])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        process.stdout.close()
+        api.close()
+        for pid in filter(alive, left):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_one_process_per_directory(own):
     async def second() -> None:
         await LocalCluster().start(own.data)
@@ -146,6 +177,49 @@ def test_nobody_waits_for_ever_when_the_disk_is_full(tmp_path):
         assert told == []
 
     asyncio.run(fill())
+
+
+def test_a_claim_whose_deletion_could_not_be_written_has_its_data(own):
+    """On a full disk, or killed at this moment: the next start finds the claim, and pods that use it."""
+    api = own.api()
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = f"{CLAIMS}/data"
+    made = api.post(CLAIMS, {"metadata": {"name": "data"}, "spec": spec})
+    directory = own.data / "volumes" / "default" / "data"
+    eventually(lambda: api.get(claim)["status"]["phase"] == "Bound" and directory.is_dir())
+    (directory / "kept").write_text("data")
+    storage = own.cluster._store._storage
+    storage._executor.submit(lambda: storage._connection.execute("PRAGMA query_only = ON")).result(10)
+    with pytest.raises(Refused, match="cannot write its database"):
+        api.delete(claim)
+    eventually(lambda: not api.exists(claim))
+    own.stop()
+    own.start()
+    api = own.api()
+    assert api.get(claim)["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (directory / "kept").read_text() == "data"
+    api.delete(claim)
+    eventually(lambda: not api.exists(claim) and not list(own.data.glob("volumes/.deleted/*")))
+    assert not directory.exists()
+
+
+def test_any_fault_of_writing_ends_the_waiting(tmp_path, monkeypatch):
+    async def run():
+        storage = Storage(tmp_path / "db", lambda revision: None)
+        await storage.open()
+
+        def refuse(batch):
+            raise MemoryError("no more of it")
+
+        monkeypatch.setattr(storage, "_commit", refuse)
+        storage.put(2, "configmaps.", "n", "a", b"{}")
+        async with asyncio.timeout(10):
+            with pytest.raises(ApiError, match="no more of it"):
+                await storage.durable(2)
+        assert storage.failed.is_set()
+        await storage.close()
+
+    asyncio.run(run())
 
 
 def obj(name):
@@ -218,6 +292,47 @@ def test_a_moment_before_the_restart_is_not_made_up(tmp_path):
         await store.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["my data, all of it", "it's", 'a "b"', "c\\d"])
+def test_a_path_that_lists_would_tear_apart_is_refused(tmp_path, name):
+    with pytest.raises(OSError, match="does not survive in the lists and texts of pods"):
+        asyncio.run(LocalCluster().start(tmp_path / name))
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("folder", ["pods", "volumes"])
+def test_folders_of_somebody_else_are_left_alone(tmp_path, folder):
+    """`--data .` where manifests are in a folder named pods: what no pod is known by would be removed."""
+    kept = tmp_path / folder / "web"
+    kept.mkdir(parents=True)
+    (kept / "pod.yaml").write_text("kind: Pod")
+    with pytest.raises(OSError, match=f"its folder {folder} is not one of an embedded Kubernetes"):
+        asyncio.run(LocalCluster().start(tmp_path))
+    assert (kept / "pod.yaml").read_text() == "kind: Pod"
+    assert [one.name for one in tmp_path.iterdir()] == [folder]
+
+
+def test_a_fault_of_one_who_listens_is_not_one_of_others(tmp_path):
+    async def run():
+        store = Store(tmp_path / "db")
+        await store.open()
+        heard = []
+        store.listen("things.", lambda change: heard[0])
+        store.listen("things.", heard.append)
+        entry = store.write("things.", obj("a"))
+        assert [change.entry for change in heard] == [entry]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_empty_files_of_a_loss_of_power_are_made_anew(own):
+    own.stop()
+    for name in ("tls.crt", "facts.json", "addresses.log"):
+        (own.data / name).write_bytes(b"")
+    own.start()
+    assert own.api().get(CONFIGMAPS)["items"] == []
 
 
 def test_what_is_no_json_is_not_stored(tmp_path):

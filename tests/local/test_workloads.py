@@ -450,9 +450,8 @@ def test_a_failed_init_container_is_shown(api, pods):
     assert "Init:Error" in table["rows"][0]["cells"]
 
 
-@pytest.mark.parametrize("variable", [{"name": "A", "value": "a\0b"}, {"name": "A=B", "value": "c"}])
-def test_what_no_process_can_be_given_is_told(api, pods, variable):
-    api.post(pods, pod("p", script("true", env=[variable])))
+def test_what_no_process_can_be_given_is_told(api, pods):
+    api.post(pods, pod("p", script("true", env=[{"name": "A", "value": "a\0b"}])))
     ended = phase(api, f"{pods}/p", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
     assert ended["reason"] == "StartError"
     assert ended["message"]

@@ -7,9 +7,11 @@ only 127.0.0.1: pods share it, and two that declare the same port cannot run tog
 
 import hashlib
 import json
+import logging
 import sys
 from pathlib import Path
 
+LOG = logging.getLogger("ballast.local")
 SHARED = "127.0.0.1"
 
 
@@ -18,6 +20,7 @@ class Addresses:
         self._path, self._salt, self.many = path, salt, many
         self._held = _read(path)
         self._taken = set(self._held.values())
+        self._behind = False
         _write(path, self._held)
 
     def take(self, name: str) -> str:
@@ -49,8 +52,17 @@ class Addresses:
         raise RuntimeError("no free loopback address")
 
     def _append(self, name: str, address: str | None) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps([name, address]) + "\n")
+        """What cannot be written (a full disk) holds all the same, and is written with the next that can be."""
+        try:
+            if self._behind:
+                _write(self._path, self._held)
+            else:
+                with self._path.open("a") as file:
+                    file.write(json.dumps([name, address]) + "\n")
+            self._behind = False
+        except OSError as fault:
+            self._behind = True
+            LOG.warning("the address of %s is not written down: %s", name, fault)
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ballast_local import meta
-from ballast_local.errors import Obj
+from ballast_local.errors import ApiError, Obj
 from ballast_local.store import Change, Entry
 from ballast_local.workloads.client import Client
-from ballast_local.workloads.controller import Controller, Key
-from ballast_local.workloads.volume import claim_directory, remove_tree, retire
+from ballast_local.workloads.controller import LOG, Controller, Key
+from ballast_local.workloads.volume import claim_directory, remove_tree, restore, retire, retired
 
 PROTECTION = "kubernetes.io/pvc-protection"
 CLAIMS = "persistentvolumeclaims."
@@ -26,9 +26,12 @@ class ClaimController(Controller):
 
     def start(self) -> None:
         super().start()
-        left = self._volumes / ".deleted"
-        if left.is_dir():
-            self._removals.add(asyncio.create_task(asyncio.to_thread(remove_tree, left)))
+        for aside in retired(self._volumes):
+            claim = self.client.store.by_uid(aside.name)
+            if claim is None:
+                self._remove(aside)
+            elif not restore(aside, claim_directory(self._volumes, claim.object())):
+                LOG.error("the data of claim %s/%s is in %s", claim.namespace, claim.name, aside)
 
     def keys_of(self, change: Change) -> Iterable[Key]:
         if change.entry.resource == CLAIMS:
@@ -43,10 +46,25 @@ class ClaimController(Controller):
 
     def _reclaim(self, entry: Entry) -> None:
         """The directory is the claim's data: it goes with the claim (reclaim policy Delete)."""
-        aside = retire(claim_directory(self._volumes, entry.object()), entry.uid)
+        try:
+            aside = retire(claim_directory(self._volumes, entry.object()), entry.uid)
+        except OSError:
+            LOG.exception("the data of claim %s/%s is left behind", entry.namespace, entry.name)
+            return
         if aside is not None:
-            self._removals.add(removal := asyncio.create_task(asyncio.to_thread(remove_tree, aside)))
-            removal.add_done_callback(self._removals.discard)
+            self._remove(aside)
+
+    def _remove(self, aside: Path) -> None:
+        self._removals.add(removal := asyncio.create_task(self._remove_for_good(aside)))
+        removal.add_done_callback(self._removals.discard)
+
+    async def _remove_for_good(self, aside: Path) -> None:
+        """Only when it is written that the claim is gone: else it is there again after the next start."""
+        try:
+            await self.client.store.flush()
+        except ApiError:
+            return
+        await asyncio.to_thread(remove_tree, aside)
 
     async def stop(self) -> None:
         await super().stop()

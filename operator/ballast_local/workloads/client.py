@@ -21,6 +21,9 @@ class Client:
         assert found is not None, key
         return found
 
+    def is_served(self, key: str) -> bool:
+        return self._registry.by_key(key) is not None
+
     def _options(self) -> Options:
         return Options(manager=self._manager, force=True, field_validation="Ignore")
 
@@ -82,7 +85,7 @@ class Client:
         metadata = about["metadata"]
         namespace = metadata.get("namespace") or "default"
         digest = hashlib.sha256(f"{metadata['uid']}{kind}{reason}{message}".encode()).hexdigest()[:16]
-        name, now = f"{metadata['name'][:200]}.{digest}", meta.now()
+        name, now = f"{metadata['name'][:200].rstrip('-.')}.{digest}", meta.now()
 
         def again(obj: Obj) -> None:
             obj["count"] = obj.get("count", 1) + 1

@@ -65,6 +65,7 @@ class Container:
         self._probes = _Probes()
         self._stopping = asyncio.Event()
         self._stop_grace = 0.0
+        self._told = False
         self._unhealthy = ""
         self._ending: asyncio.Task[None] | None = None
 
@@ -147,7 +148,7 @@ class Container:
         while not self._stopping.is_set():
             try:
                 return await self._around.prepare(self.spec)
-            except NotYet as missing:
+            except (NotYet, OSError, ValueError) as missing:
                 state = {"waiting": {"reason": "CreateContainerConfigError", "message": str(missing)}}
                 if self._state != state:
                     self._set_state(state)
@@ -174,10 +175,25 @@ class Container:
             }
             self._set_state({"terminated": ended})
             return 128
-        self._process = process
+        self._process, self._told = process, False
+        started_at = meta.now()
+        try:
+            code = await self._attend(process, started_at)
+        except BaseException:
+            process.kill()  # nobody looks after it any more
+            raise
+        finally:
+            self._process = None
+        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": started_at,
+                 "finishedAt": meta.now()}  # fmt: skip
+        if code > 128:
+            ended["signal"] = code - 128
+        self._set_state({"terminated": ended})
+        return code
+
+    async def _attend(self, process: Process, started_at: str) -> int:
         if self._stopping.is_set():  # while it was being started
             self._ending = asyncio.create_task(self._end(self._stop_grace))
-        started_at = meta.now()
         self._probes = _Probes(started="startupProbe" not in self.spec, ready="readinessProbe" not in self.spec)
         self._unhealthy = ""
         if "terminated" in self._state:
@@ -186,17 +202,10 @@ class Container:
         self._around.event("Normal", "Started", f"Started container {self.name}")
         probing = asyncio.create_task(self._probe())
         try:
-            code = await process.wait()
+            return await process.wait()
         finally:
-            self._process = None
             probing.cancel()
             await asyncio.wait((probing,))  # the loop may close as soon as the container has ended
-        ended = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "startedAt": started_at,
-                 "finishedAt": meta.now()}  # fmt: skip
-        if code > 128:
-            ended["signal"] = code - 128
-        self._set_state({"terminated": ended})
-        return code
 
     # stopping
 
@@ -207,13 +216,16 @@ class Container:
         await self._end(grace_seconds)
 
     async def _end(self, grace_seconds: float) -> None:
+        """A process is told once; who wants its end again can only shorten the time that it has."""
         process = self._process
         if process is None:
             return
         deadline = time.monotonic() + grace_seconds
         if grace_seconds > 0:
-            await self._pre_stop(grace_seconds)
-            process.terminate()
+            if not self._told:
+                self._told = True
+                await self._pre_stop(grace_seconds)
+                process.terminate()
             if await process.ended(max(0.0, deadline - time.monotonic())):
                 return
         process.kill()
@@ -223,7 +235,7 @@ class Container:
         if hook and self._launch is not None:
             try:
                 code, output = await self._execute(hook["command"], grace_seconds)
-            except (TimeoutError, OSError) as fault:
+            except (TimeoutError, OSError, ValueError) as fault:
                 code, output = 1, str(fault)
             if code:
                 self._around.event("Warning", "FailedPreStopHook", f"preStop of {self.name} failed: {output[-300:]}")

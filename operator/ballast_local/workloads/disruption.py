@@ -1,43 +1,99 @@
-"""PodDisruptionBudgets: how many pods may go, counted and written down. Nothing here evicts."""
+"""PodDisruptionBudgets: how many pods may go, counted and written down; whether one of them may go now."""
 
 from collections.abc import Iterable
 
-from ballast_local.store import Change
+from ballast_local import meta
+from ballast_local.errors import Obj
+from ballast_local.selectors import selector_matches
+from ballast_local.store import Change, Entry, Store
 from ballast_local.workloads.controller import Controller, Key, is_active, is_ready
+
+BUDGETS = "poddisruptionbudgets.policy"
 
 
 class DisruptionController(Controller):
-    primary = ("poddisruptionbudgets.policy",)
-    owned = ("pods.",)
+    primary = (BUDGETS,)
+    owned = ("pods.", "deployments.apps", "replicasets.apps", "statefulsets.apps")
 
     def keys_of(self, change: Change) -> Iterable[Key]:
         if change.entry.resource in self.primary:
             yield change.entry.namespace, change.entry.name
             return
-        for entry in self.client.store.entries(self.primary[0], change.entry.namespace):
+        for entry in self.client.store.entries(BUDGETS, change.entry.namespace):
             yield entry.namespace, entry.name
 
     def reconcile(self, namespace: str, name: str) -> float | None:
-        budget = self.client.get(self.primary[0], namespace, name)
-        if budget is None:
-            return None
-        spec = budget["spec"]
-        pods = [pod for pod in self.client.find("pods.", namespace, spec.get("selector") or {}) if is_active(pod)]
-        healthy, expected = sum(is_ready(pod) for pod in pods), len(pods)
-        if "maxUnavailable" in spec:
-            desired = max(0, expected - _count(spec["maxUnavailable"], expected))
-        else:
-            desired = _count(spec.get("minAvailable", 1), expected)
-        status = {
-            "observedGeneration": budget["metadata"]["generation"],
-            "currentHealthy": healthy,
-            "desiredHealthy": desired,
-            "expectedPods": expected,
-            "disruptionsAllowed": max(0, healthy - desired),
-        }
-        self.client.set_status(self.primary[0], namespace, name, status)
+        budget = self.client.get(BUDGETS, namespace, name)
+        if budget is not None:
+            status = {"observedGeneration": budget["metadata"]["generation"], **_counts(self.client.store, budget)}
+            self.client.set_status(BUDGETS, namespace, name, status)
         return None
 
 
-def _count(value: int | str, total: int) -> int:
+def standing_in_the_way(store: Store, entry: Entry) -> str:
+    """The name of a budget that does not let this pod go now; empty if none. Counted at once, not read from a status:
+    of evictions that come together each has to see the one before."""
+    pod = entry.object()
+    if not is_active(pod) or pod.get("status", {}).get("phase") == "Pending":
+        return ""
+    for held in store.entries(BUDGETS, entry.namespace):
+        budget = held.object()
+        if not _covers(budget, entry):
+            continue
+        counts = _counts(store, budget)
+        if counts["disruptionsAllowed"]:
+            continue
+        # What is not ready takes nothing away from those that are.
+        enough = counts["currentHealthy"] >= counts["desiredHealthy"] > 0
+        if is_ready(pod) or not (enough or budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow"):
+            return held.name
+    return ""
+
+
+def _covers(budget: Obj, pod: Entry) -> bool:
+    """An empty selector is all pods of the namespace."""
+    selector = budget["spec"].get("selector")
+    return selector is not None and (not selector or selector_matches(selector, pod.labels))
+
+
+def _counts(store: Store, budget: Obj) -> Obj:
+    spec, namespace = budget["spec"], budget["metadata"]["namespace"]
+    pods = [entry.object() for entry in store.entries("pods.", namespace) if _covers(budget, entry)]
+    healthy = sum(is_ready(pod) for pod in pods)
+    limit = spec.get("maxUnavailable", spec.get("minAvailable", 1))
+    by_controllers = "maxUnavailable" in spec or isinstance(limit, str)
+    expected = _wanted(store, pods) if by_controllers else sum(map(is_active, pods))
+    desired = _share(limit, expected)
+    if "maxUnavailable" in spec:
+        desired = max(0, expected - desired)
+    return {
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "expectedPods": expected,
+        "disruptionsAllowed": max(0, healthy - desired),
+    }
+
+
+def _wanted(store: Store, pods: list[Obj]) -> int:
+    """How many pods there should be: those that are gone for the moment are missing, not superfluous."""
+    count, controllers = 0, dict[str, int]()
+    for pod in pods:
+        owner = _above(store, pod)
+        if owner["kind"] == "ReplicaSet":
+            owner = _above(store, owner)  # the Deployment, whose old and new sets are one
+        replicas = (owner.get("spec") or {}).get("replicas") if owner is not pod else None
+        if replicas is not None:
+            controllers[owner["metadata"]["uid"]] = replicas
+        else:
+            count += is_active(pod)
+    return count + sum(controllers.values())
+
+
+def _above(store: Store, obj: Obj) -> Obj:
+    """The controller of an object, or itself if it has none."""
+    entry = store.by_uid((meta.controller_of(obj) or {}).get("uid", ""))
+    return entry.object() if entry is not None else obj
+
+
+def _share(value: int | str, total: int) -> int:
     return value if isinstance(value, int) else -(-int(value.rstrip("%")) * total // 100)

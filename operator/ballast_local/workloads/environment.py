@@ -39,7 +39,12 @@ def _keyed(lookup: Lookup, source: str, reference: Obj) -> str | None:
         if reference.get("optional"):
             return None
         raise NotYet(f"couldn't find key {reference['key']} in {source} {reference['name']}")
-    return base64.b64decode(value).decode() if source == "Secret" else str(value)
+    return _secret_text(value) if source == "Secret" else str(value)
+
+
+def _secret_text(encoded: str) -> str:
+    """Whatever bytes it holds, the process gets them."""
+    return base64.b64decode(encoded).decode(errors="surrogateescape")
 
 
 def resource_text(container: Obj, reference: Obj) -> str:
@@ -73,7 +78,7 @@ def _from_all(container: Obj, lookup: Lookup) -> dict[str, str]:
                     continue
                 raise NotYet(f'{kind.lower()} "{reference["name"]}" not found')
             for key, value in (held.get("data") or {}).items():
-                text = base64.b64decode(value).decode() if kind == "Secret" else value
+                text = _secret_text(value) if kind == "Secret" else value
                 found[source.get("prefix", "") + key] = text
     return found
 

@@ -57,6 +57,10 @@ class GarbageCollector(Controller):
         for dependent in self.client.store.dependents(uid):
             child = dependent.object()
             references = child["metadata"].get("ownerReferences") or []
+            rest = [one for one in references if one["uid"] != uid]
+            if any(self._stays(one["uid"]) for one in rest):
+                self._keep(dependent, rest)
+                continue
             blocking |= any(one["uid"] == uid and one.get("blockOwnerDeletion") for one in references)
             if not meta.is_deleting(child):
                 request = {"propagationPolicy": "Foreground"}
@@ -75,10 +79,18 @@ class GarbageCollector(Controller):
             request = {"propagationPolicy": "Background", "preconditions": {"uid": dependent.uid}}
             self.client.delete(dependent.resource, dependent.namespace, dependent.name, request)
         else:
-            self.client.change(
-                dependent.resource, dependent.namespace, dependent.name,
-                lambda held: held["metadata"].update(ownerReferences=alive),
-            )  # fmt: skip
+            self._keep(dependent, alive)
+
+    def _stays(self, uid: str) -> bool:
+        """Whether it is an owner for which an object is kept: there, and not waiting for the object to go."""
+        owner = self.client.store.by_uid(uid)
+        return owner is not None and b'"foregroundDeletion"' not in owner.encoded
+
+    def _keep(self, dependent: Entry, references: list[Obj]) -> None:
+        self.client.change(
+            dependent.resource, dependent.namespace, dependent.name,
+            lambda held: held["metadata"].update(ownerReferences=references),
+        )  # fmt: skip
 
 
 def _drop_foreground(obj: Obj) -> None:
@@ -96,7 +108,8 @@ class NamespaceController(Controller):
         if obj is None or not meta.is_deleting(obj):
             return None
         left: dict[str, int] = {}
-        for resource in self.client.store.resources():
+        # What is left of a definition that was forced to go cannot be deleted, and holds nothing up.
+        for resource in filter(self.client.is_served, self.client.store.resources()):
             for entry in list(self.client.store.entries(resource, name)):
                 if not meta.is_deleting(entry.object()):
                     self.client.delete(resource, name, entry.name)

@@ -9,6 +9,8 @@ from ballast_local.workloads.controller import Controller, is_active, is_ready
 from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from
 from ballast_local.workloads.schedule import Schedule
 
+LOOK_AGAIN_SECONDS = 60.0
+
 
 def _since(timestamp: str) -> float:
     return (datetime.now(UTC) - meta.parse_time(timestamp)).total_seconds()
@@ -119,6 +121,8 @@ class JobController(Controller):
             pause: float = min(0.5 * 2**failed, 30.0) - self._quiet(job)
             if pause > 0:
                 return min(pause, again) if again is not None else pause
+        for pod in sorted(active, key=is_ready)[: max(0, -missing)]:
+            delete_pod(self.client, job, pod)
         for _ in range(missing):
             create_pod(self.client, job, pod_from(spec["template"], job))
         return again
@@ -182,7 +186,7 @@ class CronJobController(Controller):
         now = datetime.now(UTC)
         last = meta.parse_time(status.get("lastScheduleTime") or cron["metadata"]["creationTimestamp"])
         deadline = cron["spec"].get("startingDeadlineSeconds")
-        earliest = max(last, now - timedelta(seconds=deadline if deadline is not None else 86400))
+        earliest = last if deadline is None else max(last, now - timedelta(seconds=min(deadline, 10**9)))
         due = schedule.latest_between(earliest, now)
         policy = cron["spec"]["concurrencyPolicy"]
         if due is not None and not (policy == "Forbid" and active):
@@ -191,7 +195,8 @@ class CronJobController(Controller):
                     self.client.delete("jobs.batch", job["metadata"]["namespace"], job["metadata"]["name"])
             self._start(cron, due)
             status["lastScheduleTime"] = due.strftime("%Y-%m-%dT%H:%M:%SZ")
-        return max(0.1, (schedule.next_after(now) - now).total_seconds())
+        # Not later, whatever is due: a machine that sleeps, or whose clock is set, does not move the timers along.
+        return max(0.1, min(LOOK_AGAIN_SECONDS, (schedule.next_after(now) - now).total_seconds()))
 
     def _start(self, cron: Obj, due: datetime) -> None:
         template = copy.deepcopy(cron["spec"]["jobTemplate"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ballast_local.workloads.volume import remove_tree
 LOG = logging.getLogger("ballast.local")
 Key = tuple[str, str]
 STOP_SECONDS = 30.0
+AGAIN_SECONDS = 5.0
 
 
 class Node:
@@ -121,7 +121,10 @@ class Node:
             await runner.run()
         except Exception as fault:
             LOG.exception("pod %s/%s", *key)
+            runner.kill()
             runner.tell("FailedSync", f"the node cannot run this pod: {fault!r}")
+            await asyncio.sleep(AGAIN_SECONDS)
+            runner.broken = True
         finally:
             self._ended(key, runner)
 
@@ -146,8 +149,8 @@ class Node:
             self._clean(key, runner.uid, pod)
             if pod is not None:
                 self._consider(pod)
-        elif meta.is_deleting(pod):
-            self._end(key, pod, None)
+        elif meta.is_deleting(pod) or runner.broken:
+            self._consider(pod)
 
     # deletion
 
@@ -159,10 +162,8 @@ class Node:
             if left is None or left["metadata"]["uid"] != uid:
                 self._clean(key, uid, left)
             return
-        moment = meta.parse_time(pod["metadata"]["deletionTimestamp"]).timestamp()
-        runner.begin_stop(
-            max(0.0, min(moment - time.time(), pod["metadata"].get("deletionGracePeriodSeconds", 30))), self._spawn
-        )
+        # Not what is left until its deletionTimestamp: that is less at every look at the pod, and clocks are set.
+        runner.begin_stop(float(pod["metadata"].get("deletionGracePeriodSeconds", 30)), self._spawn)
 
     def _clean(self, key: Key, uid: str, successor: Obj | None) -> None:
         """The pod's own directory goes with it; claims stay. Names that come back keep their address."""

@@ -18,6 +18,7 @@ from ballast_local.workloads.container import Container, Launch, Surroundings
 from ballast_local.workloads.environment import command_line, variables
 from ballast_local.workloads.logs import Logs, log_path
 from ballast_local.workloads.mounts import Mounts
+from ballast_local.workloads.process import MARK
 from ballast_local.workloads.substitution import Resolve, Substitution
 from ballast_local.workloads.volume import NotYet
 
@@ -50,6 +51,8 @@ class PodRunner:
         self._stopping = False
         self._grace: float | None = None
         self.task: asyncio.Task[None] | None = None
+        self.broken = False
+        """It was given up, by a fault of ours, before the pod was done."""
 
     def _lookup(self, kind: str, name: str) -> Obj | None:
         key = {"ConfigMap": "configmaps.", "Secret": "secrets.", "PersistentVolumeClaim": "persistentvolumeclaims."}[
@@ -169,6 +172,7 @@ class PodRunner:
         }
         environment |= self._mounts.variables(spec)
         environment |= {name: substitute(value) for name, value in declared.items()}
+        environment[MARK] = str(self.directory)
         directory = Path(substitute(spec["workingDir"])) if spec.get("workingDir") else self.directory
         if not directory.is_dir():
             raise NotYet(f"the working directory {spec.get('workingDir')!r} does not exist")

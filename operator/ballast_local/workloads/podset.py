@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+from collections.abc import Callable
 
 from ballast_local import meta
 from ballast_local.errors import ApiError, Obj
@@ -29,8 +30,9 @@ def pod_from(template: Obj, owner: Obj, name: str = "", labels: dict[str, str] |
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
 
 
-def claim(client: Client, owner: Obj, key: str = "pods.") -> list[Obj]:
-    """The owner's objects. Orphans that its selector matches are adopted, those that no longer match are let go."""
+def claim(client: Client, owner: Obj, key: str = "pods.", fits: Callable[[str], bool] = lambda name: True) -> list[Obj]:
+    """The owner's objects. Orphans that its selector matches are adopted if their names fit, those that no longer match
+    are let go."""
     namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
     selector = owner["spec"]["selector"]
     found: list[Obj] = []
@@ -38,7 +40,8 @@ def claim(client: Client, owner: Obj, key: str = "pods.") -> list[Obj]:
         controller = meta.controller_of(one)
         matches = selector_matches(selector, one["metadata"].get("labels") or {})
         if controller is None:
-            if matches and not meta.is_deleting(one) and not meta.is_deleting(owner):
+            free = matches and fits(one["metadata"]["name"])
+            if free and not meta.is_deleting(one) and not meta.is_deleting(owner):
                 adopted = _adopt(client, owner, key, one)
                 if adopted is not None:
                     found.append(adopted)

@@ -1,6 +1,7 @@
 """One run of a container: a process in a session of its own, its output in a file, stopped with grace.
 
-`stray_processes` finds what a killed node left behind, by pid and start time, so nothing else is ever killed.
+`kill_strays` finds what a killed node left behind, by pid and start time and by its environment, so nothing else is
+ever killed.
 """
 
 import asyncio
@@ -8,8 +9,12 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
+MARK = "BALLAST_POD"
+"""In the environment of every process: the directory of its pod."""
+GONE_SECONDS = 10.0
 _LAUNCH = str(Path(__file__).with_name("launch.py"))
 
 
@@ -22,14 +27,34 @@ def start_time(pid: int) -> str:
     return text.rpartition(")")[2].split()[19]
 
 
-def kill_strays(records: Path) -> None:
-    """Kills the process groups that the records name, if they are still the same processes."""
-    for record in records.glob("*/pids/*"):
+def kill_strays(pods: Path) -> None:
+    """Kills what a node that was killed left running, and waits until it is gone: it has the volumes of new pods.
+
+    These are the process groups that the records name, if they are still the same processes, and, since a group may
+    have lost its first process, whatever has the mark of a pod in its environment.
+    """
+    for record in pods.glob("*/pids/*"):
         pid_text, _, started = record.read_text().partition(" ")
         if pid_text.isdecimal() and started and start_time(int(pid_text)) == started:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(pid_text), signal.SIGKILL)
         record.unlink(missing_ok=True)
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := _marked(pods)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _marked(pods: Path) -> list[int]:
+    mark = f"\0{MARK}={pods}/".encode()
+    found: list[int] = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # another's, or gone
+            if mark in b"\0" + (directory / "environ").read_bytes():
+                found.append(int(directory.name))
+    return found
 
 
 def _open(log: Path, record: Path) -> int:
@@ -61,8 +86,14 @@ class Process:
             )  # fmt: skip
         finally:
             os.close(output)
-        await asyncio.to_thread(_note, record, process.pid)
-        return cls(process, record)
+        started = cls(process, record)
+        try:
+            await asyncio.to_thread(_note, record, process.pid)
+        except BaseException:  # a full disk: what is not noted must not run, because nobody could find it again
+            started.kill()
+            await process.wait()
+            raise
+        return started
 
     @property
     def pid(self) -> int:

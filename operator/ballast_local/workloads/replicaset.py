@@ -3,6 +3,7 @@
 import copy
 import math
 from datetime import UTC, datetime
+from functools import partial
 
 from ballast_local import meta
 from ballast_local.errors import Obj
@@ -10,6 +11,7 @@ from ballast_local.workloads.controller import Controller, is_active, is_ready, 
 from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
 
 HASH = "pod-template-hash"
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 REVISION = "deployment.kubernetes.io/revision"
 
 
@@ -110,18 +112,18 @@ class DeploymentController(Controller):
         return created
 
     def _mark(self, owner: Obj, current: Obj, sets: list[Obj]) -> None:
-        """The revision number of the current template, on both."""
+        """The revision number of the current template, on both; on its set also what `rollout history` tells of it."""
         newest = max(
             (_revision(one) for one in sets if one["metadata"]["uid"] != current["metadata"]["uid"]), default=0
         )
-        number = str(max(newest + 1, _revision(current)))
-        namespace = owner["metadata"]["namespace"]
-        for key, obj in (("replicasets.apps", current), ("deployments.apps", owner)):
-            if (obj["metadata"].get("annotations") or {}).get(REVISION) != number:
-                self.client.change(
-                    key, namespace, obj["metadata"]["name"],
-                    lambda held: held["metadata"].setdefault("annotations", {}).update({REVISION: number}),
-                )  # fmt: skip
+        number = {REVISION: str(max(newest + 1, _revision(current)))}
+        said = owner["metadata"].get("annotations") or {}
+        told = {name: value for name, value in said.items() if name not in (REVISION, APPLIED)}
+        for key, obj, wanted in (("replicasets.apps", current, told | number), ("deployments.apps", owner, number)):
+            held = obj["metadata"].get("annotations") or {}
+            if held | wanted != held:
+                change = partial(_annotate, wanted)
+                self.client.change(key, owner["metadata"]["namespace"], obj["metadata"]["name"], change)
 
     def _roll(self, owner: Obj, current: Obj, older: list[Obj]) -> None:
         wanted, strategy = owner["spec"]["replicas"], owner["spec"]["strategy"]
@@ -193,6 +195,10 @@ class DeploymentController(Controller):
         status["conditions"] = [_condition(owner, "Available", enough, reason, said), progressing]
         self.client.set_status("deployments.apps", namespace, name, status)
         return again
+
+
+def _annotate(wanted: dict[str, str], held: Obj) -> None:
+    held["metadata"].setdefault("annotations", {}).update(wanted)
 
 
 def _revision(replica_set: Obj) -> int:

@@ -91,9 +91,13 @@ class Schedule:
         raise ValueError("the schedule never comes due")
 
     def latest_between(self, after: datetime, until: datetime) -> datetime | None:
-        """The last time that is due in (after, until]."""
-        found: datetime | None = None
-        at = self.next_after(after)
-        while at <= until:
-            found, at = at, self.next_after(at)
-        return found
+        """The last time that is due in (after, until]. Looked for at the end first: it may be a year of minutes."""
+        window = timedelta(hours=1)
+        while True:
+            start = max(after, until - window)
+            found, at = None, self.next_after(start)
+            while at <= until:
+                found, at = at, self.next_after(at)
+            if found is not None or start == after:
+                return found
+            window *= 8

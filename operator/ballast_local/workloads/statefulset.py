@@ -9,6 +9,7 @@ from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_fr
 
 REVISION = "controller-revision-hash"
 REVISIONS = "controllerrevisions.apps"
+CLAIMS = "persistentvolumeclaims."
 LOOK_AGAIN_SECONDS = 0.2
 
 
@@ -24,7 +25,8 @@ class StatefulSetController(Controller):
         spec = owner["spec"]
         revision = f"{name}-{template_hash(spec['template'])}"
         start = (spec.get("ordinals") or {}).get("start", 0)
-        pods = {pod["metadata"]["name"]: pod for pod in claim(self.client, owner)}
+        found = claim(self.client, owner, fits=lambda pod_name: pod_name == f"{name}-{_ordinal(pod_name)}")
+        pods = {pod["metadata"]["name"]: pod for pod in found}
         wanted = [f"{name}-{ordinal}" for ordinal in range(start, start + spec["replicas"])]
         self._keep_revision(owner, revision)
         again = self._converge(owner, revision, wanted, pods)
@@ -96,8 +98,10 @@ class StatefulSetController(Controller):
                 return None
         surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
         for pod_name in surplus:
+            for held in self._held_claims(owner, pod_name):
+                self._settle_owner(owner, held, pod_name, pods[pod_name])
+        for pod_name in surplus:
             if not meta.is_deleting(pods[pod_name]):
-                self._leave_claims(owner, pods[pod_name])
                 delete_pod(self.client, owner, pods[pod_name])
             if not parallel:
                 return None
@@ -126,16 +130,28 @@ class StatefulSetController(Controller):
             pod["spec"]["subdomain"] = spec["serviceName"]
         create_pod(self.client, owner, pod)
 
-    def _leave_claims(self, owner: Obj, pod: Obj) -> None:
-        """Scaled down with whenScaled Delete: the claims go when the pod has gone."""
-        if owner["spec"]["persistentVolumeClaimRetentionPolicy"].get("whenScaled") != "Delete":
-            return
-        reference = meta.owner_reference(pod) | {"controller": False, "blockOwnerDeletion": False}
-        namespace, pod_name = pod["metadata"]["namespace"], pod["metadata"]["name"]
-        for template in owner["spec"].get("volumeClaimTemplates") or []:
+    def _held_claims(self, owner: Obj, pod_name: str) -> list[Obj]:
+        names = [one["metadata"]["name"] for one in owner["spec"].get("volumeClaimTemplates") or []]
+        namespace = owner["metadata"]["namespace"]
+        held = [self.client.get(CLAIMS, namespace, f"{name}-{pod_name}") for name in names]
+        return [one for one in held if one is not None]
+
+    def _settle_owner(self, owner: Obj, held: Obj, pod_name: str, surplus: Obj | None) -> None:
+        """With whom a claim goes, as the set has it now: with a surplus pod (whenScaled), with the set (whenDeleted),
+        or with nobody."""
+        policy = owner["spec"]["persistentVolumeClaimRetentionPolicy"]
+        references = held["metadata"].get("ownerReferences") or []
+        uid = owner["metadata"]["uid"]
+        wanted = [one for one in references if one["uid"] != uid and (one["kind"], one["name"]) != ("Pod", pod_name)]
+        if surplus is not None and policy.get("whenScaled") == "Delete":
+            wanted.append(meta.owner_reference(surplus) | {"controller": False, "blockOwnerDeletion": False})
+        elif policy.get("whenDeleted") == "Delete":
+            wanted.append(meta.owner_reference(owner) | {"controller": False})
+        if {one["uid"] for one in wanted} != {one["uid"] for one in references}:
+            metadata = held["metadata"]
             self.client.change(
-                "persistentvolumeclaims.", namespace, f"{template['metadata']['name']}-{pod_name}",
-                lambda held: held["metadata"].update(ownerReferences=[reference]),
+                CLAIMS, metadata["namespace"], metadata["name"],
+                lambda claim: claim["metadata"].update(ownerReferences=wanted),
             )  # fmt: skip
 
     def _was_left(self, held: Obj) -> bool:
@@ -149,9 +165,12 @@ class StatefulSetController(Controller):
         free = True
         for template in owner["spec"].get("volumeClaimTemplates") or []:
             claim_name = f"{template['metadata']['name']}-{pod_name}"
-            held = self.client.get("persistentvolumeclaims.", namespace, claim_name)
+            held = self.client.get(CLAIMS, namespace, claim_name)
             if held is not None:
-                free = free and not meta.is_deleting(held) and not self._was_left(held)
+                if meta.is_deleting(held) or self._was_left(held):
+                    free = False
+                else:
+                    self._settle_owner(owner, held, pod_name, None)
                 continue
             metadata = copy.deepcopy(template["metadata"]) | {"name": claim_name}
             labels = owner["spec"]["selector"].get("matchLabels") or {}
@@ -160,7 +179,7 @@ class StatefulSetController(Controller):
             if owner["spec"]["persistentVolumeClaimRetentionPolicy"].get("whenDeleted") == "Delete":
                 metadata["ownerReferences"] = [meta.owner_reference(owner) | {"controller": False}]
             claim = {"metadata": metadata, "spec": copy.deepcopy(template["spec"])}
-            self.client.create("persistentvolumeclaims.", namespace, claim)
+            self.client.create(CLAIMS, namespace, claim)
             message = f"create Claim {claim_name} Pod {pod_name} in StatefulSet {owner['metadata']['name']} success"
             self.client.event(owner, "Normal", "SuccessfulCreate", message)
         return free

@@ -4,6 +4,7 @@ Blocking file work; callers run it in a thread. What may be mounted is decided b
 """
 
 import base64
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +24,34 @@ def claim_directory(volumes: Path, claim: Obj) -> Path:
     return volumes / str(metadata["namespace"]) / str(metadata["name"])
 
 
+def _aside(volumes: Path) -> Path:
+    return volumes / ".deleted"
+
+
 def retire(directory: Path, uid: str) -> Path | None:
     """Moves a deleted claim's directory aside at once, so that its name is free; the caller removes it."""
-    aside = directory.parent.parent / ".deleted" / uid
+    aside = _aside(directory.parent.parent) / uid
     if not directory.is_dir():
         return None
     aside.parent.mkdir(parents=True, exist_ok=True)
     return directory.rename(aside)
+
+
+def retired(volumes: Path) -> list[Path]:
+    """What was moved aside and not removed, by the uids of the claims."""
+    aside = _aside(volumes)
+    return list(aside.iterdir()) if aside.is_dir() else []
+
+
+def restore(aside: Path, directory: Path) -> bool:
+    """Puts back what was moved aside for a deletion that did not come to be; False where it finds other data."""
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+    if directory.exists():
+        return False
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    aside.rename(directory)
+    return True
 
 
 def config_texts(source: Obj, items: list[Obj] | None, what: str, secret: bool) -> Texts:
