@@ -81,6 +81,7 @@ API_KEYS = frozenset({*COMMANDS, *OTHERS})
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
 PROBE_TIMEOUT_S = 1.0
 STALL_S = 0.1
+BEGIN_AGAIN_S = 1.0
 RECORDS_PER_SLICE = 500  # what need not be atomic travels in pieces that hold nobody's loop for long
 
 
@@ -198,12 +199,18 @@ class ControllerService:
         return task
 
     async def _quietly(self, duty: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """A duty that loses its controller just ends."""
-        try:
-            await duty(*arguments)
-        except ApiError as error:
-            if error.code is not ErrorCode.NOT_CONTROLLER:
-                logger.warning("a duty of the controller failed: %s", error)
+        """A duty that loses its controller just ends; one that meets a bug is begun again: nobody else would fence."""
+        while True:
+            try:
+                await duty(*arguments)
+            except ApiError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    logger.warning("a duty of the controller failed: %s", error)
+            except Exception:
+                logger.exception("a duty of the controller failed, and is begun again")
+                await asyncio.sleep(BEGIN_AGAIN_S)
+                continue
+            return
 
     # ------------------------------------------------------------------ commands
 

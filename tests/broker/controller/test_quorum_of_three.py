@@ -117,6 +117,27 @@ async def test_a_silent_broker_keeps_its_session_and_loses_it_after() -> None:
 
 
 @pytest.mark.spec("CLU-01")
+async def test_a_bug_in_fencing_one_broker_is_not_the_end_of_fencing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Cluster(voters=1, observers=1, timing=ServiceTiming(session_timeout_s=1.0)) as cluster:
+        service, bugs = cluster.active.service, ["planted"]
+        assert service is not None
+        fence = service._fence
+
+        async def fence_at_the_second_try(broker_id: int) -> None:
+            if bugs:
+                raise RuntimeError(bugs.pop())
+            await fence(broker_id)
+
+        monkeypatch.setattr(service, "_fence", fence_at_the_second_try)
+        cluster.nodes[2].lifecycle_task.cancel()
+        await cluster.until(lambda: cluster.active.image.cluster.brokers[2].fenced)
+        assert not bugs
+        assert "planted" in caplog.text
+
+
+@pytest.mark.spec("CLU-01")
 async def test_a_broker_that_speaks_while_another_one_is_fenced_is_not_fenced_with_it() -> None:
     async with Cluster(voters=1, observers=2, timing=ServiceTiming(session_timeout_s=1.0)) as cluster:
         service, fenced, answers = cluster.active.service, set[int](), list[asyncio.Task[Any]]()
