@@ -122,10 +122,20 @@ class Brokers:
     def in_sync(self, topic: str) -> bool:
         return all(set(each.isrs) == set(each.replicas) for each in self.metadata(topic).values())
 
+    def until_nobody_is_told_of(self, node_id: int) -> None:
+        """By the others, after it was killed. kafka-python asks any broker that it was told of, and where nobody
+        listens it leaves a socket open."""
+        others = [broker for broker in self.brokers if broker.is_running]
+        eventually(lambda: not any(node_id in _brokers_told_by(broker.address) for broker in others))
+
     def metadata(self, topic: str) -> dict[int, Any]:
         admin = AdminClient({**QUIET, "bootstrap.servers": self.bootstrap})
         found: dict[int, Any] = admin.list_topics(topic, timeout=30).topics[topic].partitions
         return found
+
+
+def _brokers_told_by(address: str) -> set[int]:
+    return set(AdminClient({**QUIET, "bootstrap.servers": address}).list_topics(timeout=30).brokers)
 
 
 def eventually(condition: Callable[[], bool], what: object = "") -> None:
