@@ -72,7 +72,7 @@ class Command:
         parser.set_defaults(command=self.name)
         self.module.add_arguments(parser)
         if not getattr(self.module, "PASSES_ARGUMENTS_ON", False):
-            return parser.parse_args(arguments)
+            return parser.parse_intermixed_args(arguments)  # `get topics -n kafka orders`, as kubectl takes it
         args, rest = parser.parse_known_args(arguments)
         args.rest = rest
         return args

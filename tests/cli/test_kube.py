@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ballast_cli import CommandError
-from ballast_cli.__main__ import main
+from ballast_cli.__main__ import load, main
 from ballast_cli.kube_api import KubeApi
 from ballast_local.certificates import make_certificate
 from ballast_operator.kubeconfig import KubeconfigError, find_access
@@ -27,6 +27,20 @@ def kubeconfig(folder: Path, **cluster: Any) -> Path:
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
     return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get", "topics", "-n", "kafka", "orders"],
+        ["get", "-n", "kafka", "topics", "orders"],
+        ["wait", "topics", "--for=condition=Ready", "-n", "kafka", "orders", "--timeout=5s"],
+        ["delete", "topics", "orders", "-n", "kafka"],
+    ],
+)
+def test_options_may_stand_between_the_words(words: list[str]) -> None:
+    args = load(words[0]).parse(words[1:])
+    assert (args.what, args.namespace) == (["topics", "orders"], "kafka")
 
 
 @pytest.mark.parametrize("command", ["apply", "delete"])
