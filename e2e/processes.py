@@ -229,7 +229,8 @@ class Cluster:
             broker.wait_ready()
         # One that is ready need not have been heard of by the others yet, and librdkafka gives up what it has asked a
         # broker as soon as another one does not name it.
-        if not until(lambda: all(_brokers_told(each.address) == len(self.brokers) for each in self.brokers), READY_S):
+        everybody = {each.node_id for each in self.brokers}
+        if not until(lambda: all(brokers_told(each.address) == everybody for each in self.brokers), READY_S):
             raise BrokerTrouble("the brokers do not all know of each other")
 
     def stop(self) -> None:
@@ -309,9 +310,10 @@ def free_ports(count: int) -> list[int]:
     raise BrokerTrouble(f"no {count} free ports on loopback")
 
 
-def _brokers_told(address: str) -> int:
+def brokers_told(address: str) -> set[int]:
+    """Those that this one names to clients."""
     response = ask(address, message("MetadataRequest")(topics=[], allow_auto_topic_creation=False), 4)
-    return len(response.brokers)
+    return {broker.node_id for broker in response.brokers}
 
 
 def _quorum_leader(address: str, timeout_s: float = 2.0) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.clients import QUIET
-from e2e.processes import CLUSTER_ID, BrokerProcess, free_ports
+from e2e.processes import CLUSTER_ID, BrokerProcess, brokers_told, free_ports
 
 PATIENCE_S = 60.0
 VALUE_BYTES = 1000
@@ -126,16 +126,12 @@ class Brokers:
         """By the others, after it was killed. kafka-python asks any broker that it was told of, and where nobody
         listens it leaves a socket open."""
         others = [broker for broker in self.brokers if broker.is_running]
-        eventually(lambda: not any(node_id in _brokers_told_by(broker.address) for broker in others))
+        eventually(lambda: not any(node_id in brokers_told(broker.address) for broker in others))
 
     def metadata(self, topic: str) -> dict[int, Any]:
         admin = AdminClient({**QUIET, "bootstrap.servers": self.bootstrap})
         found: dict[int, Any] = admin.list_topics(topic, timeout=30).topics[topic].partitions
         return found
-
-
-def _brokers_told_by(address: str) -> set[int]:
-    return set(AdminClient({**QUIET, "bootstrap.servers": address}).list_topics(timeout=30).brokers)
 
 
 def eventually(condition: Callable[[], bool], what: object = "") -> None:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from tests.sim.network import Fabric, SimChannel, SimNetwork
 
@@ -23,6 +24,7 @@ from ballast_wire.records import Record, decode_records, encode_batch, iterate_b
 REQUEST_TIMEOUT_S = 3.0
 RETRY_S = 0.1
 ANSWER_TRAVELS_MS = 1000
+BY_NAME, BY_ID = 9, 13  # versions of Produce
 
 
 @dataclass
@@ -101,6 +103,36 @@ class SimClient:
         if partition not in self._leaders:
             self._next_host += 1
         return self._leaders.get(partition)
+
+    async def produce(
+        self,
+        leader: str,
+        partition: TopicPartition,
+        records: list[Record],
+        *,
+        timeout_ms: int,
+        topic_id: UUID | None = None,
+    ) -> int | None:
+        """One batch to all in sync, by the topic's name or its id. The offset of the first record; None where it is not
+        acknowledged, and then somebody else may lead."""
+        kind = message("ProduceRequest")
+        version = BY_NAME if topic_id is None else BY_ID
+        part = kind.TopicProduceData.PartitionProduceData(
+            version=version, index=partition.partition, records=bytes(encode_batch(records))
+        )
+        named = {"name": partition.topic} if topic_id is None else {"topic_id": topic_id}
+        data = kind.TopicProduceData(version=version, partition_data=[part], **named)
+        request = kind(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=[data])
+        try:
+            answer = await self.ask(leader, request, version)
+        except (OSError, TimeoutError):
+            self.forget_leader(partition)
+            return None
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code != ErrorCode.NONE:
+            self.forget_leader(partition)
+            return None
+        return int(result.base_offset)
 
     def forget_leader(self, partition: TopicPartition) -> None:
         self._leaders.pop(partition, None)
@@ -183,33 +215,17 @@ async def produce_for_ever(
 
 
 async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition, values: list[bytes]) -> None:
-    kind = message("ProduceRequest")
-    batch = bytes(encode_batch([Record(value=value, timestamp=1) for value in values]))
-    data = kind.TopicProduceData(
-        version=9,
-        name=partition.topic,
-        partition_data=[
-            kind.TopicProduceData.PartitionProduceData(version=9, index=partition.partition, records=batch)
-        ],
-    )
-    timeout_ms = int(client.timeout_s * 1000) - ANSWER_TRAVELS_MS
-    request = kind(transactional_id=None, acks=-1, timeout_ms=timeout_ms, topic_data=[data])
     leader = await client.leader_of(partition)
     if leader is None:
         return
-    try:
-        answer = await client.ask(leader, request, 9)
-    except (OSError, TimeoutError):
+    timeout_ms = int(client.timeout_s * 1000) - ANSWER_TRAVELS_MS
+    records = [Record(value=value, timestamp=1) for value in values]
+    offset = await client.produce(leader, partition, records, timeout_ms=timeout_ms)
+    if offset is None:
         ledger.unknown.update(values)
-        client.forget_leader(partition)
         return
-    result = answer.responses[0].partition_responses[0]
-    if result.error_code == ErrorCode.NONE:
-        for index, value in enumerate(values):
-            ledger.acked[(partition, result.base_offset + index)] = value
-        return
-    ledger.unknown.update(values)
-    client.forget_leader(partition)
+    for index, value in enumerate(values):
+        ledger.acked[(partition, offset + index)] = value
 
 
 async def consume_for_ever(client: SimClient, ledger: Ledger, partition: TopicPartition) -> None:

@@ -15,10 +15,8 @@ from tests.sim.clients import SimClient, create_topic
 from tests.sim.faults import DIRECTORIES
 from tests.sim.machine import Machine
 
-from ballast_wire.errors import ErrorCode
-from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import Record, encode_batch
+from ballast_wire.records import Record
 
 NAME = "kept"
 PARTITION = TopicPartition(NAME, 0)
@@ -57,22 +55,10 @@ class KeptTopic:
         if leader is None:
             return
         self._sent.add(written)
-        kind = message("ProduceRequest")
-        batch = bytes(encode_batch([Record(key=written[0], value=written[1], timestamp=1)]))
-        part = kind.TopicProduceData.PartitionProduceData(version=9, index=0, records=batch)
-        data = kind.TopicProduceData(version=9, name=NAME, partition_data=[part])
-        try:
-            answer = await self._client.ask(
-                leader, kind(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data]), 9
-            )
-        except (OSError, TimeoutError):
-            self._client.forget_leader(PARTITION)
-            return
-        result = answer.responses[0].partition_responses[0]
-        if result.error_code == ErrorCode.NONE:
-            self._acked[result.base_offset] = written
-        else:
-            self._client.forget_leader(PARTITION)
+        record = Record(key=written[0], value=written[1], timestamp=1)
+        offset = await self._client.produce(leader, PARTITION, [record], timeout_ms=1000)
+        if offset is not None:
+            self._acked[offset] = written
 
     def check(self, machines: list[Machine]) -> None:
         newest = {key: offset for offset, (key, _) in sorted(self._acked.items())}

@@ -19,11 +19,10 @@ from tests.sim.machine import Machine
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import Record, encode_batch
+from ballast_wire.records import Record
 
 NAME = "passing"
 PARTITION = TopicPartition(NAME, 0)
-PRODUCE_VERSION = 13
 CONFIGS = {
     "min_insync_replicas": "2",
     "segment_ms": "1000",
@@ -73,22 +72,11 @@ class PassingTopic:
             return
         self._number += 1
         value = f"{topic_id}:{self._number}".encode()
-        kind = message("ProduceRequest")
-        part = kind.TopicProduceData.PartitionProduceData(
-            version=PRODUCE_VERSION, index=0, records=bytes(encode_batch([Record(value=value, timestamp=1)]))
+        offset = await self._client.produce(
+            leader, PARTITION, [Record(value=value, timestamp=1)], timeout_ms=1000, topic_id=topic_id
         )
-        data = kind.TopicProduceData(version=PRODUCE_VERSION, topic_id=topic_id, partition_data=[part])
-        request = kind(transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data])
-        try:
-            answer = await self._client.ask(leader, request, PRODUCE_VERSION)
-        except (OSError, TimeoutError):
-            self._client.forget_leader(PARTITION)
-            return
-        result = answer.responses[0].partition_responses[0]
-        if result.error_code == ErrorCode.NONE:
-            self._acked[topic_id, result.base_offset] = value
-        else:
-            self._client.forget_leader(PARTITION)
+        if offset is not None:
+            self._acked[topic_id, offset] = value
 
     async def _delete(self, topic_id: UUID) -> None:
         kind = message("DeleteTopicsRequest")
