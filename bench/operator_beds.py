@@ -25,7 +25,7 @@ from typing import Any
 
 import aiohttp
 import yaml
-from bench.servers import ROOT, TICKS_PER_SECOND, ServerFailed, free_port
+from bench.servers import ROOT, ServerFailed, cpu_seconds, free_port
 from e2e.kubernetes.providers import Host, ProviderError, running
 from e2e.kubernetes.story import ensure_cluster, ensure_operator
 from e2e.kubernetes.world import CLUSTER, NAMESPACE, World
@@ -383,8 +383,10 @@ def _stat(pid: int) -> list[str]:
 
 
 def _cpu(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND if fields else 0.0
+    try:
+        return cpu_seconds(pid)
+    except OSError:  # it has ended
+        return 0.0
 
 
 def _peak_mb(pid: int) -> float:

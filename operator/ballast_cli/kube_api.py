@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import socket
 import ssl
 import tempfile
@@ -82,9 +81,9 @@ def _named(items: list[Obj], name: str, what: str) -> Obj:
 
 
 def _config_path(explicit: str | None) -> Path:
-    paths = [explicit] if explicit else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-    candidates = [Path(path).expanduser() for path in paths or ["~/.kube/config"]]
-    found = next((path for path in candidates if path.is_file()), candidates[0])
+    from ballast_operator.kubeconfig import named_kubeconfig
+
+    found = named_kubeconfig(explicit) or Path("~/.kube/config").expanduser()
     if not found.is_file():
         raise CommandError(f"there is no kubeconfig at {found}. ./ballast up prints the one of its cluster.")
     return found

@@ -56,13 +56,19 @@ class ApiAccess:
         return self.token_file.read_text().strip() if self.token_file else self.token
 
 
+def named_kubeconfig(given: str | None) -> Path | None:
+    """The one given, else the first of $KUBECONFIG that is there, or its first; None where none is named."""
+    named = [given] if given else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    paths = [Path(one).expanduser() for one in named]
+    return next((path for path in paths if path.is_file()), paths[0] if paths else None)
+
+
 def find_access(kubeconfig: str | None = None) -> ApiAccess:
     """The kubeconfig given, else the first of $KUBECONFIG that is there, else the pod's service account, else
     ~/.kube/config."""
-    named = [kubeconfig] if kubeconfig else [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-    if named:
-        paths = [Path(one).expanduser() for one in named]
-        return read_kubeconfig(next((path for path in paths if path.is_file()), paths[0]))
+    named = named_kubeconfig(kubeconfig)
+    if named is not None:
+        return read_kubeconfig(named)
     if (SERVICE_ACCOUNT / "token").exists():
         return _in_cluster()
     default = Path("~/.kube/config").expanduser()

@@ -232,9 +232,10 @@ def quantity(text: str) -> int:
 
 def size(text: str) -> int:
     """A quantity of something that is there."""
-    if not quantity(text):
+    found = quantity(text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size of a disk")
-    return quantity(text)
+    return found
 
 
 def port(text: str) -> int:
@@ -297,9 +298,10 @@ def _require_writable(folder: Path | None, page: Path | None) -> None:
 
 def interval(text: str) -> float:
     """A duration that leaves time between two looks."""
-    if duration(text) < 1:
+    seconds = duration(text)
+    if seconds < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than a second")
-    return duration(text)
+    return seconds
 
 
 def _store(args: argparse.Namespace) -> KubernetesStore | None:

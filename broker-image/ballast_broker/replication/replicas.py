@@ -253,7 +253,7 @@ class Replicas:
     # -- metadata -----------------------------------------------------------------------------------------------------
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if any(resource_type == RESOURCE_BROKER for resource_type, _ in delta.configs_changed):
-            self._cordon(image)  # first: replicas may come with it
+            self._logs.cordon(self._dynamic(image, CORDONED))  # first: replicas may come with it
         for topic in delta.topics_deleted.values():
             for number in topic.partitions:
                 self._stop(TopicPartition(topic.name, number), topic.id)
@@ -309,15 +309,14 @@ class Replicas:
                 config = configs.get(topic) or configs.setdefault(topic, self._log_config(image, topic))
                 self._apply_config(replica, config)
 
-    def _cordon(self, image: MetadataImage) -> None:
+    def _dynamic(self, image: MetadataImage, name: str) -> str | None:
+        """What was set for this broker while it runs, or for all of them."""
         own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
-        self._logs.cordon(own.get(CORDONED, image.configs.of(RESOURCE_BROKER, "").get(CORDONED)))
+        return own.get(name, image.configs.of(RESOURCE_BROKER, "").get(name))
 
     def _configure_rates(self, image: MetadataImage) -> None:
-        own = image.configs.of(RESOURCE_BROKER, str(self._broker_id))
-        defaults = image.configs.of(RESOURCE_BROKER, "")
         for name, rate in self._rates.items():
-            rate.change_limit(int(own.get(name) or defaults.get(name) or UNLIMITED))
+            rate.change_limit(int(self._dynamic(image, name) or UNLIMITED))
         self.movers.wake()
 
     def _apply_config(self, replica: Replica, config: LogConfig) -> None:
