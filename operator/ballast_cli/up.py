@@ -25,13 +25,13 @@ from typing import Any
 from ballast_cli import CommandError
 from ballast_cli.arguments import at_least_one, folder, port
 from ballast_cli.kube import MANAGER
+from ballast_local.last_applied import ANNOTATION
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = "demo"
 NAMESPACE = "default"
 READY_SECONDS = 120.0
 STOP_SECONDS = 20.0
-APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PLURALS_APPLIED = ("kafkaclusters", "kafkatopics", "reassignments")
 
 
@@ -200,8 +200,8 @@ def example_cluster(brokers: int | None, volumes: int | None) -> dict[str, Any]:
 def changed_cluster(present: Mapping[str, Any], brokers: int | None, volumes: int | None) -> dict[str, Any]:
     """The cluster that is there, with other numbers where they are asked for; all else is as people have made it."""
     metadata: dict[str, Any] = {"name": present["metadata"]["name"]}
-    if (applied := (present["metadata"].get("annotations") or {}).get(APPLIED)) is not None:
-        metadata["annotations"] = {APPLIED: applied}
+    if (applied := (present["metadata"].get("annotations") or {}).get(ANNOTATION)) is not None:
+        metadata["annotations"] = {ANNOTATION: applied}
     body = {"apiVersion": present["apiVersion"], "kind": present["kind"], "metadata": metadata}
     return _numbered(body | {"spec": dict(present["spec"])}, brokers, volumes)
 
@@ -219,7 +219,7 @@ def _numbered(body: dict[str, Any], brokers: int | None, volumes: int | None) ->
 
 def _as_kubectl_would(body: dict[str, Any]) -> dict[str, Any]:
     """With the note that `kubectl apply` looks for, so that people can go on with it."""
-    body["metadata"]["annotations"] = {APPLIED: json.dumps(body)}
+    body["metadata"]["annotations"] = {ANNOTATION: json.dumps(body)}
     return body
 
 

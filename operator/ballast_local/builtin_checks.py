@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from ballast_local import meta
 from ballast_local.errors import Obj, cause
 from ballast_local.quantity import is_quantity, parse_quantity
 from ballast_local.resources import Resource
@@ -57,7 +58,6 @@ _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPat
 _PROBE_NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 DATA_LIMIT_BYTES = 1024 * 1024
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 _KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 _KEY_RULE = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
@@ -74,7 +74,7 @@ def _unsupported(spec: Obj, path: str) -> list[Obj]:
         where = f"{path}.volumes[{index}]"
         if volume.get("name") in named:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{volume["name"]}"', f"{where}.name"))
-        elif not _NAME.match(name := volume.get("name") or "v") or len(name) > 63:  # it names a directory
+        elif not meta.is_label(name := volume.get("name") or "v"):  # it names a directory
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         named.add(volume.get("name", ""))
         kinds = [kind for kind in volume if kind != "name"]
@@ -144,7 +144,7 @@ def _containers(spec: Obj, path: str) -> list[Obj]:
             causes.append(_required(f"{where}.name"))
         elif name in seen:
             causes.append(cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{where}.name"))
-        elif not _NAME.match(name) or len(name) > 63:
+        elif not meta.is_label(name):
             causes.append(_invalid(f"{where}.name", name, "must be a lowercase RFC 1123 label"))
         seen.add(name)
         causes += _numbers(container, where)

@@ -8,13 +8,13 @@ from ballast_local.field_sets import FieldSet
 from ballast_local.field_types import FieldType
 
 KUBECTL = "kubectl"
-_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def yielding(live: Obj, kind: FieldType) -> FieldSet:
     """The fields that kubectl applied from the client and that are still so: it may take these from others."""
     try:
-        applied = json.loads((live["metadata"].get("annotations") or {})[_ANNOTATION])
+        applied = json.loads((live["metadata"].get("annotations") or {})[ANNOTATION])
         wanted = owned_leaves(applied, kind)
     except (KeyError, ValueError, TypeError, AttributeError):
         return set()
@@ -25,10 +25,10 @@ def yielding(live: Obj, kind: FieldType) -> FieldSet:
 def remember(new: Obj, config: Obj) -> None:
     """Where the annotation is, it goes along, so that a later `kubectl apply` finds what was applied last."""
     annotations = new["metadata"].get("annotations") or {}
-    if _ANNOTATION not in annotations:
+    if ANNOTATION not in annotations:
         return
     metadata = dict(config.get("metadata") or {})
     if "annotations" in metadata:
-        metadata["annotations"] = {key: value for key, value in metadata["annotations"].items() if key != _ANNOTATION}
+        metadata["annotations"] = {key: value for key, value in metadata["annotations"].items() if key != ANNOTATION}
     text = json.dumps(config | {"metadata": metadata}, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-    annotations[_ANNOTATION] = text + "\n"
+    annotations[ANNOTATION] = text + "\n"

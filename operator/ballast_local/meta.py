@@ -9,6 +9,7 @@ from ballast_local.errors import Obj, cause
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_MOST_OF_A_LABEL = 63
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?\Z")
 _QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _LABEL_RULE = (
@@ -50,6 +51,11 @@ def generated_name(prefix: str) -> str:
     return prefix[:58] + "".join(random.choices(_SUFFIX, k=5))
 
 
+def is_label(name: str) -> bool:
+    """A lowercase RFC 1123 label."""
+    return len(name) <= _MOST_OF_A_LABEL and _LABEL.match(name) is not None
+
+
 def name_causes(plural: str, name: str) -> list[Obj]:
     if plural in _FREE_NAMES:
         bad = "/" in name or "%" in name or name in (".", "..")
@@ -59,7 +65,7 @@ def name_causes(plural: str, name: str) -> list[Obj]:
             else []
         )
     label = plural in _LABEL_NAMES
-    limit, pattern = (63, _LABEL) if label else (253, _SUBDOMAIN)
+    limit, pattern = (_MOST_OF_A_LABEL, _LABEL) if label else (253, _SUBDOMAIN)
     if len(name) <= limit and pattern.match(name):
         return []
     messages = [] if pattern.match(name) else [_LABEL_RULE if label else _SUBDOMAIN_RULE]

@@ -5,13 +5,12 @@ import math
 from datetime import UTC, datetime
 from functools import partial
 
-from ballast_local import meta
+from ballast_local import last_applied, meta
 from ballast_local.errors import Obj
 from ballast_local.workloads.controller import Controller, is_active, is_ready, soonest, until_available
 from ballast_local.workloads.podset import claim, create_pod, delete_pod, pod_from, template_hash
 
 HASH = "pod-template-hash"
-APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 REVISION = "deployment.kubernetes.io/revision"
 
 
@@ -118,7 +117,7 @@ class DeploymentController(Controller):
         )
         number = {REVISION: str(max(newest + 1, _revision(current)))}
         said = owner["metadata"].get("annotations") or {}
-        told = {name: value for name, value in said.items() if name not in (REVISION, APPLIED)}
+        told = {name: value for name, value in said.items() if name not in (REVISION, last_applied.ANNOTATION)}
         for key, obj, wanted in (("replicasets.apps", current, told | number), ("deployments.apps", owner, number)):
             held = obj["metadata"].get("annotations") or {}
             if held | wanted != held:
