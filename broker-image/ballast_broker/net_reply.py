@@ -36,9 +36,21 @@ class Pending(NamedTuple):
 Reply = bytes | list[Any] | Pending | None
 
 
+class Principal(NamedTuple):
+    """Who sends a request. Without authentication everybody is `User:ANONYMOUS`."""
+
+    kind: str = "User"
+    name: str = "ANONYMOUS"
+
+
+ANONYMOUS = Principal()
+
+
 class Peer(Protocol):
     """Who sends: a connection, as far as a dispatcher may know it."""
 
+    @property
+    def principal(self) -> Principal: ...
     @property
     def host(self) -> str:
         """As Kafka writes it: "/127.0.0.1"."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tests.sim.disk import Crashed
 from tests.sim.loop import NODE, SimLoop
 
-from ballast_broker.net_reply import Dispatch, Pending
+from ballast_broker.net_reply import ANONYMOUS, Dispatch, Pending
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
 
@@ -135,6 +135,7 @@ class SimPeer:
     def __init__(self, host: str, listener: str) -> None:
         self.host = f"/{host}"
         self.listener = listener
+        self.principal = ANONYMOUS
         self.callbacks: list[Callable[[], None]] = []
 
     def on_close(self, callback: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from ballast_broker.api.context import Principal
+from ballast_broker.net_reply import Principal
 
 
 class Operation(IntEnum):

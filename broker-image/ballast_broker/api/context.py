@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
-    from ballast_broker.net_reply import Peer
-
-
-class Principal(NamedTuple):
-    """Who sends a request. Until there is authentication everybody is `User:ANONYMOUS`."""
-
-    kind: str = "User"
-    name: str = "ANONYMOUS"
-
-
-ANONYMOUS = Principal()
+    from ballast_broker.net_reply import Peer, Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +18,10 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: Peer
-    principal: Principal = ANONYMOUS
+
+    @property
+    def principal(self) -> Principal:
+        return self.connection.principal
 
     @property
     def host(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ballast_broker.api.client_quotas import NO_NAME, Throttle
-from ballast_broker.api.context import ANONYMOUS, RequestContext
+from ballast_broker.api.context import RequestContext
 from ballast_broker.api.fetch import Fetch, Quota
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
@@ -78,7 +78,7 @@ class Dispatcher:
         if key == PRODUCE and self._produce is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
             throttle = self._throttle(peer, frame) if self._broker.client_quotas.produce.in_force else None
-            reply = self._produce.handle(frame, body, version, correlation_id, peer.listener, ANONYMOUS, throttle)
+            reply = self._produce.handle(frame, body, version, correlation_id, peer, throttle)
             if type(reply) is Pending:
                 self._measure_later(reply, "Produce", began)
             else:
@@ -87,9 +87,7 @@ class Dispatcher:
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
             quota = self._fetch_quota(peer, frame) if self._broker.client_quotas.fetch.in_force else None
-            reply = self._fetch.handle(
-                frame, body, version, correlation_id, peer.listener, ANONYMOUS, peer.on_close, quota
-            )
+            reply = self._fetch.handle(frame, body, version, correlation_id, peer, quota)
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:
@@ -102,7 +100,7 @@ class Dispatcher:
     def _throttle(self, peer: Peer, frame: memoryview) -> Throttle | None:
         """A produce counts against its client's quota as it comes; who is over is not read from for a while."""
         client_id = parse_request_header(frame).client_id or NO_NAME
-        rate = self._broker.client_quotas.produce.rate_of(ANONYMOUS.name, client_id)
+        rate = self._broker.client_quotas.produce.rate_of(peer.principal.name, client_id)
         if rate is None:
             return None
         rate.record(len(frame))
@@ -114,7 +112,7 @@ class Dispatcher:
 
     def _fetch_quota(self, peer: Peer, frame: memoryview) -> Quota | None:
         client_id = parse_request_header(frame).client_id or NO_NAME
-        rate = self._broker.client_quotas.fetch.rate_of(ANONYMOUS.name, client_id)
+        rate = self._broker.client_quotas.fetch.rate_of(peer.principal.name, client_id)
         return None if rate is None else Quota(rate, peer.hold)
 
     def _measure_later(self, reply: Pending, name: str, began: float) -> None:

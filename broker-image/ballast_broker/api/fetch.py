@@ -50,8 +50,8 @@ from ballast_wire.headers import skip_header_tags
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
-    from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.net_reply import Peer, Principal
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.request_metrics import RequestMetrics
 
@@ -65,9 +65,6 @@ _NONE = ErrorCode.NONE
 
 # As in `api.produce`: what a request for one partition names, resolved once.
 Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
-
-
-OnClose = Callable[[Callable[[], None]], None]  # what is to be done when the asker's connection ends
 
 
 class Quota(NamedTuple):
@@ -92,17 +89,15 @@ class Fetch:
         position: int,
         version: int,
         correlation_id: int,
-        listener: str,
-        principal: Principal,
-        on_close: OnClose,
+        peer: Peer,
         quota: Quota | None = None,
     ) -> Reply:
         """`position` is where the client's id ends; `quota` is the client's, if it has one."""
         single = parse_single_fetch(frame, position, version) if quota is None else None
         if single is not None:
             target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
-            if target is not None and authorize(principal, _READ, target[2]):
-                return self._handle_single(single, target, correlation_id, version, listener)
+            if target is not None and authorize(peer.principal, _READ, target[2]):
+                return self._handle_single(single, target, correlation_id, version, peer.listener)
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Fetch version {version} is not supported")
         if version >= FIRST_FLEXIBLE:
@@ -111,13 +106,13 @@ class Fetch:
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
         asked = [
-            self._follow(key, partition, version, principal, request.replica_id)
+            self._follow(key, partition, version, peer.principal, request.replica_id)
             for key, partitions in request.topics
             for partition in partitions
         ]
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
-            session, incremental = self._session(request, asked, version, principal, on_close, may_open=not throttled_s)
+            session, incremental = self._session(request, asked, version, peer, may_open=not throttled_s)
         except ApiError as error:
             self.metrics.refused("Fetch", error.code)
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
@@ -126,7 +121,7 @@ class Fetch:
             return _nothing_for(throttled_s, version, correlation_id, session)
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
         answer = _Answer(
-            self, session, None if incremental else asked, version, correlation_id, listener, tells_aborted, quota
+            self, session, None if incremental else asked, version, correlation_id, peer.listener, tells_aborted, quota
         )
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
         if quota is not None:
@@ -211,8 +206,7 @@ class Fetch:
         request: FetchRequest,
         asked: list[Followed],
         version: int,
-        principal: Principal,
-        on_close: OnClose,
+        peer: Peer,
         *,
         may_open: bool,
     ) -> tuple[Session | None, bool]:
@@ -226,7 +220,7 @@ class Fetch:
                 return None, False
             opened = self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids)
             if opened is not None and opened.of_follower:
-                on_close(partial(self._sessions.end, opened))
+                peer.on_close(partial(self._sessions.end, opened))
             return opened, False
         session = self._sessions.take(request, uses_topic_ids)
         session.asked_by(asker)
@@ -235,7 +229,7 @@ class Fetch:
             self._sessions.drop(session.session_id)
             return None, False
         for followed in list(session.refused.values()):
-            self._look_up(followed, principal, of_follower=request.replica_id >= 0)
+            self._look_up(followed, peer.principal, of_follower=request.replica_id >= 0)
             session.settle(followed)
         return session, True
 

@@ -35,8 +35,8 @@ from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import Throttle
-    from ballast_broker.api.context import Principal
     from ballast_broker.api.services import BrokerServices
+    from ballast_broker.net_reply import Peer, Principal
     from ballast_broker.request_metrics import RequestMetrics
 
 ACKS_ALL = -1
@@ -90,8 +90,7 @@ class Produce:
         position: int,
         version: int,
         correlation_id: int,
-        listener: str,
-        principal: Principal,
+        peer: Peer,
         throttle: Throttle | None = None,
     ) -> Reply:
         """`position` is where the client's id ends; `throttle` is what the answer is to tell."""
@@ -100,9 +99,9 @@ class Produce:
             if single is not None:
                 key = (single[0], single[3], version)
                 target = self._targets.get(key) or self._new_target(key)
-                if target is not None and authorize(principal, _WRITE, target[2]):
+                if target is not None and authorize(peer.principal, _WRITE, target[2]):
                     try:
-                        return self._handle_single(single, target, version, correlation_id, listener)
+                        return self._handle_single(single, target, version, correlation_id, peer.listener)
                     except DirectoryStalls:
                         pass  # nothing was done: the path for all shapes appends by thread
         if not FIRST_VERSION <= version <= LAST_VERSION:
@@ -110,7 +109,7 @@ class Produce:
         client_id = parse_request_header(frame).client_id
         if version >= FIRST_FLEXIBLE:
             position = skip_header_tags(frame, position)
-        return self._handle_any(frame, position, version, correlation_id, client_id, listener, principal, throttle)
+        return self._handle_any(frame, position, version, correlation_id, client_id, peer, throttle)
 
     # -- one batch for one partition ------------------------------------------------------------------------------
     def _new_target(self, key: tuple[bytes, int, int]) -> Target | None:
@@ -192,15 +191,15 @@ class Produce:
         version: int,
         correlation_id: int,
         client_id: str | None,
-        listener: str,
-        principal: Principal,
+        peer: Peer,
         throttle: Throttle | None,
     ) -> Reply:
+        listener = peer.listener
         request = parse_produce(frame, position, version)
         topics: Topics = []
         waits: list[Wait] = []
         for key, partitions in request.topics:
-            name, topic_id, refusal = self._target(key, client_id, principal)
+            name, topic_id, refusal = self._target(key, client_id, peer.principal)
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:

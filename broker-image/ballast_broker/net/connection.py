@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
-from ballast_broker.net_reply import Dispatch, FileData, Part, Parts, Pending
+from ballast_broker.net_reply import ANONYMOUS, Dispatch, FileData, Part, Parts, Pending
 from ballast_wire.fast.reader import MalformedRequest
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Connection:
         "host",
         "last_active",
         "listener",
+        "principal",
     )
 
     def __init__(self, server: Server, sock: socket.socket, host: str, listener: str, dispatch: Dispatch) -> None:
@@ -85,6 +86,7 @@ class Connection:
         self.fd = sock.fileno()
         self.host = host
         self.listener = listener
+        self.principal = ANONYMOUS
         self.closed = False
         self.last_active = self._loop.time()
         self._head = b""  # the first bytes of a frame whose length is not complete

@@ -17,6 +17,7 @@ from ballast_broker.api.registry import BROKER_APIS, handler_of
 from ballast_broker.config import broker_config
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.service import COMMANDS
+from ballast_broker.net_reply import ANONYMOUS
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
@@ -29,9 +30,13 @@ PROPERTIES = {"node.id": "1", "log.dirs": "/data/d1,/data/d2", "num.partitions":
 class Peer:
     host = "/127.0.0.1"
     listener = "PLAINTEXT"
+    principal = ANONYMOUS
 
     def on_close(self, callback: Any) -> None:
         """Nobody hangs up here."""
+
+    def hold(self, seconds: float) -> None:
+        """Nobody is over a quota here."""
 
 
 class Asker:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from tests.broker.api.asking import Peer
 from tests.broker.replication.cluster import Cluster
 from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.context import ANONYMOUS
 from ballast_broker.api.produce import Produce
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
@@ -41,7 +41,7 @@ class Producing:
         data = [kind.TopicProduceData(name=topic, partition_data=parts) for topic, parts in topics.items()]
         request = kind(version=VERSION, transactional_id=None, acks=acks, timeout_ms=5000, topic_data=data)
         frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
-        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, "PLAINTEXT", ANONYMOUS)
+        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, Peer())
         frame[:] = bytes(len(frame))  # the connection's buffer is used again
         return reply
 

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.broker.api.asking import Peer
 
-from ballast_broker.api.context import ANONYMOUS
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import EVICTION_S, FetchSessions
 from ballast_broker.net_reply import Pending
@@ -117,7 +117,7 @@ class Stage:
         whole = {"max_wait_ms": 500, "session_epoch": FINAL, "topics": topics} | fields
         tags_of_the_header = b"\0" if Request.flexible_version_q(version) else b""
         body = memoryview(tags_of_the_header + bytes(Request(version=version, **whole).encode(version=version)))
-        return self.handler.handle(body, 0, version, 7, "PLAINTEXT", ANONYMOUS, lambda _: None)
+        return self.handler.handle(body, 0, version, 7, Peer())
 
     def answer(self, *partitions: tuple[int, int], version: int = BY_NAME, **fields: Any) -> Any:
         return decoded(self.ask(*partitions, version=version, **fields), version)

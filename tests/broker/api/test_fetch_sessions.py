@@ -19,7 +19,7 @@ from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
-from ballast_broker.net_reply import Pending
+from ballast_broker.net_reply import ANONYMOUS, Pending
 from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
@@ -64,7 +64,9 @@ class Asker:
             whole["replica_state"] = Request.ReplicaState(replica_id=replica_id)
         body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
         frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
-        peer: Any = SimpleNamespace(host="/127.0.0.1", listener="PLAINTEXT", on_close=self.closing.append)
+        peer: Any = SimpleNamespace(
+            host="/127.0.0.1", listener="PLAINTEXT", principal=ANONYMOUS, on_close=self.closing.append
+        )
         return self._dispatch(peer, memoryview(frame))
 
     async def answer(self, reply: Any) -> Any:
