@@ -18,14 +18,14 @@ import sys
 from pathlib import Path
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import folder
+from ballast_cli.arguments import folder, minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_MINUTES = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--minutes", type=float, default=3.0, metavar="M", help="how long faults go on (3)")
+    parser.add_argument("--minutes", type=minutes, default=3.0, metavar="M", help="how long faults go on (3)")
     parser.add_argument("--seed", type=int, metavar="S", help="the order of faults (any)")
     parser.add_argument(
         "--data", type=folder, metavar="DIR", help="where the brokers keep their data (.ballast/chaos-S)"
@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
     return 1
 
 
-def kinds(minutes: float) -> tuple[str, ...]:
+def kinds(length: float) -> tuple[str, ...]:
     from e2e import fault_kinds, hosts
 
     missing = hosts.why_not()
     if missing is not None:
         print(f"brokers on loopback, and no faults of the network: {missing}", flush=True)
-    return fault_kinds.kinds(network=missing is None, long=minutes >= LONG_MINUTES)
+    return fault_kinds.kinds(network=missing is None, long=length >= LONG_MINUTES)
 
 
 def say(line: str) -> None:

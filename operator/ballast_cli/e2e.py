@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from ballast_cli import CommandError
+from ballast_cli.arguments import minutes
 from ballast_cli.test import source_variables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prepare", action="store_true", help="only build what the provider needs")
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
     parser.add_argument(
-        "--faults", type=float, metavar="MINUTES", help="only this: faults of every kind, for so long, on host"
+        "--faults", type=minutes, metavar="MINUTES", help="only this: faults of every kind, for so long, on host"
     )
     parser.add_argument(
-        "--away", type=float, metavar="MINUTES", help="only this: no operator for so long, while a replica moves"
+        "--away", type=minutes, metavar="MINUTES", help="only this: no operator for so long, while a replica moves"
     )
     parser.add_argument("--seed", type=int, help="of the faults (another one each time)")
     parser.add_argument("scenario", nargs="*", metavar="SCENARIO", help="a part of a scenario's name (all)")
@@ -68,9 +69,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for option, minutes in (("--faults", args.faults), ("--away", args.away)):
-        if minutes is not None and not minutes > 0:
-            raise CommandError(f"{option} needs a number of minutes above 0.")
     if args.away is not None and (args.faults is not None or args.scenario):
         raise CommandError("--away is a scenario of its own: without --faults, and without names of scenarios.")
     if args.faults is None:

@@ -59,9 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    actions = {"generate": generate, "execute": execute, "verify": verify, "cancel": cancel}
+    if args.action == "generate":
+        with _connected(args.bootstrap) as cluster:
+            return generate(cluster, args)
+    plan = _plan_of(args)
+    if not plan:
+        print("The plan moves nothing: there is nothing to do.")
+        return 0
+    actions = {"execute": execute, "verify": verify, "cancel": cancel}
     with _connected(args.bootstrap) as cluster:
-        return actions[args.action](cluster, args)
+        return actions[args.action](cluster, args, plan)
 
 
 @contextlib.contextmanager
@@ -122,7 +129,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
     shared = _sharing_a_volume(seen)
     if shared:
         print(
-            f"The directories of broker {shared} seem to share one volume, which no move between them levels; "
+            f"The directories of {shared} seem to share one volume, which no move between them levels; "
             f"`ballast rebalance --bootstrap {args.bootstrap} --capacity SIZE` levels their bytes",
             file=sys.stderr,
         )
@@ -159,17 +166,17 @@ def _directories_of(seen: Snapshot):  # type: ignore[no-untyped-def]
 
 
 def _sharing_a_volume(seen: Snapshot) -> str:
-    """The brokers of which this is so, as a list."""
+    """The brokers of which this is so, in words."""
     from ballast_planner import brokers_with_one_volume
 
-    return ", ".join(map(str, brokers_with_one_volume(_directories_of(seen))))
+    brokers = brokers_with_one_volume(_directories_of(seen))
+    return ("broker " if len(brokers) == 1 else "brokers ") + ", ".join(map(str, brokers)) if brokers else ""
 
 
 # -- execute
 
 
-def execute(cluster: Cluster, args: argparse.Namespace) -> int:
-    plan = _plan_of(args)
+def execute(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     seen = cluster.look()
     _check(plan, seen, additional=args.additional)
     print("Current partition replica assignment")
@@ -252,8 +259,7 @@ def _throttle(
 # -- verify and cancel
 
 
-def verify(cluster: Cluster, args: argparse.Namespace) -> int:
-    plan = _plan_of(args)
+def verify(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     if args.wait:
         return _follow(cluster, plan, args)
     return _report(cluster, plan, args, cluster.look())
@@ -343,8 +349,7 @@ def _clear_throttles(cluster: Cluster, plan: Plan, seen: Snapshot) -> bool:
     return not stay
 
 
-def cancel(cluster: Cluster, args: argparse.Namespace) -> int:
-    plan = _plan_of(args)
+def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     seen = cluster.look()
     running: dict[Key, tuple[int, ...] | None] = {key: None for key in plan if key in seen.reassigning}
     refused = {str(key): reason for key, reason in cluster.reassign(running).items()}

@@ -57,8 +57,6 @@ def read_plan(text: str) -> Plan:
         raise CommandError(f"the plan is not Kafka's reassignment JSON: {error} is missing") from error
     except (ValueError, TypeError) as error:
         raise CommandError(f"the plan is not Kafka's reassignment JSON: {error}") from error
-    if not plan:
-        raise CommandError("the plan has no partitions")
     if len(plan) != len(rows):
         raise CommandError("the plan names a partition twice")
     return plan

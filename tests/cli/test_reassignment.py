@@ -34,7 +34,6 @@ def test_a_plan_without_directories_means_any() -> None:
         (rows({"topic": "orders", "partition": 0, "replicas": [1, 1]}), "twice"),
         (rows({"topic": "orders", "partition": 0, "replicas": []}), "empty"),
         (rows(*[{"topic": "orders", "partition": 0, "replicas": [1]}] * 2), "twice"),
-        (rows(), "no partitions"),
         ('{"version": 2, "partitions": []}', "version 2"),
         ("[]", "JSON: it is no object with partitions"),
         ("{", "JSON: Expecting property name"),

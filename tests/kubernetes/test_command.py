@@ -12,9 +12,6 @@ from ballast_cli.__main__ import load
     ("line", "told"),
     [
         ("--seed 1", "--seed is of --faults"),
-        ("--faults 0", "minutes above 0"),
-        ("--faults nan", "minutes above 0"),
-        ("--away 0", "minutes above 0"),
         ("--away 5 git", "without names of scenarios"),
         ("--away 5 --faults 5", "without --faults"),
         ("--faults 5 --provider embedded", "--provider host"),
