@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.group import Protocol
 from ballast_broker.coordinator.rebalance import JoinAsk
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
@@ -17,6 +19,8 @@ MOST_OF_A_NAME = 1000  # in the member's id, which has to fit into answers and i
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
+    if not context.authorize(Operation.READ, group(request.group_id)):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     version = context.version
     name = (request.group_instance_id or context.client_id or "")[:MOST_OF_A_NAME]
     ask = JoinAsk(

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.replication.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
@@ -40,9 +40,12 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     looked_up = 0
     for asked in request.topics:
         answers = topics.setdefault(asked.name, {})
+        allowed = context.authorize(Operation.DESCRIBE, topic(asked.name))
         for each in asked.partitions:
-            if times[asked.name, each.partition_index] > 1:
-                answer: Answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
+            if not allowed:
+                answer: Answer = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
+            elif times[asked.name, each.partition_index] > 1:
+                answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
             else:
                 answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
             answers[each.partition_index] = answer
@@ -58,8 +61,6 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
 
 
 def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:
-    if not authorize(context.principal, Operation.DESCRIBE, topic(topic_partition.topic)):
-        return (ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
     timestamp = asked.timestamp
     if timestamp < 0 and context.version < FIRST_VERSION_OF.get(timestamp, context.version + 1):
         return (ErrorCode.UNSUPPORTED_VERSION, *NOTHING)

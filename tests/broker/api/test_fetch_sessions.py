@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import Cluster, Node
 
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
@@ -46,6 +47,7 @@ class Asker:
             config=SimpleNamespace(fetch_max_bytes=1 << 20),
             replicas=node.replicas,
             traffic=Traffic(),
+            authorizer=ALLOWS_EVERYTHING,
             client_quotas=ClientQuotas(RealClock()),
         )
         self.sessions = FetchSessions(slots, random.Random(1), lambda: 0.0)
