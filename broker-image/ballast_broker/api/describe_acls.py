@@ -34,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         )
         for (resource_type, name, pattern), acls in by_resource.items()
     ]
-    return kind(version=version, error_code=ErrorCode.NONE, error_message=None, resources=resources)
+    return kind(version=version, error_code=ErrorCode.NONE, error_message="", resources=resources)
 
 
 def _description(kind: Any, acl: Acl, version: int) -> Any:

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
-UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+UNREADABLE = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 MAXIMUM_TARGETS = 16_384
@@ -415,7 +417,7 @@ class _Answer:
         )
 
     def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
-        if error in UNKNOWN:
+        if error in UNREADABLE:
             return []
         return self._nothing_aborted if error is ErrorCode.NONE else None
 

@@ -14,6 +14,7 @@ from ballast_wire.wording import WORDING
 
 FIRST_VERSION_WITH_MANY_KEYS = 4
 GROUP, TRANSACTION = 0, 1
+UNAUTHORIZED = (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 Found = tuple[ErrorCode, int, str, int]  # error, node, host, port
 
 
@@ -75,4 +76,4 @@ def _nobody(error: ErrorCode) -> Found:
 def _text(error: ErrorCode, version: int) -> str:
     if error is ErrorCode.NONE:
         return "" if version >= FIRST_VERSION_WITH_MANY_KEYS else "NONE"
-    return WORDING[error]
+    return "" if version >= FIRST_VERSION_WITH_MANY_KEYS and error in UNAUTHORIZED else WORDING[error]

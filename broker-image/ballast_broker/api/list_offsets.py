@@ -37,27 +37,33 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
     times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
     topics: dict[str, dict[int, Answer]] = {}
+    response = ListOffsetsResponse(context.version)
     looked_up = 0
     for asked in request.topics:
+        if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
+            _refuse(response, asked)
+            continue
         answers = topics.setdefault(asked.name, {})
-        allowed = context.authorize(Operation.DESCRIBE, topic(asked.name))
         for each in asked.partitions:
-            if not allowed:
-                answer: Answer = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
-            elif times[asked.name, each.partition_index] > 1:
-                answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
+            if times[asked.name, each.partition_index] > 1:
+                answer: Answer = (ErrorCode.INVALID_REQUEST, *NOTHING)
             else:
                 answer = _answer(TopicPartition(asked.name, each.partition_index), each, request, context)
             answers[each.partition_index] = answer
             looked_up += 1
             if looked_up % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-    response = ListOffsetsResponse(context.version)
     for name, answers in topics.items():
         for index, answer in answers.items():
             response.add(index, *answer)
         response.end_topic(name)
     return response
+
+
+def _refuse(response: ListOffsetsResponse, asked: Any) -> None:
+    for each in asked.partitions:
+        response.add(each.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
+    response.end_topic(asked.name)
 
 
 def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:

@@ -13,7 +13,7 @@ from uuid import UUID
 from ballast_broker.api.authorizer import CLUSTER, Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.topic_names import METADATA_TOPIC
-from ballast_broker.metadata.image import RESOURCE_GROUP, RESOURCE_TOPIC
+from ballast_broker.metadata.image import RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import ZERO_UUID
@@ -182,7 +182,7 @@ def check_alteration(resource_type: int, name: str, context: RequestContext) -> 
     elif resource_type == RESOURCE_GROUP:
         error, resource = ErrorCode.GROUP_AUTHORIZATION_FAILED, group(name)
     if not context.authorize(Operation.ALTER_CONFIGS, resource):
-        raise ApiError(error, WORDING[error])
+        raise ApiError(error, None if resource_type == RESOURCE_BROKER_LOGGER else WORDING[error])
 
 
 async def _alter_configs(request: Any, context: RequestContext, ask: Ask) -> Any:

@@ -47,7 +47,7 @@ def create_acls(context: CommandContext, request: Any) -> Outcome:
             continue
         if acl not in context.image.security.acl_ids:
             new[acl] = None
-        results.append(kind(error_code=0, error_message=None))
+        results.append(kind(error_code=0, error_message=""))
     records = [acl_record(context.new_id(), acl) for acl in new]
     return Outcome(records, message("CreateAclsResponse")(throttle_time_ms=0, results=results))
 
@@ -73,6 +73,9 @@ def _refusal(acl: Acl) -> str | None:
         return f"Invalid operation {operation.name}"
     if permission not in (Permission.DENY, Permission.ALLOW):
         return f"Invalid permissionType {permission.name}"
+    if ":" not in acl.principal:
+        why = "no colon is present separating the principal type from the principal name"
+        return f"Could not parse principal from `{acl.principal}` ({why})"
     return None
 
 
