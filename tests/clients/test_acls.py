@@ -18,6 +18,7 @@ from kafka import admin as python
 from kafka.errors import TopicAuthorizationFailedError
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
+from tests.docs.commands import to_type
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 PATIENCE_S = 30.0
@@ -146,3 +147,23 @@ def test_apache_kafkas_tool(broker: RunningBroker, topic: str) -> None:
     assert REFUSED in tool("console-consumer", *reading)
     assert "permissionType=DENY" in tool("acls", "--list", "--topic", "*")
     tool("acls", "--remove", "--force", "--topic", "*")
+
+
+@pytest.mark.java
+@pytest.mark.spec("CLI-02")
+@pytest.mark.timeout(180)
+def test_the_tool_as_the_page_has_it(broker: RunningBroker) -> None:
+    told = []
+    for command in to_type("tests/clients/test_acls.py::test_the_tool_as_the_page_has_it"):
+        program, *words = command.replace("HOST:PORT", broker.bootstrap).split()
+        assert program == "kafka-acls.sh"
+        told.append(run("acls", *words))
+    listed = told[-1]
+    for entry in (
+        "principal=User:alice, host=*, operation=WRITE, permissionType=ALLOW",
+        "principal=User:bob, host=*, operation=READ, permissionType=ALLOW",
+        "name=orders, patternType=LITERAL",
+        "name=orders, patternType=PREFIXED",
+    ):
+        assert entry in listed
+    assert "resourceType=GROUP, name=billing-, patternType=PREFIXED" in told[1]
