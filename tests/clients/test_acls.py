@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -111,6 +112,23 @@ def test_kafka_pythons_administration(broker: RunningBroker, topic: str) -> None
         (deleted,) = admin.delete_acls([anything])
         assert deleted[1] == [of_alice]
         until(lambda: is_open_to_kafka_python(broker, topic), "it is open again")
+
+
+def test_entries_are_kept_when_a_broker_is_killed(tmp_path: Path, topic: str) -> None:
+    properties = {"authorizer_class_name": STANDARD, "allow_everyone_if_no_acl_found": "true"}
+    running = RunningBroker(tmp_path / "killed", **properties).start()
+    try:
+        admin = confluent.AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.create_topics([confluent.NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
+        created = admin.create_acls([binding(topic, "User:alice")])
+        for each in created.values():
+            each.result(PATIENCE_S)
+        del admin
+        running.kill()
+        running.start()
+        assert refused_by_librdkafka(running, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    finally:
+        running.kill()
 
 
 @pytest.mark.java

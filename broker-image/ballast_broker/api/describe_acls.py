@@ -20,7 +20,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         raise ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     asked = AclFilter.of(request)
     by_resource: dict[tuple[int, str, int], list[Acl]] = {}
-    for acl in sorted(acl for acl in context.broker.image().security.acl_ids if asked.means(acl)):
+    for acl in sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)}):
         by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
     kind = message("DescribeAclsResponse")
     version = context.version
