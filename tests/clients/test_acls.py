@@ -19,7 +19,10 @@ from kafka import admin as python
 from kafka.errors import TopicAuthorizationFailedError
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
+from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
+
+from ballast_wire.messages import message
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 PATIENCE_S = 30.0
@@ -89,6 +92,15 @@ def test_an_entry_that_may_not_be_is_refused_with_a_reason(broker: RunningBroker
     (refused,) = admin.create_acls([binding("t", "nobody")]).values()
     with pytest.raises(KafkaException, match="Could not parse principal from `nobody`"):
         refused.result(PATIENCE_S)
+
+
+def test_a_code_of_nothing_known_ends_the_connection_and_nothing_else(broker: RunningBroker) -> None:
+    kind = message("CreateAclsRequest")
+    entry = {"resource_name": "t", "principal": "User:a", "host": "*", "operation": 0, "permission_type": 3}
+    for _ in range(2):
+        client = WireClient("127.0.0.1", broker.port)
+        with closing(client), pytest.raises(ConnectionError):
+            client.call(kind(creations=[kind.AclCreation(resource_type=2, **entry)]), 3)
 
 
 def is_open_to_kafka_python(broker: RunningBroker, topic: str) -> bool:
