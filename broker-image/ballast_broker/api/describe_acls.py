@@ -1,0 +1,57 @@
+"""DescribeAcls: the access control entries that a filter means, by resource."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ballast_broker.api.alter_acls import check_codes
+from ballast_broker.api.authorizer import Operation
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.permissions import check_cluster
+from ballast_broker.metadata.acls import Acl, AclFilter
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+ACLS_PER_TURN = 300  # a few milliseconds, then others have their turn
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    check_codes(request)
+    check_cluster(Operation.DESCRIBE, context)
+    if not context.broker.authorizer.enforces:
+        raise ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    asked = AclFilter.of(request)
+    by_resource: dict[tuple[int, str, int], list[Acl]] = {}
+    for acl in sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)}):
+        by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
+    kind = message("DescribeAclsResponse")
+    version = context.version
+    resources, described = [], 0
+    for (resource_type, name, pattern), acls in by_resource.items():
+        descriptions = []
+        for acl in acls:
+            descriptions.append(_description(kind.DescribeAclsResource.AclDescription, acl, version))
+            described += 1
+            if described % ACLS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        resources.append(
+            kind.DescribeAclsResource(
+                version=version,
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=descriptions,
+            )
+        )
+    return kind(version=version, error_code=ErrorCode.NONE, error_message="", resources=resources)
+
+
+def _description(kind: Any, acl: Acl, version: int) -> Any:
+    return kind(
+        version=version,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
