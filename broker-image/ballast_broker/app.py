@@ -38,7 +38,7 @@ from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
-from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.coordinator.store import CoordinatorStore
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
@@ -279,7 +279,7 @@ class _Broker:
             threads=world.threads,
         )
         self.replicas.on_gone.append(node.traffic.forget)
-        store = OffsetsStore(
+        store = CoordinatorStore(
             self.replicas,
             world.clock,
             world.threads,

@@ -27,7 +27,7 @@ from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
+from ballast_broker.coordinator.store import KeyValue, CoordinatorStore, Settled
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
@@ -70,7 +70,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    def __init__(self, store: OffsetsStore, clock: Clock, config: CoordinatorConfig) -> None:
+    def __init__(self, store: CoordinatorStore, clock: Clock, config: CoordinatorConfig) -> None:
         self._store = store
         self._clock = clock
         self._config = config
