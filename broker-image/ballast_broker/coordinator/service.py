@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from ballast_broker.coordinator.effects import (
     SyncResult,
 )
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
+from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
@@ -34,16 +35,8 @@ from ballast_wire.names import TopicPartition, java_length, java_string_hash
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
-OFFSETS_PER_TURN = 10_000  # likewise, where they are but looked at
 FIRST_PAUSE_S = 0.1  # after a load, or the end of a topic's offsets, that failed; doubled each time
 LONGEST_PAUSE_S = 30.0
-
-HasTopic = Callable[[str], bool]
-
-
-def any_topic(_name: str) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +98,10 @@ class GroupCoordinator:
         pause_s = FIRST_PAUSE_S
         while self._is_current(shard):
             try:
-                count = await self._read(shard)
-                gone = await self._topics_gone(shard, has_topic)
+                count = await read_shard(
+                    self._store, shard, lambda: self._now().monotonic_ms, lambda: self._is_current(shard)
+                )
+                gone = await topics_gone(shard, has_topic)
                 break
             except Exception:
                 # Who knows a part only would say of all the rest that it was never committed.
@@ -125,37 +120,6 @@ class GroupCoordinator:
             rebalance.loaded(group, self._now())
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
-
-    async def _read(self, shard: Shard) -> int:
-        """All that the log says, unless the shard is given up meanwhile; how many records that was."""
-        count = 0
-        async for key, value in self._store.read_all(shard.partition):
-            self._replay(shard, key, value)
-            count += 1
-            if count % RECORDS_PER_TURN == 0:
-                await asyncio.sleep(0)
-                if not self._is_current(shard):
-                    break
-        return count
-
-    @staticmethod
-    async def _topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
-        """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
-        gone: set[str] = set()
-        looked_at = 0
-        for offsets in list(shard.offsets.values()):
-            gone.update(name for name in {partition.topic for partition in offsets} if not has_topic(name))
-            looked_at += len(offsets)
-            if looked_at >= OFFSETS_PER_TURN:
-                looked_at = 0
-                await asyncio.sleep(0)
-        return gone
-
-    def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
-        try:
-            shard.replay(key, value, self._now().monotonic_ms)
-        except Exception:  # the codec raises whatever the bytes lead it to
-            log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, key)
 
     def _is_current(self, shard: Shard) -> bool:
         """Else the partition is led elsewhere, or was meanwhile: what this shard knows may be old."""
