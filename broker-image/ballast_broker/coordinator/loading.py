@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.coordinator.store import CoordinatorStore, Found, Marker, Stored
+from ballast_wire.names import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +22,13 @@ def any_topic(_name: str) -> bool:
     return True
 
 
-async def read_shard(store: OffsetsStore, shard: Shard, now_ms: Callable[[], int], wanted: Callable[[], bool]) -> int:
+async def read_shard(
+    store: CoordinatorStore, shard: Shard, now_ms: Callable[[], int], wanted: Callable[[], bool]
+) -> int:
     """All that the log says, unless the shard is given up meanwhile; how many records that was."""
     count = 0
-    async for key, value in store.read_all(shard.partition):
-        _replay(shard, key, value, now_ms())
+    async for found in store.read_all(shard.partition):
+        _replay(shard, found, now_ms())
         count += 1
         if count % RECORDS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -34,18 +37,24 @@ async def read_shard(store: OffsetsStore, shard: Shard, now_ms: Callable[[], int
     return count
 
 
-def _replay(shard: Shard, key: bytes, value: bytes | None, now_ms: int) -> None:
+def _replay(shard: Shard, found: Found, now_ms: int) -> None:
     try:
-        shard.replay(key, value, now_ms)
+        if isinstance(found, Marker):
+            shard.end_transaction(found.producer_id, found.committed)
+        elif isinstance(found, Stored):
+            shard.replay_pending(*found)
+        else:
+            shard.replay(found[0], found[1], now_ms)
     except Exception:  # the codec raises whatever the bytes lead it to
-        log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, key)
+        log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, found[0])
 
 
 async def topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
     """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
     gone: set[str] = set()
     looked_at = 0
-    for offsets in list(shard.offsets.values()):
+    found: list[Collection[TopicPartition]] = [*shard.offsets.values(), *shard.pending.producers.values()]
+    for offsets in found:
         gone.update(name for name in {partition.topic for partition in offsets} if not has_topic(name))
         looked_at += len(offsets)
         if looked_at >= OFFSETS_PER_TURN:

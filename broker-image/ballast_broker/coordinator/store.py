@@ -129,6 +129,13 @@ class CoordinatorStore:
         first.add_done_callback(lambda done: known(done.result()))
         return outcome
 
+    async def all_committed(self, partition: int) -> None:
+        """When everything that its log has by now is committed; ApiError where this broker leads it no longer."""
+        target = TopicPartition(self._topic, partition)
+        error = await self._outcome(target, self._log_of(partition).log_end_offset, lambda committed: None)
+        if error not in COMMITTED:
+            raise ApiError(error)
+
     def epoch(self, partition: int) -> int:
         """In which this broker leads the partition."""
         return self._epoch_led(TopicPartition(self._topic, partition))

@@ -95,6 +95,10 @@ class Transaction:
             self.now = self.pending
         self.pending = None
 
+    def mark(self, partition: TopicPartition) -> None:
+        """This partition has its marker."""
+        self.now = replace(self.now, partitions=self.now.partitions - {partition})
+
 
 class Refused(NamedTuple):
     error: ErrorCode
@@ -135,7 +139,7 @@ def initialize(
     cluster_version: int,
     now_ms: int,
 ) -> Refused | NeedsId | Write:
-    """`known` is what a producer that goes on believes to be. A `Write` of an abort means: first that, and then again."""
+    """`known` is what a producer that goes on believes to be. A `Write` of an abort means: that first, then again."""
     now = transaction.now
     if transaction.pending is not None:
         return BUSY

@@ -97,7 +97,9 @@ class Coordinating:
 
     def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         clock = self.clock
-        store = CoordinatorStore(OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes)
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes
+        )
         limits = GroupLimits(initial_rebalance_delay_ms=0)
         groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
         self._all.append(groups)
