@@ -90,7 +90,8 @@ def test_what_is_stored_is_kafkas_format(bench):
     index = (bench.folder / "00000000000000000000.txnindex").read_bytes()
     assert index.hex() == "0000" + f"{0x0102:016x}" + f"{0:016x}" + f"{3:016x}" + f"{4:016x}"
     *_, marker = iterate_batches(memoryview((bench.folder / "00000000000000000000.log").read_bytes()))
-    assert marker.is_control and marker.is_transactional
+    assert marker.is_control
+    assert marker.is_transactional
     assert (marker.header.base_sequence, marker.header.record_count) == (-1, 1)
     # One record: length, attributes, deltas, the key (version 0, ABORT), the value (version 0, epoch 9), no headers.
     assert bytes(marker.payload).hex() == "20" + "000000" + "08" + "00000000" + "0c" + "000000000009" + "00"
