@@ -41,6 +41,7 @@ from ballast_broker.coordinator.markers import MarkerSender
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
+from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
@@ -293,6 +294,12 @@ class _Broker:
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
         ids = ProducerIds(config.node_id, self._epoch, self._controller)
         self.transactions = self._transaction_coordinator(ids)
+        self._verifier = TransactionVerifier(
+            lambda: node.image,
+            world.network,
+            config.inter_broker_listener,
+            timeout_s=config.request_timeout_ms / 1000,
+        )
         self.services = self._services(ids)
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
@@ -346,6 +353,7 @@ class _Broker:
             controller=self._controller,
             groups=self.groups,
             transactions=self.transactions,
+            verifier=self._verifier,
             traffic=node.traffic,
             client_quotas=ClientQuotas(node.world.clock),
             next_producer_id=ids.next,
@@ -460,6 +468,7 @@ class _Broker:
                 log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
         self.groups.close()
         self.transactions.close()
+        self._verifier.close()
         await self.replicas.stop()
         self._controller.close()
         self._heartbeats.close()

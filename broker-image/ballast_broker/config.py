@@ -147,6 +147,7 @@ BROKER_PROPERTIES = {
         _P("socket.send.buffer.bytes", "int", 102_400),
         _P("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, between(1)),
         _P("transaction.max.timeout.ms", "int", 900_000, between(1)),
+        _P("transaction.partition.verification.enable", "boolean", True),
         _P("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, between(1)),
         _P("transaction.state.log.load.buffer.size", "int", 5_242_880, between(1)),
         _P("transaction.state.log.min.isr", "int", 2, between(1)),

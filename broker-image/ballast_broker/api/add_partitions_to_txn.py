@@ -32,7 +32,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         partitions = _partitions(request.v3_and_below_topics)
         errors = await _of_client(request.v3_and_below_transactional_id, producer, partitions, context)
-        return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, version, errors))
+        return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, errors))
     if not authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     found = await asyncio.gather(*(_of_broker(asked, context) for asked in request.transactions))
@@ -40,7 +40,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         kind.AddPartitionsToTxnResult(
             version=version,
             transactional_id=asked.transactional_id,
-            topic_results=_by_topic(kind, version, errors),
+            topic_results=_by_topic(kind, errors),
         )
         for asked, errors in zip(request.transactions, found, strict=True)
     ]
@@ -113,12 +113,10 @@ def _partitions(topics: Any) -> list[TopicPartition]:
     return list(dict.fromkeys(TopicPartition(each.name, number) for each in topics for number in each.partitions))
 
 
-def _by_topic(kind: Any, version: int, errors: Errors) -> list[Any]:
+def _by_topic(kind: Any, errors: Errors) -> list[Any]:
+    of_topic = kind.AddPartitionsToTxnResult.AddPartitionsToTxnTopicResult
+    of_partition = of_topic.AddPartitionsToTxnPartitionResult
     topics: dict[str, list[Any]] = {}
     for (name, number), error in errors.items():
-        of_partition = kind.AddPartitionsToTxnPartitionResult
-        topics.setdefault(name, []).append(
-            of_partition(version=version, partition_index=number, partition_error_code=error)
-        )
-    of_topic = kind.AddPartitionsToTxnTopicResult
-    return [of_topic(version=version, name=name, results_by_partition=found) for name, found in topics.items()]
+        topics.setdefault(name, []).append(of_partition(partition_index=number, partition_error_code=error))
+    return [of_topic(name=name, results_by_partition=found) for name, found in topics.items()]

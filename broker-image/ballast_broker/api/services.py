@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ballast_broker.controller.client import ControllerClient
     from ballast_broker.coordinator.service import GroupCoordinator
     from ballast_broker.coordinator.transaction_service import TransactionCoordinator
+    from ballast_broker.coordinator.verification import TransactionVerifier
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock
@@ -31,6 +32,7 @@ class BrokerServices:
     controller: ControllerClient
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: TransactionVerifier
     traffic: Traffic
     client_quotas: ClientQuotas
     next_producer_id: Callable[[], Awaitable[int]]

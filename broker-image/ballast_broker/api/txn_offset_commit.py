@@ -15,6 +15,7 @@ from ballast_wire.names import TopicPartition
 
 FIRST_WITH_LOADING = 2
 FIRST_WITH_MEMBER = 3
+FIRST_ABORTABLE = 4
 FIRST_THAT_ADDS = 5
 
 Errors = dict[TopicPartition, ErrorCode]
@@ -54,7 +55,11 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Er
     producer = producer_of(request)
 
     async def verified(partition: TopicPartition) -> ErrorCode:
-        return ErrorCode.NONE
+        adds = context.version >= FIRST_THAT_ADDS
+        if not adds and not context.broker.config.transaction_partition_verification_enable:
+            return ErrorCode.NONE
+        found = await context.broker.verifier.verify(request.transactional_id, *producer, [partition], add=adds)
+        return _told(found.get(partition, ErrorCode.NONE), context.version)
 
     try:
         return await context.broker.groups.commit_in_transaction(
@@ -65,6 +70,17 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Er
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.version < FIRST_WITH_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # what clients did not understand then
         return dict.fromkeys(offsets, code)
+
+
+def _told(error: ErrorCode, version: int) -> ErrorCode:
+    """Of what the transaction's coordinator says, what makes a producer do the right thing."""
+    if error is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    if error is ErrorCode.NETWORK_EXCEPTION:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # to be asked again, here
+    return error
 
 
 def _response(request: Any, version: int, errors: Errors) -> Any:
