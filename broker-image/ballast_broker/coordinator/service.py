@@ -259,13 +259,12 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, ErrorCode]:
         """Kept until the transaction ends; `verified` asks whether it is one, and this partition is in it."""
         shard = self._shard_of(group_id, may_be_nameless=False)
-        check_in_transaction(shard.group(group_id), committer)
         error = await verified(TopicPartition(OFFSETS_TOPIC, shard.partition))
         if error is not ErrorCode.NONE:
             raise ApiError(error)
         if not self._is_current(shard):
             raise ApiError(ErrorCode.NOT_COORDINATOR)
-        check_in_transaction(shard.group(group_id), committer)  # it may be another generation by now
+        check_in_transaction(shard.group(group_id), committer)
         limit = self._config.offset_metadata_max_bytes
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
