@@ -39,6 +39,7 @@ from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandle
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
@@ -287,6 +288,12 @@ class _Broker:
             load_bytes=config.offsets_load_buffer_size,
         )
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
+        self._verifier = TransactionVerifier(
+            lambda: node.image,
+            world.network,
+            config.inter_broker_listener,
+            timeout_s=config.request_timeout_ms / 1000,
+        )
         self.services = self._services()
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
@@ -313,6 +320,7 @@ class _Broker:
             logs=node.logs,
             controller=self._controller,
             groups=self.groups,
+            verifier=self._verifier,
             traffic=node.traffic,
             client_quotas=ClientQuotas(node.world.clock),
             next_producer_id=ids.next,
@@ -424,6 +432,7 @@ class _Broker:
             except TimeoutError:
                 log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
         self.groups.close()
+        self._verifier.close()
         await self.replicas.stop()
         self._controller.close()
         self._heartbeats.close()

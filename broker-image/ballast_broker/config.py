@@ -145,6 +145,7 @@ BROKER_PROPERTIES = {
         _P("socket.receive.buffer.bytes", "int", 102_400),
         _P("socket.request.max.bytes", "int", 104_857_600, between(1)),
         _P("socket.send.buffer.bytes", "int", 102_400),
+        _P("transaction.partition.verification.enable", "boolean", True),
         _P("unclean.leader.election.enable", "boolean", False),
         _P("unclean.leader.election.interval.ms", "long", 300_000, between(1)),
     )

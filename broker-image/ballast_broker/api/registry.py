@@ -51,6 +51,7 @@ BROKER_APIS = {
         _api(21, "DeleteRecords", 0, 2, "delete_records"),
         _api(22, "InitProducerId", 0, 5, "init_producer_id"),
         _api(23, "OffsetForLeaderEpoch", 2, 4, "offset_for_leader_epoch"),
+        _api(27, "WriteTxnMarkers", 1, 1, "write_txn_markers"),
         _api(32, "DescribeConfigs", 1, 4, "describe_configs"),
         _api(33, "AlterConfigs", 0, 2, "alter_configs"),
         _api(34, "AlterReplicaLogDirs", 1, 2, "alter_replica_log_dirs"),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ballast_broker.config import BrokerConfig
     from ballast_broker.controller.client import ControllerClient
     from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.coordinator.verification import TransactionVerifier
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock
@@ -29,6 +30,7 @@ class BrokerServices:
     logs: LogManager
     controller: ControllerClient
     groups: GroupCoordinator
+    verifier: TransactionVerifier
     traffic: Traffic
     client_quotas: ClientQuotas
     next_producer_id: Callable[[], Awaitable[int]]

@@ -481,6 +481,12 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
+    async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
+        """A transaction's marker was committed in this partition of offsets. None of them are pending here."""
+        del producer_id, committed
+        shard = self._shards.get(partition)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if shard is None or shard.failed else ErrorCode.NONE
+
     def _now(self) -> Now:
         return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
 
