@@ -44,6 +44,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "groups": [{"group_id": "t", "topics": None}],
     },
     "OffsetForLeaderEpoch": {"topics": [{"topic": "t", "partitions": [{"partition": 3, "leader_epoch": 1}]}]},
+    "WriteTxnMarkers": {"markers": [{"producer_id": 1, "topics": [{"name": "t", "partition_indexes": [3]}]}]},
 }  # fmt: skip
 # Versions whose answer has no place for an error at all.
 SILENT = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
