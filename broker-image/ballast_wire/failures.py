@@ -76,8 +76,8 @@ def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
 
 def _fill(answer: Any, kind: Any, version: int, error: ErrorCode, text: str | None) -> None:
     for field in _fields(kind, version):
-        if field.name == "error_code":
-            answer.error_code = error
+        if field.name.endswith("error_code"):
+            setattr(answer, field.name, error)
         elif field.name == "error_message":
             answer.error_message = text
         elif field.name in NOTHING:
