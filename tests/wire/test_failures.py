@@ -10,7 +10,7 @@ from tests.contract.compare import build, plain
 
 from ballast_broker.api.registry import BROKER_APIS
 from ballast_wire.errors import ErrorCode
-from ballast_wire.failures import failure_response
+from ballast_wire.failures import ERROR_CODES, failure_response
 from ballast_wire.messages import message
 
 ERROR = ErrorCode.REQUEST_TIMED_OUT
@@ -67,7 +67,7 @@ def failed(name: str, version: int, text: str | None = None) -> Any:
 
 def errors_in(value: Any) -> list[int]:
     if isinstance(value, dict):
-        own = [code for name, code in value.items() if name.endswith("error_code")]
+        own = [code for name, code in value.items() if name in ERROR_CODES]
         return own + [code for each in value.values() for code in errors_in(each)]
     return [code for each in value for code in errors_in(each)] if isinstance(value, list) else []
 
