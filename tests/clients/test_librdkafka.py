@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable
@@ -60,8 +59,7 @@ def producer(broker: RunningBroker, **config: Any) -> Producer:
 def end_producer(sender: Producer) -> None:
     """Else it looks for a broker that is gone until the tests end, and says so on the terminal."""
     sender.purge()
-    with contextlib.suppress(KafkaException):  # of one that was fenced
-        sender.flush(PATIENCE_S)
+    sender.flush(PATIENCE_S)
     sender.close()
 
 

@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.spec("CLI-05", "CLI-01"), aiokafka.pytestmark]
 
 
 def transactional(broker: RunningBroker, name: str, **config: Any) -> Producer:
-    made = producer(broker, transactional_id=name, **config)
+    """It ends with its test: one that was fenced cannot be closed."""
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": name, "linger.ms": 5}
+    made = Producer(settings | {name.replace("_", "."): value for name, value in config.items()})
     made.init_transactions(PATIENCE_S)
     return made
 
