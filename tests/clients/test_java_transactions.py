@@ -107,11 +107,13 @@ def test_the_transaction_log_is_one_that_apache_kafka_reads(
     sender.begin_transaction()
     send(sender, topic, [b"x"])
     sender.commit_transaction(PATIENCE_S)
+    del sender
     broker.stop()
     [segment] = [path for each in broker.log_dirs for path in each.glob("__transaction_state-0/*.log")]
     printed = run("dump-log", "--files", segment, "--transaction-log-decoder")
-    assert re.findall(r"state=(\w+)", printed) == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
-    assert f"partitions=[{topic}-0]" in printed
+    states = re.findall(r'"transactionStatus":(\d)', printed)
+    assert states == ["0", "1", "2", "4"], "empty, ongoing, to be committed, committed"
+    assert f'"transactionPartitions":[{{"topic":"{topic}","partitionIds":[0]}}]' in printed
 
 
 @pytest.mark.spec("CLI-05", "CLU-04")
