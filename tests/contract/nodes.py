@@ -22,6 +22,7 @@ PROPERTIES = {
     "offsets.topic.num.partitions": "3",
     "offsets.topic.replication.factor": "1",
     "request.timeout.ms": "5000",
+    "transaction.partition.verification.enable": "false",  # what partitions do with transactions is asked by itself
 }
 
 
