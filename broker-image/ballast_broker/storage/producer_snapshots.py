@@ -128,7 +128,7 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     transactional = any(state is None or state.transactional for state in known.values())
     found = _written_lately(unknown, segments) if unknown and not transactional else ProducerStates()
     states = {producer_id: found.get(producer_id) for producer_id in unknown}
-    if any(state is None or state.transactional for state in states.values()):
+    if any(state is None for state in states.values()):
         ended = producers.ended  # a snapshot does not have those whose markers are not committed
         snapshots.load(producers, offset)
         replay(producers, segments, offset)
