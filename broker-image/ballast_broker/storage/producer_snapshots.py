@@ -87,6 +87,9 @@ def replay(
     `rebuild_from`: the transaction indexes of segments that begin there or later are made anew by the way.
     """
     start = producers.map_end_offset
+    for segment in segments:
+        if rebuild_from is not None and segment.base_offset >= rebuild_from:
+            segment.aborted.replace([])
     if start >= end_offset:
         producers.map_end_offset = end_offset
         return
@@ -125,9 +128,11 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     transactional = any(state is None or state.transactional for state in known.values())
     found = _written_lately(unknown, segments) if unknown and not transactional else ProducerStates()
     states = {producer_id: found.get(producer_id) for producer_id in unknown}
-    if any(state is None or state.transactional for state in states.values()):
+    if any(state is None for state in states.values()):
+        ended = producers.ended  # a snapshot does not have those whose markers are not committed
         snapshots.load(producers, offset)
         replay(producers, segments, offset)
+        producers.ended = sorted({*ended, *producers.ended})
     else:
         for producer_id, state in states.items():
             assert state is not None
