@@ -36,13 +36,14 @@ TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
-    "member_id", "entity_type", "pattern_type", "index", "is_future_key", "producer_id",
+    "member_id", "entity_type", "pattern_type", "index", "is_future_key", "transactional_id", "producer_id",
 )  # fmt: skip
 OPAQUE = {
     "cluster_id": "CLUSTER",
     "producer_id": "PRODUCER",
     "session_id": "SESSION",
     "total_bytes": "BYTES",
+    "transaction_start_time_ms": "TIME",
     "usable_bytes": "BYTES",
     "finalized_features_epoch": "EPOCH",
     "log_end_offset": "OFFSET",
@@ -179,6 +180,8 @@ class Side:
             return opaque
         if isinstance(value, UUID):
             return self._named_id(value)
+        if name == "last_timestamp" and value > TIMESTAMP_MS + 30_000:
+            return "NOW"  # a marker's, by the clock of who wrote it
         if name == "port" and value != -1:
             return "PORT"
         return self._stripped_text(value) if isinstance(value, str) else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,26 +24,20 @@ from ballast_broker.coordinator.effects import (
     SyncResult,
 )
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
+from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
+from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
-OFFSETS_PER_TURN = 10_000  # likewise, where they are but looked at
 FIRST_PAUSE_S = 0.1  # after a load, or the end of a topic's offsets, that failed; doubled each time
 LONGEST_PAUSE_S = 30.0
-
-HasTopic = Callable[[str], bool]
-
-
-def any_topic(_name: str) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    def __init__(self, store: OffsetsStore, clock: Clock, config: CoordinatorConfig) -> None:
+    def __init__(self, store: CoordinatorStore, clock: Clock, config: CoordinatorConfig) -> None:
         self._store = store
         self._clock = clock
         self._config = config
@@ -78,11 +72,16 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        most_metadata = config.offset_metadata_max_bytes
+        self.transactional = TransactionalCommits(self._shards, self._shard_of, self._append, most_metadata)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
         """The offsets topic has so many partitions: every broker has to look for a group in the same one."""
         self._partitions = partitions
+
+    def partition_of(self, group_id: str) -> int:
+        return partition_for(group_id, self._partitions)
 
     def lead(self, partition: int, has_topic: HasTopic = any_topic) -> None:
         """This broker leads a partition of the offsets topic. Where it led that before, in an earlier epoch, it goes on
@@ -105,8 +104,10 @@ class GroupCoordinator:
         pause_s = FIRST_PAUSE_S
         while self._is_current(shard):
             try:
-                count = await self._read(shard)
-                gone = await self._topics_gone(shard, has_topic)
+                count = await read_shard(
+                    self._store, shard, lambda: self._now().monotonic_ms, lambda: self._is_current(shard)
+                )
+                gone = await topics_gone(shard, has_topic)
                 break
             except Exception:
                 # Who knows a part only would say of all the rest that it was never committed.
@@ -118,6 +119,8 @@ class GroupCoordinator:
         if not self._is_current(shard):
             return
         shard.loaded, shard.failed = True, False
+        for producer_id, committed in shard.ended_meanwhile:
+            shard.end_transaction(producer_id, committed)
         gone |= shard.deleted_meanwhile
         if gone:
             self._forget_topics_of(shard, gone)
@@ -125,37 +128,6 @@ class GroupCoordinator:
             rebalance.loaded(group, self._now())
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
-
-    async def _read(self, shard: Shard) -> int:
-        """All that the log says, unless the shard is given up meanwhile; how many records that was."""
-        count = 0
-        async for key, value in self._store.read_all(shard.partition):
-            self._replay(shard, key, value)
-            count += 1
-            if count % RECORDS_PER_TURN == 0:
-                await asyncio.sleep(0)
-                if not self._is_current(shard):
-                    break
-        return count
-
-    @staticmethod
-    async def _topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
-        """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
-        gone: set[str] = set()
-        looked_at = 0
-        for offsets in list(shard.offsets.values()):
-            gone.update(name for name in {partition.topic for partition in offsets} if not has_topic(name))
-            looked_at += len(offsets)
-            if looked_at >= OFFSETS_PER_TURN:
-                looked_at = 0
-                await asyncio.sleep(0)
-        return gone
-
-    def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
-        try:
-            shard.replay(key, value, self._now().monotonic_ms)
-        except Exception:  # the codec raises whatever the bytes lead it to
-            log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, key)
 
     def _is_current(self, shard: Shard) -> bool:
         """Else the partition is led elsewhere, or was meanwhile: what this shard knows may be old."""
@@ -262,11 +234,6 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     async def _write_offsets(self, shard: Shard, group_id: str, offsets: Offsets) -> ErrorCode:
-        entries: list[KeyValue] = [
-            (records.offset_key(group_id, partition), records.offset_value(committed))
-            for partition, committed in offsets.items()
-        ]
-
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
             if committed:
@@ -274,16 +241,24 @@ class GroupCoordinator:
                     shard.apply(group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        return await self._append(shard, entries, settled)
+        return await self._append(shard, records.offset_entries(group_id, offsets), settled)
 
     async def _append(
-        self, shard: Shard, entries: Sequence[KeyValue], settled: Settled = lambda committed: None
+        self,
+        shard: Shard,
+        entries: Sequence[KeyValue],
+        settled: Settled = lambda committed: None,
+        producer: Producer = OUTSIDE,
     ) -> ErrorCode:
         """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
             settled(False)
             return ErrorCode.NOT_COORDINATOR
-        return await self._store.append(shard.partition, entries, settled)
+        return await self._store.append(shard.partition, entries, settled, producer)
+
+    async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
+        self.transactional.ended(partition, producer_id, committed)
+        return ErrorCode.NONE
 
     def fetch_offsets(self, group_id: str) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
@@ -359,6 +334,8 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
+                for partition in shard.pending.of_group(group.group_id):
+                    shard.pending.supersede(group.group_id, partition)
                 shard.offsets.pop(group.group_id, None)
                 shard.groups.pop(group.group_id, None)
             else:
@@ -379,7 +356,7 @@ class GroupCoordinator:
                 shard.deleted_meanwhile |= topics
 
     def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> None:
-        for group_id in {*shard.offsets, *shard.being_written}:
+        for group_id in {*shard.offsets, *shard.being_written, *shard.pending.producers}:
             gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
             for partition in gone:
                 shard.apply(group_id, partition, None)
@@ -407,9 +384,9 @@ class GroupCoordinator:
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
         group = shard.group(group_id)
         offsets = shard.offsets.get(group_id, {})
-        written = shard.being_written.get(group_id, ())
+        in_use = {*shard.being_written.get(group_id, ()), *shard.pending.of_group(group_id)}
         all_due = expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms)
-        due = [partition for partition in all_due if partition not in written]
+        due = [partition for partition in all_due if partition not in in_use]
         if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
             return 0
         if group is not None and group.is_in(GroupState.EMPTY) and not group.size and not shard.known_offsets(group_id):
