@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from ballast_broker.config import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
@@ -22,9 +22,19 @@ VERSION = 7
 TIMEOUT_MS = 10_000
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-# What the names of a coordinator's properties begin with, and who waits for its topic.
-INTERNAL = {OFFSETS_TOPIC: ("offsets_topic", "groups"), TRANSACTIONS_TOPIC: ("transaction_state_log", "transactions")}
+INTERNAL = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
+
+
+class _Internal(NamedTuple):
+    """A coordinator's topic as its properties have it, and who waits for it."""
+
+    partitions: int
+    replicas: int
+    segment_bytes: int
+    property_of_replicas: str
+    who_waits: str
+
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 
@@ -37,6 +47,22 @@ class AutomaticTopics:
         self._image = image
         self._controller = controller
         self._spawn = spawn
+        self._internal = {
+            OFFSETS_TOPIC: _Internal(
+                config.offsets_topic_num_partitions,
+                config.offsets_topic_replication_factor,
+                config.offsets_topic_segment_bytes,
+                "offsets.topic.replication.factor",
+                "groups",
+            ),
+            TRANSACTIONS_TOPIC: _Internal(
+                config.transaction_state_log_num_partitions,
+                config.transaction_state_log_replication_factor,
+                config.transaction_state_log_segment_bytes,
+                "transaction.state.log.replication.factor",
+                "transactions",
+            ),
+        }
         self._in_flight: set[str] = set()
         self._too_few: dict[str, int] = {}  # how many brokers were alive when it was last said that there are too few
 
@@ -47,18 +73,17 @@ class AutomaticTopics:
         if name in self._in_flight:
             return
         alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
-        property_name, who = INTERNAL[name]
-        factor: int = getattr(self._config, f"{property_name}_replication_factor")
-        if alive < factor:
+        wanted = self._internal[name]
+        if alive < wanted.replicas:
             if alive != self._too_few.get(name):  # every client asks, time and again
                 self._too_few[name] = alive
                 log.warning(
-                    "%s needs %d live brokers (%s.replication.factor), there are %d: %s have to wait",
+                    "%s needs %d live brokers (%s), there are %d: %s have to wait",
                     name,
-                    factor,
-                    property_name.replace("_", "."),
+                    wanted.replicas,
+                    wanted.property_of_replicas,
                     alive,
-                    who,
+                    wanted.who_waits,
                 )
             return
         self._begin([name])
@@ -72,22 +97,22 @@ class AutomaticTopics:
         kind = message("CreateTopicsRequest").CreatableTopic
         if name not in INTERNAL:
             return kind(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
-        config, (property_name, _) = self._config, INTERNAL[name]
+        wanted = self._internal[name]
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            "segment.bytes": str(getattr(config, f"{property_name}_segment_bytes")),
+            "segment.bytes": str(wanted.segment_bytes),
         }
         if name == TRANSACTIONS_TOPIC:
             configs |= {
                 "compression.type": "uncompressed",
-                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "min.insync.replicas": str(self._config.transaction_state_log_min_isr),
                 "unclean.leader.election.enable": "false",
             }
         return kind(
             name=name,
-            num_partitions=getattr(config, f"{property_name}_num_partitions"),
-            replication_factor=getattr(config, f"{property_name}_replication_factor"),
+            num_partitions=wanted.partitions,
+            replication_factor=wanted.replicas,
             assignments=[],
             configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )

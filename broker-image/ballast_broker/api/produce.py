@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.refusals import Refusals
-from ballast_broker.api.transactional import Transactional
+from ballast_broker.api.transactional import UNAUTHORIZED, Transactional
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_broker.storage.producers import NOT_ASKED, Verification
@@ -211,6 +211,8 @@ class Produce:
         waits: list[Wait] = []
         for key, partitions in request.topics:
             name, topic_id, refusal = self._target(key, client_id, peer)
+            if transaction is not None and transaction.refusal is UNAUTHORIZED:
+                refusal = UNAUTHORIZED
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ballast_broker.net_reply import Peer
     from ballast_wire.names import TopicPartition
 
+UNAUTHORIZED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 FIRST_ABORTABLE = 11  # clients know TRANSACTION_ABORTABLE
 FIRST_ADDING = 12
 # Not the producer's fault: it is told what makes it send again, without asking for new metadata first.
@@ -63,7 +64,7 @@ class Transactional:
         if not producers:
             return None
         if not self._broker.authorizer.allows(peer, Operation.WRITE, transactional_id(self._id)):
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return UNAUTHORIZED
         if len(producers) > 1:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         self._producer_id, self._epoch = producers.pop()
