@@ -286,7 +286,7 @@ class _Broker:
             timeout_ms=config.offsets_commit_timeout_ms,
             load_bytes=config.offsets_load_buffer_size,
         )
-        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
+        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config), lambda: node.image)
         self.services = self._services()
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)

@@ -49,6 +49,16 @@ BROKER_PROPERTIES = {
         _P("delete.topic.enable", "boolean", True),
         _P("fetch.max.bytes", "int", 57_671_680, between(1024)),
         _P("follower.replication.throttled.rate", "long", LONG_MAX, between(0)),
+        _P("group.consumer.assignors", "list", ("uniform", "range"), each_of("uniform", "range")),
+        _P("group.consumer.heartbeat.interval.ms", "int", 5000, between(1)),
+        _P("group.consumer.max.heartbeat.interval.ms", "int", 15_000, between(1)),
+        _P("group.consumer.max.session.timeout.ms", "int", 60_000, between(1)),
+        _P("group.consumer.max.size", "int", INT_MAX, between(1)),
+        _P("group.consumer.migration.policy", "string", "disabled", one_of("disabled")),
+        _P("group.consumer.min.heartbeat.interval.ms", "int", 5000, between(1)),
+        _P("group.consumer.min.session.timeout.ms", "int", 45_000, between(1)),
+        _P("group.consumer.session.timeout.ms", "int", 45_000, between(1)),
+        _P("group.coordinator.rebalance.protocols", "list", ("classic", "consumer"), each_of("classic", "consumer")),
         _P("group.initial.rebalance.delay.ms", "int", 3000, between(0)),
         _P("group.max.session.timeout.ms", "int", 1_800_000),
         _P("group.max.size", "int", INT_MAX, between(1)),
@@ -380,6 +390,7 @@ def _check_whole(config: BrokerConfig) -> None:
     if config.is_broker and not config.client_listeners:
         raise ConfigError("listeners has none for clients: add one, for instance PLAINTEXT://:9092")
     _check_listeners(config)
+    _check_groups(config.values)
     if config.is_controller:
         _check_controller(config)
     elif not config.voters:
@@ -390,6 +401,21 @@ def _check_whole(config: BrokerConfig) -> None:
     unknown = set(config.values["cordoned.log.dirs"]) - set(directories) - {"*"}
     if unknown:
         raise ConfigError(f"cordoned.log.dirs names {', '.join(sorted(unknown))}, which log.dirs does not")
+
+
+def _check_groups(values: Mapping[str, Any]) -> None:
+    for name in ("heartbeat.interval.ms", "session.timeout.ms"):
+        least, own, most = (f"group.consumer.{part}{name}" for part in ("min.", "", "max."))
+        for high, low in ((most, least), (own, least), (most, own)):
+            if values[high] < values[low]:
+                raise ConfigError(f"{high} must be greater than or equal to {low}")
+    interval, timeout = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+    if values[interval] >= values[timeout]:
+        raise ConfigError(f"{interval} must be less than {timeout}")
+    if not values["group.consumer.assignors"]:
+        raise ConfigError("group.consumer.assignors is empty: name uniform, range or both")
+    if "classic" not in values["group.coordinator.rebalance.protocols"]:
+        raise ConfigError("group.coordinator.rebalance.protocols: disabling the 'classic' protocol is not supported")
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -10,6 +10,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
 from ballast_wire.names import TopicPartition
 
+FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NOTHING = CommittedOffset(-1, -1, "", -1)
 
@@ -24,7 +25,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetFetchResponse:
 
 def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContext) -> None:
     try:
-        offsets = context.broker.groups.fetch_offsets(asked.group_id)
+        offsets = context.broker.groups.fetch_offsets(asked.group_id, *_reader(asked, context.version))
     except ApiError as error:
         if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
             _add_asked(response, asked, context, {}, error.code)
@@ -35,6 +36,10 @@ def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContex
     else:
         _add_asked(response, asked, context, offsets, ErrorCode.NONE)
     response.end_group(asked.group_id, ErrorCode.NONE)
+
+
+def _reader(asked: Any, version: int) -> tuple[str | None, int]:
+    return (asked.member_id, asked.member_epoch) if version >= FIRST_VERSION_WITH_MEMBER_EPOCHS else (None, -1)
 
 
 def _add_everything(response: OffsetFetchResponse, context: RequestContext, offsets: Offsets) -> None:

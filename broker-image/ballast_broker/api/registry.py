@@ -69,6 +69,8 @@ BROKER_APIS = {
         _api(60, "DescribeCluster", 0, 2, "describe_cluster"),
         _api(61, "DescribeProducers", 0, 0, "describe_producers"),
         _api(64, "UnregisterBroker", 0, 0, "forwarded"),
+        _api(68, "ConsumerGroupHeartbeat", 0, 1, "consumer_group_heartbeat"),
+        _api(69, "ConsumerGroupDescribe", 0, 1, "consumer_group_describe"),
         _api(74, "ListConfigResources", 0, 1, "list_config_resources"),
         _api(75, "DescribeTopicPartitions", 0, 0, "describe_topic_partitions"),
     )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
+from ballast_broker.coordinator.consumers.service import ConsumerConfig, ConsumerGroups, EndOfClassic, Host
 from ballast_broker.coordinator.effects import (
     Effect,
     JoinResult,
@@ -25,10 +27,11 @@ from ballast_broker.coordinator.effects import (
 )
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
 from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
-from ballast_broker.coordinator.offsets import Offsets, expired
+from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
+from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
@@ -48,6 +51,7 @@ class CoordinatorConfig:
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     limits: GroupLimits = field(default_factory=GroupLimits)
+    consumers: ConsumerConfig = field(default_factory=ConsumerConfig)
 
 
 class _Waiting(Ticket):
@@ -63,7 +67,13 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    def __init__(self, store: OffsetsStore, clock: Clock, config: CoordinatorConfig) -> None:
+    def __init__(
+        self,
+        store: OffsetsStore,
+        clock: Clock,
+        config: CoordinatorConfig,
+        image: Callable[[], MetadataImage] = MetadataImage,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._config = config
@@ -71,6 +81,16 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        host = Host(
+            lambda group_id: self._shard_of(group_id, may_be_nameless=False),
+            self._is_current,
+            self._now,
+            image,
+            self._start,
+            self._append,
+            self._end_classic,
+        )
+        self.consumers = ConsumerGroups(host, config.consumers)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -92,6 +112,7 @@ class GroupCoordinator:
         for group in shard.groups.values():
             self._forget_timer(group)
             self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
+        self.consumers.resigned(shard)
 
     async def _load(self, shard: Shard, has_topic: HasTopic) -> None:
         """Until it is loaded, or led by somebody else: nobody but this broker can answer for these groups."""
@@ -119,6 +140,7 @@ class GroupCoordinator:
         for group in shard.groups.values():
             rebalance.loaded(group, self._now())
             self._set_timer(shard, group)
+        self.consumers.loaded(shard)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
     def _is_current(self, shard: Shard) -> bool:
@@ -143,6 +165,13 @@ class GroupCoordinator:
         low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not low <= ask.session_timeout_ms <= high:
             return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
+        while group_id in shard.consumers:
+            try:
+                await self.consumers.end(shard, group_id)
+            except ApiError as error:
+                in_use = error.code is ErrorCode.NON_EMPTY_GROUP
+                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL if in_use else error.code
+                return JoinResult(error=code, member_id=ask.member_id)
         group = shard.group(group_id)
         if group is None:
             if ask.member_id:
@@ -180,9 +209,11 @@ class GroupCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
 
-    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """One answer for each member; raises ApiError where the whole request fails."""
         shard = self._shard_of(group_id, may_be_nameless=False)
+        if group_id in shard.consumers:
+            return await self.consumers.remove(group_id, members)
         group = shard.group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
@@ -196,10 +227,20 @@ class GroupCoordinator:
 
     # -- offsets --------------------------------------------------------------------------------------------------
     async def commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Offsets
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Offsets,
+        *,
+        knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
         shard = self._shard_of(group_id)
-        self._check_committer(shard, group_id, member_id, instance_id, generation)
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
+        else:
+            self._check_committer(shard, group_id, member_id, instance_id, generation)
         limit = self._config.offset_metadata_max_bytes
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -249,21 +290,18 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR
         return await self._store.append(shard.partition, entries, settled)
 
-    def fetch_offsets(self, group_id: str) -> Offsets:
+    def fetch_offsets(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
-        return self._shard_of(group_id).offsets.get(group_id, {})
+        shard = self._shard_of(group_id)
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            self.consumers.check_reader(consumers, member_id, epoch)
+        return shard.offsets.get(group_id, {})
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         shard = self._shard_of(group_id, may_be_nameless=False)
-        group = shard.group(group_id)
-        if group is None or group.is_in(GroupState.DEAD):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        empty = group.is_in(GroupState.EMPTY)
-        if not empty and group.protocol_type != CONSUMER:
-            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        read = frozenset() if empty else group.subscribed  # None: it may be any topic
+        read = self._read_by(shard, group_id)
         answers = {
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or p.topic in read else ErrorCode.NONE
             for p in partitions
@@ -272,6 +310,20 @@ class GroupCoordinator:
         going = [p for p, error in answers.items() if error is ErrorCode.NONE and p in known]
         error = await self._forget_offsets(shard, group_id, going)
         return answers if error is ErrorCode.NONE else answers | dict.fromkeys(going, error)
+
+    @staticmethod
+    def _read_by(shard: Shard, group_id: str) -> frozenset[str] | None:
+        """The topics of a group's members; None: it may be any topic."""
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            return consumers.subscribed()
+        group = shard.group(group_id)
+        if group is None or group.is_in(GroupState.DEAD):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.is_in(GroupState.EMPTY):
+            return frozenset()
+        if group.protocol_type != CONSUMER:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        return group.subscribed
 
     async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
         def settled(committed: bool) -> None:
@@ -284,25 +336,29 @@ class GroupCoordinator:
         return await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
 
     # -- administration -------------------------------------------------------------------------------------------
-    def describe(self, group_id: str) -> Group | None:
-        return self._shard_of(group_id).group(group_id)
+    def describe(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self._any_group(self._shard_of(group_id), group_id)
 
-    def list_groups(self) -> list[Group]:
+    @staticmethod
+    def _any_group(shard: Shard, group_id: str) -> Group | ConsumerGroup | None:
+        return shard.consumers.get(group_id) or shard.group(group_id)
+
+    def list_groups(self) -> list[Group | ConsumerGroup]:
         """The groups of every partition that this broker answers for; raises while one of them is loading."""
         if any(not shard.loaded and not shard.failed for shard in self._shards.values()):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         loaded = [shard for shard in self._shards.values() if shard.loaded]
-        found = (shard.group(group_id) for shard in loaded for group_id in shard.all_group_ids())
+        found = (self._any_group(shard, group_id) for shard in loaded for group_id in shard.all_group_ids())
         return [group for group in found if group is not None]
 
-    def loaded_groups(self) -> list[tuple[Group, Offsets]]:
+    def loaded_groups(self) -> list[tuple[Group | ConsumerGroup, Offsets]]:
         """For metrics: what is known now, whatever is still loading."""
         return [
             (group, shard.offsets.get(group_id, {}))
             for shard in self._shards.values()
             if shard.loaded
             for group_id in shard.all_group_ids()
-            if (group := shard.group(group_id)) is not None
+            if (group := self._any_group(shard, group_id)) is not None
         ]
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -310,6 +366,8 @@ class GroupCoordinator:
             shard = self._shard_of(group_id)
         except ApiError as error:
             return error.code
+        if group_id in shard.consumers:
+            return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -333,6 +391,47 @@ class GroupCoordinator:
         known = shard.known_offsets(group.group_id)
         entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
         return await self._append(shard, [*entries, (records.group_key(group.group_id), None)], settled)
+
+    async def _bury_consumers(self, shard: Shard, group_id: str) -> ErrorCode:
+        def offsets() -> EndOfClassic:
+            known = shard.known_offsets(group_id)
+            ends: list[KeyValue] = [(records.offset_key(group_id, p), None) for p in known]
+            return ends, settled
+
+        def settled(committed: bool) -> None:
+            if committed:
+                shard.offsets.pop(group_id, None)
+
+        try:
+            await self.consumers.end(shard, group_id, offsets)
+        except ApiError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def _end_classic(self, shard: Shard, group_id: str) -> EndOfClassic | None:
+        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets."""
+        group = shard.group(group_id)
+        if group is None:
+            return None
+        if group.is_in(GroupState.DEAD):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not group.is_in(GroupState.EMPTY):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        since_ms = group.state_timestamp_ms
+
+        def settled(committed: bool) -> None:
+            if committed:
+                shard.groups.pop(group_id, None)
+            else:
+                group.enter(GroupState.EMPTY, since_ms)
+
+        self._forget_timer(group)
+        group.enter(GroupState.DEAD, self._now().wall_ms)
+        return [(records.group_key(group_id), None)], settled
+
+    def topics_changed(self, topics: frozenset[str]) -> None:
+        """Topics were made, deleted or given partitions."""
+        self.consumers.topics_changed([shard for shard in self._shards.values() if shard.loaded], topics)
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
@@ -369,15 +468,21 @@ class GroupCoordinator:
         return gone
 
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
-        group = shard.group(group_id)
+        group, consumers = shard.group(group_id), shard.consumers.get(group_id)
         offsets = shard.offsets.get(group_id, {})
         written = shard.being_written.get(group_id, ())
-        all_due = expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms)
+        retention_ms, wall_ms = self._config.offsets_retention_ms, self._now().wall_ms
+        if consumers is None:
+            all_due = expired(group, offsets, retention_ms, wall_ms)
+        else:
+            all_due = expired_of_consumers(consumers.subscribed(), offsets, retention_ms, wall_ms)
         due = [partition for partition in all_due if partition not in written]
         if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
             return 0
         if group is not None and group.is_in(GroupState.EMPTY) and not group.size and not shard.known_offsets(group_id):
             await self._bury(shard, group)
+        elif consumers is not None and not consumers.members and not shard.known_offsets(group_id):
+            await self._bury_consumers(shard, group_id)
         return len(due)
 
     # -- effects and timers ---------------------------------------------------------------------------------------
