@@ -209,11 +209,9 @@ class GroupCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
 
-    async def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """One answer for each member; raises ApiError where the whole request fails."""
         shard = self._shard_of(group_id, may_be_nameless=False)
-        if group_id in shard.consumers:
-            return await self.consumers.remove(group_id, members)
         group = shard.group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
