@@ -62,9 +62,13 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
     kept: dict[str, dict[UUID, set[int]]] = {}
     places: list[tuple[str, int]] = []
     for place, member_id in enumerate(members):
-        room = least + (place < more)
+        one_more = more > 0
+        room = least + one_more
         kept[member_id], given_back, room = _keep(group.members[member_id].target, frozenset(topics), room)
         free += given_back
+        if one_more and room and len(members) - place > more:  # who has one more already is to keep it
+            one_more, room = False, room - 1
+        more -= one_more
         if room:
             places.append((member_id, room))
     coming = iter(free)
