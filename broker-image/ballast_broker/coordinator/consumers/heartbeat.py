@@ -134,7 +134,9 @@ class _Heartbeat:
             return member
         known = group.static_member(ask.instance_id)
         if ask.epoch == JOINING:
-            return Member(ask.member_id) if known is None else self._in_place_of(known)
+            if known is None or known.member_id == ask.member_id:
+                return known or Member(ask.member_id)
+            return self._in_place_of(known)
         known = _static(group, ask.instance_id, ask.member_id)
         _check_epoch(known, ask)
         return known
@@ -232,9 +234,10 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _check_epoch(member: Member, ask: Ask) -> None:
-    """One behind is let pass where the answer may have been lost: with no more than what it has."""
+    """One behind is let pass where the answer may have been lost: with no more than what it has. Who joins again has
+    given up everything, as it was told to: it would have to wait for the end of its own session otherwise."""
     known, current = member.current.epoch, member.current
-    if ask.epoch == known:
+    if ask.epoch in (known, JOINING):
         return
     if ask.epoch < known and ask.epoch == current.previous_epoch and _is_within(ask.owned, current.assigned):
         return

@@ -111,7 +111,9 @@ class _Reader:
     def _sequence(self) -> _Node:
         parts: list[_Node] = []
         while self._peek() not in ("", "|", ")"):
-            parts.append(self._repeated(self._atom()))
+            parts += self._quoted() if self._takes("\\Q") else [self._atom()]
+            if parts:
+                parts.append(self._repeated(parts.pop()))
         return _Sequence(tuple(parts))
 
     def _repeated(self, part: _Node) -> _Node:
@@ -203,20 +205,20 @@ class _Reader:
         found = self._text.find(end, self._at)
         if found < 0:
             raise BadPattern(complaint)
-        begin, self._at = self._at, found + 1
+        begin, self._at = self._at, found + len(end)
         return self._text[begin:found]
+
+    def _quoted(self) -> list[_Node]:
+        end = self._text.find("\\E", self._at)
+        quoted = self._text[self._at : end if end >= 0 else len(self._text)]
+        self._at += len(quoted) + (2 if end >= 0 else 0)
+        return [self._literal(each) for each in quoted]
 
     def _escaped(self) -> _Node:
         letter = self._peek()
         if letter in ("A", "z"):
             self._at += 1
             return _Edge(letter == "A")
-        if letter == "Q":
-            self._at += 1
-            end = self._text.find("\\E", self._at)
-            quoted = self._text[self._at : end if end >= 0 else len(self._text)]
-            self._at += len(quoted) + (2 if end >= 0 else 0)
-            return _Sequence(tuple(self._literal(each) for each in quoted))
         if letter in CLASSES and letter:
             self._at += 1
             return _Letter(CLASSES[letter])
