@@ -39,14 +39,13 @@ from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.rebalance import Now
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import KeyValue, Settled
+from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.metadata.image import RESOURCE_GROUP, MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
 TURN_TIMEOUT_S = 5.0
-SESSION_TIMEOUT = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 
 
 @dataclass(frozen=True, slots=True)
