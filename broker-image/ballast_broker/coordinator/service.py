@@ -170,8 +170,7 @@ class GroupCoordinator:
                 await self.consumers.end(shard, group_id)
             except ApiError as error:
                 in_use = error.code is ErrorCode.NON_EMPTY_GROUP
-                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL if in_use else error.code
-                return JoinResult(error=code, member_id=ask.member_id)
+                return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL if in_use else error.code)
         group = shard.group(group_id)
         if group is None:
             if ask.member_id:

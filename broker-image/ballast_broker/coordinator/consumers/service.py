@@ -162,7 +162,7 @@ class ConsumerGroups:
         if ask.epoch == JOINING and group_id not in shard.consumers:
             group = ConsumerGroup(group_id)
         else:
-            group = self._existing(shard, group_id)
+            group = self._existing(shard, group_id, "Consumer group")
         refresh, life.topics_changed = life.topics_changed, False
         try:
             limits = self._config.limits
@@ -177,11 +177,11 @@ class ConsumerGroups:
         return answer
 
     @staticmethod
-    def _existing(shard: Shard, group_id: str) -> ConsumerGroup:
+    def _existing(shard: Shard, group_id: str, kind: str = "Group") -> ConsumerGroup:
         group = shard.consumers.get(group_id)
         if group is None:
             other = shard.group(group_id) is not None
-            text = f"Group {group_id} is not a consumer group." if other else f"Group {group_id} not found."
+            text = f"Group {group_id} is not a consumer group." if other else f"{kind} {group_id} not found."
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         return group
 
