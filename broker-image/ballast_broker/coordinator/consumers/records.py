@@ -37,6 +37,10 @@ KINDS = {
     8: "ConsumerGroupCurrentMemberAssignment",
     16: "ConsumerGroupRegularExpression",
 }
+ABOUT_KIND = 5
+NO_TAGS = b"\0"
+# One tagged field, number 0, of one byte: none. A member of which it is not said is to Apache Kafka a classic one.
+NOT_CLASSIC = bytes((1, 0, 1, 0))
 _short = struct.Struct(">h")
 
 
@@ -50,6 +54,8 @@ def encode(group_id: str, change: Change) -> tuple[bytes, bytes | None]:
     name = KINDS[kind]
     key = message(name + "Key")(group_id=group_id, **naming)
     body = None if value is None else bytes(message(name + "Value")(**value).encode(VERSION))
+    if body is not None and kind == ABOUT_KIND:
+        body = body.removesuffix(NO_TAGS) + NOT_CLASSIC
     return _short.pack(kind) + bytes(key.encode(version=VERSION, header=False)), body
 
 
