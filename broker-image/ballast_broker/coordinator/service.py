@@ -14,18 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
+from ballast_broker.coordinator.classic import ClassicGroups
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
-from ballast_broker.coordinator.consumers.service import ConsumerConfig, ConsumerGroups, EndOfClassic, Host
-from ballast_broker.coordinator.effects import (
-    Effect,
-    JoinResult,
-    Reply,
-    StoreAssignment,
-    StoreEmpty,
-    StoreStaticMember,
-    SyncResult,
-)
-from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
+from ballast_broker.coordinator.consumers.service import ConsumerConfig, ConsumerGroups
+from ballast_broker.coordinator.effects import JoinResult, SyncResult
+from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
+from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
@@ -54,13 +48,6 @@ class CoordinatorConfig:
     consumers: ConsumerConfig = field(default_factory=ConsumerConfig)
 
 
-class _Waiting(Ticket):
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-
 def partition_for(group_id: str, partitions: int) -> int:
     hashed = java_string_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
@@ -79,17 +66,19 @@ class GroupCoordinator:
         self._config = config
         self._partitions = config.offsets_topic_num_partitions
         self._shards: dict[int, Shard] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         host = Host(
-            lambda group_id: self._shard_of(group_id, may_be_nameless=False),
-            self._is_current,
-            self._now,
-            image,
-            self._start,
-            self._append,
-            self._end_classic,
+            shard_of=lambda group_id: self._shard_of(group_id, may_be_nameless=False),
+            is_current=self._is_current,
+            now=self._now,
+            image=image,
+            start=self._start,
+            append=self._append,
+            end_classic=lambda shard, group_id: self.classic.end(shard, group_id),
+            end_consumers=lambda shard, group_id: self.consumers.end(shard, group_id),
         )
+        sessions_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
+        self.classic = ClassicGroups(host, sessions_ms, config.limits)
         self.consumers = ConsumerGroups(host, config.consumers)
 
     # -- leadership -----------------------------------------------------------------------------------------------
@@ -109,9 +98,7 @@ class GroupCoordinator:
         shard = self._shards.pop(partition, None)
         if shard is None:
             return
-        for group in shard.groups.values():
-            self._forget_timer(group)
-            self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
+        self.classic.resigned(shard)
         self.consumers.resigned(shard)
 
     async def _load(self, shard: Shard, has_topic: HasTopic) -> None:
@@ -137,9 +124,7 @@ class GroupCoordinator:
         gone |= shard.deleted_meanwhile
         if gone:
             self._forget_topics_of(shard, gone)
-        for group in shard.groups.values():
-            rebalance.loaded(group, self._now())
-            self._set_timer(shard, group)
+        self.classic.loaded(shard)
         self.consumers.loaded(shard)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
@@ -156,71 +141,18 @@ class GroupCoordinator:
         for task in self._tasks:
             task.cancel()
 
-    # -- membership -----------------------------------------------------------------------------------------------
+    # -- members of the classic protocol --------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            return JoinResult(error=error.code, member_id=ask.member_id)
-        low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
-        if not low <= ask.session_timeout_ms <= high:
-            return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
-        while group_id in shard.consumers:
-            try:
-                await self.consumers.end(shard, group_id)
-            except ApiError as error:
-                in_use = error.code is ErrorCode.NON_EMPTY_GROUP
-                return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL if in_use else error.code)
-        group = shard.group(group_id)
-        if group is None:
-            if ask.member_id:
-                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
-            group = shard.groups[group_id] = Group(group_id)
-        ticket = _Waiting()
-        self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._config.limits, self._now()))
-        result: JoinResult = await ticket.future
-        shard.forget_if_unused(group_id)
-        return result
+        return await self.classic.join(group_id, ask)
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
-            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
-        group = shard.group(group_id)
-        if group is None:
-            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
-        ticket = _Waiting()
-        self._carry_out(shard, group, rebalance.sync(group, ask, ticket, self._now()))
-        result: SyncResult = await ticket.future
-        return result
+        return await self.classic.sync(group_id, ask)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
-            return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
-        group = shard.group(group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
+        return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """One answer for each member; raises ApiError where the whole request fails."""
-        shard = self._shard_of(group_id, may_be_nameless=False)
-        group = shard.group(group_id)
-        if group is None:
-            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
-        answers, effects, now = [], [], self._now()
-        for member_id, instance_id in members:
-            error, of_member = rebalance.leave(group, member_id, instance_id, self._config.limits, now)
-            answers.append(error)
-            effects += of_member
-        self._carry_out(shard, group, effects)
-        return answers
+        return self.classic.leave(group_id, members)
 
     # -- offsets --------------------------------------------------------------------------------------------------
     async def commit(
@@ -383,14 +315,14 @@ class GroupCoordinator:
             else:
                 group.enter(GroupState.EMPTY, since_ms)
 
-        self._forget_timer(group)
+        self.classic.forget_timer(group)
         group.enter(GroupState.DEAD, self._now().wall_ms)
         known = shard.known_offsets(group.group_id)
         entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
         return await self._append(shard, [*entries, (records.group_key(group.group_id), None)], settled)
 
     async def _bury_consumers(self, shard: Shard, group_id: str) -> ErrorCode:
-        def offsets() -> EndOfClassic:
+        def offsets() -> Ending:
             known = shard.known_offsets(group_id)
             ends: list[KeyValue] = [(records.offset_key(group_id, p), None) for p in known]
             return ends, settled
@@ -404,27 +336,6 @@ class GroupCoordinator:
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
-
-    def _end_classic(self, shard: Shard, group_id: str) -> EndOfClassic | None:
-        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets."""
-        group = shard.group(group_id)
-        if group is None:
-            return None
-        if group.is_in(GroupState.DEAD):
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not group.is_in(GroupState.EMPTY):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        since_ms = group.state_timestamp_ms
-
-        def settled(committed: bool) -> None:
-            if committed:
-                shard.groups.pop(group_id, None)
-            else:
-                group.enter(GroupState.EMPTY, since_ms)
-
-        self._forget_timer(group)
-        group.enter(GroupState.DEAD, self._now().wall_ms)
-        return [(records.group_key(group_id), None)], settled
 
     def topics_changed(self, topics: frozenset[str]) -> None:
         """Topics were made, deleted or given partitions."""
@@ -481,59 +392,6 @@ class GroupCoordinator:
         elif consumers is not None and not consumers.members and not shard.known_offsets(group_id):
             await self._bury_consumers(shard, group_id)
         return len(due)
-
-    # -- effects and timers ---------------------------------------------------------------------------------------
-    def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
-        self._answer(effects)
-        if not self._is_current(shard):
-            return  # the timers are those of the groups that were loaded since
-        for effect in effects:
-            if not isinstance(effect, Reply):
-                assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
-                self._start(self._save(shard, group, effect, records.group_value(group, assignments)))
-        self._set_timer(shard, group)
-
-    def _answer(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Reply):
-                assert isinstance(effect.ticket, _Waiting)
-                if not effect.ticket.future.done():
-                    effect.ticket.future.set_result(effect.result)
-
-    async def _save(
-        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember, value: bytes
-    ) -> None:
-        """`value` is the group as it was when this was decided."""
-        error = await self._append(shard, [(records.group_key(group.group_id), value)])
-        if isinstance(effect, StoreAssignment):
-            limits, now = self._config.limits, self._now()
-            self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))
-        elif isinstance(effect, StoreStaticMember):
-            self._carry_out(shard, group, rebalance.static_member_stored(group, effect, error))
-        elif error is not ErrorCode.NONE:
-            log.warning("empty group %s could not be stored: %s", group.group_id, error.name)
-
-    def _set_timer(self, shard: Shard, group: Group) -> None:
-        due_ms = None if group.is_in(GroupState.DEAD) else group.next_deadline_ms()
-        if due_ms is None:
-            self._forget_timer(group)
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(0, due_ms - self._now().monotonic_ms) / 1000
-        standing = self._timers.get(group.group_id)
-        if standing is not None and not standing.cancelled() and standing.when() <= at:
-            return  # it wakes early enough; deadlines that moved back are found then
-        self._forget_timer(group)
-        self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
-
-    def _wake(self, shard: Shard, group: Group) -> None:
-        self._timers.pop(group.group_id, None)
-        self._carry_out(shard, group, rebalance.tick(group, self._config.limits, self._now()))
-
-    def _forget_timer(self, group: Group) -> None:
-        handle = self._timers.pop(group.group_id, None)
-        if handle is not None:
-            handle.cancel()
 
     # -- small things ---------------------------------------------------------------------------------------------
     def _shard_of(self, group_id: str, *, may_be_nameless: bool = True) -> Shard:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ballast_broker.coordinator.consumers import records
 from ballast_broker.coordinator.consumers.group import (
@@ -36,11 +35,11 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     without,
 )
 from ballast_broker.coordinator.consumers.resolving import resolve
-from ballast_broker.coordinator.rebalance import Now
+from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import KeyValue, Settled
 from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
-from ballast_broker.metadata.image import RESOURCE_GROUP, MetadataImage
+from ballast_broker.metadata.image import RESOURCE_GROUP
 from ballast_wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -55,23 +54,6 @@ class ConsumerConfig:
     session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # the least and the most that a group may have
     heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
     limits: ConsumerLimits = field(default_factory=ConsumerLimits)
-
-
-EndOfClassic = tuple[Sequence[KeyValue], Settled]
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What the groups need of the coordinator that they belong to."""
-
-    shard_of: Callable[[str], Shard]
-    is_current: Callable[[Shard], bool]
-    now: Callable[[], Now]
-    image: Callable[[], MetadataImage]
-    start: Callable[[Coroutine[Any, Any, object]], None]
-    append: Callable[[Shard, Sequence[KeyValue], Settled], Awaitable[ErrorCode]]
-    end_classic: Callable[[Shard, str], EndOfClassic | None]
-    """What ends an empty group of the classic protocol that has this name; raises ApiError where it is not empty."""
 
 
 @dataclass(slots=True)
@@ -203,7 +185,7 @@ class ConsumerGroups:
         return answers
 
     async def end(
-        self, shard: Shard, group_id: str, offsets: Callable[[], EndOfClassic] = lambda: ((), lambda committed: None)
+        self, shard: Shard, group_id: str, offsets: Callable[[], Ending] = lambda: ((), lambda committed: None)
     ) -> None:
         """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty."""
         async with self._turn(shard, group_id) as turn:
