@@ -46,17 +46,15 @@ def _uniform_alike(group: GroupSpec) -> Assignment:
     topics = ids_in_order(group.members[members[0]].topics)
     if not topics:
         return {}
-    taken = {
-        (topic_id, number)
-        for member in group.members.values()
-        for topic_id, numbers in member.target.items()
-        for number in numbers
-    }
+    taken: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
+    for member in group.members.values():
+        for topic_id in member.target.keys() & taken.keys():
+            taken[topic_id] |= member.target[topic_id]
     free = [
         (topic_id, number)
-        for topic_id in topics
+        for topic_id, numbers in taken.items()
         for number in range(group.partitions[topic_id])
-        if (topic_id, number) not in taken
+        if number not in numbers
     ]
     least, more = divmod(sum(group.partitions[topic_id] for topic_id in topics), len(members))
     kept: dict[str, dict[UUID, set[int]]] = {}
@@ -87,11 +85,15 @@ def _keep(
     for topic_id in ids_in_order(target):
         if topic_id not in topics:
             continue
+        if len(target[topic_id]) <= room:
+            kept[topic_id] = set(target[topic_id])
+            room -= len(target[topic_id])
+            continue
         numbers = numbers_in_order(target[topic_id])
         if room:
             kept[topic_id] = set(numbers[:room])
         given_back += [(topic_id, number) for number in numbers[room:]]
-        room -= min(room, len(numbers))
+        room = 0
     return kept, given_back, room
 
 
