@@ -1,6 +1,7 @@
 """Prints docs/configuration.md from the broker's own tables; tests/docs checks that the page is current."""
 
 from ballast_broker.config import BROKER_PROPERTIES
+from ballast_broker.group_config import GROUP_PROPERTIES
 from ballast_broker.topic_config import TOPIC_PROPERTIES
 
 
@@ -35,7 +36,9 @@ well; what has no effect here is told as it starts. Several brokers find each ot
 def page() -> str:
     lines = [HEAD]
     lines += [*_table(BROKER_PROPERTIES.values()), "\n## Configs of a topic\n"]
-    lines += _table(entry.property for entry in TOPIC_PROPERTIES.values())
+    lines += [*_table(entry.property for entry in TOPIC_PROPERTIES.values()), "\n## Configs of a group\n"]
+    lines += ["Of the consumer protocol: `kafka-configs.sh --entity-type groups`; the broker's own value by default.\n"]
+    lines += _table(GROUP_PROPERTIES.values())
     return "\n".join(lines) + "\n"
 
 

@@ -295,7 +295,7 @@ class _Broker:
             timeout_ms=config.offsets_commit_timeout_ms,
             load_bytes=config.offsets_load_buffer_size,
         )
-        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
+        self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config), lambda: node.image)
         ids = ProducerIds(config.node_id, self._epoch, self._controller)
         self.transactions = self._transaction_coordinator(ids)
         self._verifier = TransactionVerifier(

@@ -16,6 +16,7 @@ from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property
 from ballast_broker.topic_config import CODECS, log_config
 
 _P = Property
+MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -52,6 +53,16 @@ BROKER_PROPERTIES = {
         _P("delete.topic.enable", "boolean", True),
         _P("fetch.max.bytes", "int", 57_671_680, between(1024)),
         _P("follower.replication.throttled.rate", "long", LONG_MAX, between(0)),
+        _P("group.consumer.assignors", "list", ("uniform", "range"), each_of("uniform", "range")),
+        _P("group.consumer.heartbeat.interval.ms", "int", 5000, between(1)),
+        _P("group.consumer.max.heartbeat.interval.ms", "int", 15_000, between(1)),
+        _P("group.consumer.max.session.timeout.ms", "int", 60_000, between(1)),
+        _P("group.consumer.max.size", "int", INT_MAX, between(1)),
+        _P("group.consumer.migration.policy", "string", "disabled", one_of(*MIGRATION_POLICIES)),
+        _P("group.consumer.min.heartbeat.interval.ms", "int", 5000, between(1)),
+        _P("group.consumer.min.session.timeout.ms", "int", 45_000, between(1)),
+        _P("group.consumer.session.timeout.ms", "int", 45_000, between(1)),
+        _P("group.coordinator.rebalance.protocols", "list", ("classic", "consumer"), each_of("classic", "consumer")),
         _P("group.initial.rebalance.delay.ms", "int", 3000, between(0)),
         _P("group.max.session.timeout.ms", "int", 1_800_000),
         _P("group.max.size", "int", INT_MAX, between(1)),
@@ -409,6 +420,7 @@ def _check_whole(config: BrokerConfig) -> None:
     if config.is_broker and not config.client_listeners:
         raise ConfigError("listeners has none for clients: add one, for instance PLAINTEXT://:9092")
     _check_listeners(config)
+    _check_groups(config.values)
     if config.is_controller:
         _check_controller(config)
     elif not config.voters:
@@ -425,6 +437,27 @@ def _check_whole(config: BrokerConfig) -> None:
     unknown = set(config.values["cordoned.log.dirs"]) - set(directories) - {"*"}
     if unknown:
         raise ConfigError(f"cordoned.log.dirs names {', '.join(sorted(unknown))}, which log.dirs does not")
+
+
+def _check_groups(values: Mapping[str, Any]) -> None:
+    for name in ("heartbeat.interval.ms", "session.timeout.ms"):
+        least, own, most = (f"group.consumer.{part}{name}" for part in ("min.", "", "max."))
+        for high, low in ((most, least), (own, least), (most, own)):
+            if values[high] < values[low]:
+                raise ConfigError(f"{high} must be greater than or equal to {low}")
+    interval, timeout = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+    if values[interval] >= values[timeout]:
+        raise ConfigError(f"{interval} must be less than {timeout}")
+    policy = values["group.consumer.migration.policy"]
+    if policy != "disabled":
+        raise ConfigError(
+            f"group.consumer.migration.policy {policy} is not built: only disabled is, where empty groups alone go "
+            "from one protocol to the other"
+        )
+    if not values["group.consumer.assignors"]:
+        raise ConfigError("group.consumer.assignors is empty: name uniform, range or both")
+    if "classic" not in values["group.coordinator.rebalance.protocols"]:
+        raise ConfigError("group.coordinator.rebalance.protocols: disabling the 'classic' protocol is not supported")
 
 
 def _check_listeners(config: BrokerConfig) -> None:

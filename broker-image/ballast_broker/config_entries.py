@@ -12,6 +12,7 @@ from typing import Any
 
 from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
 from ballast_broker.config_types import Property
+from ballast_broker.group_config import GROUP_PROPERTIES, broker_property
 from ballast_broker.topic_config import TOPIC_PROPERTIES, ConfigSource, broker_default
 
 # What takes effect at run time.
@@ -133,6 +134,14 @@ class ConfigEntries:
                 value = entry.property.text_of(entry.property.parse(overrides[name]))
                 synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
             yield ConfigEntry(name, value, type_of(entry.property), synonyms)
+
+    def of_group(self, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
+        for name, known in GROUP_PROPERTIES.items():
+            default = known.text_of(self._config.values[broker_property(name)])
+            synonym = Synonym(name, default, ConfigSource.DEFAULT)
+            if name in overrides:
+                synonym = Synonym(name, overrides[name], ConfigSource.GROUP)
+            yield ConfigEntry(name, synonym.value, type_of(known), (synonym,))
 
     def of_broker(self) -> Iterator[ConfigEntry]:
         for name, known in BROKER_PROPERTIES.items():

@@ -8,11 +8,13 @@ from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
 from ballast_broker.config_entries import DYNAMIC_BROKER_PROPERTIES, ConfigEntries
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
+from ballast_broker.group_config import GROUP_PROPERTIES, check_group_configs
 from ballast_broker.topic_config import TOPIC_PROPERTIES, broker_default, check_topic_configs
 from ballast_wire.errors import ApiError, ErrorCode
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 
 
 class Rules:
@@ -26,6 +28,8 @@ class Rules:
                 check_topic_configs(configs)
             elif resource_type == BROKER:
                 self._check_broker(resource_name, configs)
+            elif resource_type == GROUP:
+                check_group_configs(configs, self._config.values)
             else:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} are not kept here."
@@ -61,6 +65,8 @@ class Rules:
         if resource_type == TOPIC:
             entry = TOPIC_PROPERTIES.get(name)
             return None if entry is None else entry.property
+        if resource_type == GROUP:
+            return GROUP_PROPERTIES.get(name)
         return BROKER_PROPERTIES.get(name)
 
     def effective_topic_configs(

@@ -9,6 +9,8 @@ from ballast_broker.config import RACK_AWARE_SELECTOR, BrokerConfig
 from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming
+from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits
+from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.rebalance import GroupLimits
 from ballast_broker.coordinator.service import CoordinatorConfig
 from ballast_broker.coordinator.transaction_service import TransactionConfig
@@ -108,6 +110,23 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         limits=GroupLimits(config.group_initial_rebalance_delay_ms, config.group_max_size),
+        consumers=_consumer_config(config),
+    )
+
+
+def _consumer_config(config: BrokerConfig) -> ConsumerConfig:
+    return ConsumerConfig(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        session_timeouts_ms=(
+            config.group_consumer_min_session_timeout_ms,
+            config.group_consumer_max_session_timeout_ms,
+        ),
+        heartbeat_intervals_ms=(
+            config.group_consumer_min_heartbeat_interval_ms,
+            config.group_consumer_max_heartbeat_interval_ms,
+        ),
+        limits=ConsumerLimits(config.group_consumer_max_size, config.group_consumer_assignors),
     )
 
 

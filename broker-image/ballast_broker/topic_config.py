@@ -21,6 +21,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")

@@ -54,6 +54,17 @@ class Node:
     def _start(self) -> subprocess.Popen[bytes]:
         raise NotImplementedError
 
+    def succeeded_by(self, kind: type[Node]) -> Node:
+        """A node of this kind, started where this one was stopped: with its directories, ports and properties."""
+        self.stop()
+        other = kind.__new__(kind)
+        other.__dict__ |= self.__dict__ | {"_log": (self.directory / "next.log").open("ab")}
+        other._process = other._serve()
+        return other
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        return self._start()
+
     def _run(self, command: list[str], environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         merged = os.environ | (environment or {})
         return subprocess.Popen(command, stdout=self._log, stderr=self._log, cwd=self.directory, env=merged)
@@ -81,9 +92,15 @@ class Node:
 
 
 class Kafka(Node):
+    features: tuple[str, ...] = ()
+
     def _start(self) -> subprocess.Popen[bytes]:
         command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)]
+        command += [word for feature in self.features for word in ("--feature", feature)]
         subprocess.run(self._java(*command), check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        return self._serve()
+
+    def _serve(self) -> subprocess.Popen[bytes]:
         return self._run(self._java("kafka.Kafka", str(self.properties)))
 
     @staticmethod
@@ -91,6 +108,12 @@ class Kafka(Node):
         jars = os.environ["BALLAST_KAFKA_JARS"]
         options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         return ["java", *options, "-cp", f"{jars}/*", *arguments]
+
+
+class KafkaWithoutTransactions(Kafka):
+    """As far as its features go: what has them is not led by a broker that has not."""
+
+    features = ("transaction.version=0",)
 
 
 class Ballast(Node):

@@ -16,6 +16,7 @@ from tests.sim.kept import PARTITION as KEPT_PARTITION
 from tests.sim.kept import KeptTopic
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
+from tests.sim.members import Members
 from tests.sim.network import Fabric
 from tests.sim.offsets import PARTITIONS as OFFSETS_PARTITIONS
 from tests.sim.offsets import PROPERTIES as OF_OFFSETS
@@ -55,6 +56,7 @@ class Plan:
     power_loss: bool = True
     client_timeout_s: float = REQUEST_TIMEOUT_S
     properties: dict[str, str] = field(default_factory=dict)
+    members: int = 0  # of a group of the consumer protocol
 
 
 class Run:
@@ -77,6 +79,7 @@ class Run:
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
         offsets = [TopicPartition(OFFSETS, number) for number in range(OFFSETS_PARTITIONS)]
         self.movable = [*self.partitions, KEPT_PARTITION, *offsets]
+        self.members: Members | None = None
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
 
@@ -152,6 +155,9 @@ class Run:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
             tasks.append(self.loop.create_task(consume_for_ever(client, self.ledger, partition)))
+        if self.plan.members:
+            clients = [SimClient(self.fabric, f"m{number}", hosts) for number in range(self.plan.members)]
+            self.members = Members(clients, self.seed, TOPIC, self.plan.partitions)
         return tasks
 
     def _leads(self, host: str, partition: TopicPartition) -> bool:
@@ -204,6 +210,8 @@ class Run:
                 raise result
         await asyncio.sleep(5.0)
         await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
+        if self.members is not None:
+            await asyncio.wait_for(self.members.settle(), QUIET_LIMIT_S)
 
     def settled(self) -> bool:
         """Every partition led, every replica in sync, as the metadata of every node says; nothing moves."""

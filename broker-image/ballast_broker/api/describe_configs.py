@@ -88,7 +88,9 @@ class _Description:
             _check_broker(name, context, f"expected {context.broker.node_id} but received {name}")
             loggers = [each for each in _loggers(context.version) if not wanted or each.name in wanted]
             return encode_configs(context.version, loggers)
-        return self._encoded(())  # of groups and client metrics none are kept: setting one is refused
+        if resource_type == RESOURCE_GROUP:
+            return self._encoded(self._entries.of_group(self._image.configs.of(RESOURCE_GROUP, name)), wanted)
+        return self._encoded(())  # of client metrics none are kept: setting one is refused
 
     def _of_topic(self, name: str, wanted: frozenset[str]) -> bytes:
         illegal = refusal(name)

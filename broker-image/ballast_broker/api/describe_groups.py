@@ -7,6 +7,7 @@ from typing import Any
 from ballast_broker.api.authorizer import Operation, authorized_operations
 from ballast_broker.api.authorizer import group as group_resource
 from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -30,10 +31,10 @@ def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
         group = context.broker.groups.describe(group_id)
     except ApiError as error:
         return _answer(context, group_id, error_code=error.code)
-    if group is None:
+    if group is None or isinstance(group, ConsumerGroup):
         if context.version < FIRST_VERSION_THAT_SAYS_NOT_FOUND:
             return _answer(context, group_id, state="Dead", operations=operations)
-        text = f"Group {group_id} not found."
+        text = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
         return _answer(context, group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text, state="Dead")
     return _answer(
         context,

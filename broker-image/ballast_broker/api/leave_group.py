@@ -6,6 +6,7 @@ from typing import Any
 
 from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -19,7 +20,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     many = context.version >= FIRST_VERSION_WITH_MANY_MEMBERS
     members = [(m.member_id, m.group_instance_id) for m in request.members] if many else [(request.member_id, None)]
     try:
-        errors = context.broker.groups.leave(request.group_id, members)
+        groups = context.broker.groups
+        if isinstance(groups.describe(request.group_id), ConsumerGroup):
+            errors = await groups.consumers.remove(request.group_id, members)
+        else:
+            errors = groups.leave(request.group_id, members)
     except ApiError as error:
         return kind(version=context.version, error_code=error.code, members=[])
     if not many:

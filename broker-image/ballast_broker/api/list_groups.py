@@ -6,10 +6,12 @@ from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, group
 from ballast_broker.api.context import RequestContext
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
+from ballast_broker.coordinator.group import CONSUMER, Group
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-TYPE = "classic"
+CLASSIC_TYPE, CONSUMER_TYPE = "classic", "consumer"
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -26,11 +28,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
         kind.ListedGroup(
             version=context.version,
             group_id=each.group_id,
-            protocol_type=each.protocol_type or "",
+            protocol_type=CONSUMER if isinstance(each, ConsumerGroup) else each.protocol_type or "",
             group_state=each.state.value,
-            group_type=TYPE,
+            group_type=_type_of(each),
         )
         for each in groups
-        if (not states or each.state.value.casefold() in states) and (not types or TYPE.casefold() in types)
+        if (not states or each.state.value.casefold() in states) and (not types or _type_of(each) in types)
     ]
     return kind(version=context.version, error_code=ErrorCode.NONE, groups=listed)
+
+
+def _type_of(group: Group | ConsumerGroup) -> str:
+    return CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE

@@ -13,6 +13,7 @@ from ballast_wire.fast.offsets import OffsetCommitResponse
 from ballast_wire.names import TopicPartition
 
 FIRST_VERSION_THAT_KNOWS_NO_GROUP = 9
+FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 LAST_VERSION_WITH_RETENTION = 4
 NEVER_MS = 2**63 - 1
@@ -60,7 +61,12 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> di
     generation = request.generation_id_or_member_epoch
     try:
         return await context.broker.groups.commit(
-            request.group_id, request.member_id, request.group_instance_id, generation, offsets
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            generation,
+            offsets,
+            knows_epochs=context.version >= FIRST_VERSION_WITH_MEMBER_EPOCHS,
         )
     except ApiError as error:
         no_group = error.code is ErrorCode.GROUP_ID_NOT_FOUND

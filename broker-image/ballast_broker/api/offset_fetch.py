@@ -13,6 +13,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
 from ballast_wire.names import TopicPartition
 
+FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 FIRST_VERSION_WITH_STABLE = 7
 NOTHING = CommittedOffset(-1, -1, "", -1)
@@ -39,7 +40,7 @@ def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContex
     try:
         if not context.authorize(Operation.DESCRIBE, group(asked.group_id)):
             raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        offsets = context.broker.groups.fetch_offsets(asked.group_id)
+        offsets = context.broker.groups.fetch_offsets(asked.group_id, *_reader(asked, context.version))
         unstable = context.broker.groups.transactional.unstable(asked.group_id) if require_stable else ()
     except ApiError as error:
         if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
@@ -51,6 +52,10 @@ def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContex
     else:
         _add_asked(response, asked, context, View(offsets, unstable=unstable))
     response.end_group(asked.group_id, ErrorCode.NONE)
+
+
+def _reader(asked: Any, version: int) -> tuple[str | None, int]:
+    return (asked.member_id, asked.member_epoch) if version >= FIRST_VERSION_WITH_MEMBER_EPOCHS else (None, -1)
 
 
 def _add_everything(response: OffsetFetchResponse, context: RequestContext, view: View) -> None:

@@ -26,6 +26,9 @@ class GroupLeadership:
                 self._take_over(changed, topic, image)
         if gone:
             self._groups.forget_topics(gone)
+        grown = frozenset(each.name for each in delta.topics_changed.values() if _has_grown(each))
+        if gone or grown:
+            self._groups.topics_changed(gone | grown)
 
     def _take_over(self, changed: TopicDelta, topic: TopicImage, image: MetadataImage) -> None:
         self._groups.divide(len(topic.partitions))
@@ -34,6 +37,10 @@ class GroupLeadership:
                 self._groups.lead(number, lambda name: image.topics.by_name(name) is not None)
             else:
                 self._groups.resign(number)
+
+
+def _has_grown(topic: TopicDelta) -> bool:
+    return topic.is_new or any(topic.previous(number) is None for number in topic.partitions)
 
 
 class TransactionLeadership:

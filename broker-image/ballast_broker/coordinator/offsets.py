@@ -35,6 +35,18 @@ def expired(group: Group | None, offsets: Offsets, retention_ms: int, wall_ms: i
             yield partition
 
 
+def expired_of_consumers(
+    read: frozenset[str], offsets: Offsets, retention_ms: int, wall_ms: int
+) -> Iterator[TopicPartition]:
+    """Of a group of the consumer protocol, whose members `read` these topics: counted from the commit."""
+    for partition, committed in offsets.items():
+        due_ms = committed.expire_timestamp_ms
+        if due_ms < 0:
+            due_ms = committed.commit_timestamp_ms + retention_ms
+        if wall_ms >= due_ms and partition.topic not in read:
+            yield partition
+
+
 def _retained_since(group: Group | None, partition: TopicPartition, committed: CommittedOffset) -> int | None:
     """From when retention counts; None: this offset is in use."""
     if group is None or group.protocol_type is None:

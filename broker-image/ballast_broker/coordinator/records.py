@@ -1,7 +1,7 @@
 """What the coordinator keeps in `__consumer_offsets`: Kafka's keys and values, to bytes and back.
 
 A key begins with two bytes that say what it is (0 and 1: an offset, 2: a group), a value with its version.
-Keys of kinds that this broker does not know (newer group types) are answered with None and left alone.
+Keys of kinds that this broker does not know (share and streams groups) are answered with None and left alone.
 Offsets, of which a log has many, are written and read by hand: who takes over waits for all of them to be read.
 """
 
@@ -18,6 +18,7 @@ from ballast_wire.names import TopicPartition
 OFFSET_KINDS = (0, 1)
 OFFSET_KIND = 1
 GROUP_KIND = 2
+CONSUMER_KINDS = (3, 4, 5, 6, 7, 8, 16)
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
@@ -88,12 +89,15 @@ def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> by
     return bytes(value.encode(GROUP_VALUE_VERSION))
 
 
-def decode_key(key: bytes) -> OffsetKey | GroupKey | None:
+def decode_key(key: bytes) -> OffsetKey | GroupKey | int | None:
+    """The number alone where it is of a group of the consumer protocol (`consumers/records.py`)."""
     (kind,) = _short.unpack_from(key)
     if kind in OFFSET_KINDS:
         group_id, position = _read_text(key, 2)
         topic, position = _read_text(key, position)
         return OffsetKey(group_id, TopicPartition(topic, _int.unpack_from(key, position)[0]))
+    if kind in CONSUMER_KINDS:
+        return int(kind)
     return GroupKey(_read_text(key, 2)[0]) if kind == GROUP_KIND else None
 
 

@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.coordinator import rebalance, records
-from ballast_broker.coordinator.effects import (
-    Effect,
-    JoinResult,
-    Reply,
-    StoreAssignment,
-    StoreEmpty,
-    StoreStaticMember,
-    SyncResult,
-)
-from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
+from ballast_broker.coordinator.classic import ClassicGroups
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
+from ballast_broker.coordinator.consumers.service import ConsumerConfig, ConsumerGroups
+from ballast_broker.coordinator.effects import JoinResult, SyncResult
+from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
+from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
-from ballast_broker.coordinator.offsets import Offsets, expired
+from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
 from ballast_broker.coordinator.transactional_commits import TransactionalCommits
+from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
@@ -52,13 +49,7 @@ class CoordinatorConfig:
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     limits: GroupLimits = field(default_factory=GroupLimits)
-
-
-class _Waiting(Ticket):
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    consumers: ConsumerConfig = field(default_factory=ConsumerConfig)
 
 
 def partition_for(group_id: str, partitions: int) -> int:
@@ -67,16 +58,34 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    def __init__(self, store: CoordinatorStore, clock: Clock, config: CoordinatorConfig) -> None:
+    def __init__(
+        self,
+        store: CoordinatorStore,
+        clock: Clock,
+        config: CoordinatorConfig,
+        image: Callable[[], MetadataImage] = MetadataImage,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._config = config
         self._partitions = config.offsets_topic_num_partitions
         self._shards: dict[int, Shard] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         most_metadata = config.offset_metadata_max_bytes
         self.transactional = TransactionalCommits(store, self._shards, self._shard_of, self._append, most_metadata)
+        host = Host(
+            shard_of=lambda group_id: self._shard_of(group_id, may_be_nameless=False),
+            is_current=self._is_current,
+            now=self._now,
+            image=image,
+            start=self._start,
+            append=self._append,
+            end_classic=lambda shard, group_id: self.classic.end(shard, group_id),
+            end_consumers=lambda shard, group_id: self.consumers.end(shard, group_id),
+        )
+        sessions_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
+        self.classic = ClassicGroups(host, sessions_ms, config.limits)
+        self.consumers = ConsumerGroups(host, config.consumers)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -98,9 +107,8 @@ class GroupCoordinator:
         shard = self._shards.pop(partition, None)
         if shard is None:
             return
-        for group in shard.groups.values():
-            self._forget_timer(group)
-            self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._now()))
+        self.classic.resigned(shard)
+        self.consumers.resigned(shard)
 
     async def _load(self, shard: Shard, has_topic: HasTopic) -> None:
         """Until it is loaded, or led by somebody else: nobody but this broker can answer for these groups."""
@@ -128,9 +136,8 @@ class GroupCoordinator:
         gone |= shard.deleted_meanwhile
         if gone:
             self._forget_topics_of(shard, gone)
-        for group in shard.groups.values():
-            rebalance.loaded(group, self._now())
-            self._set_timer(shard, group)
+        self.classic.loaded(shard)
+        self.consumers.loaded(shard)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
 
     def _is_current(self, shard: Shard) -> bool:
@@ -146,72 +153,35 @@ class GroupCoordinator:
         for task in self._tasks:
             task.cancel()
 
-    # -- membership -----------------------------------------------------------------------------------------------
+    # -- members of the classic protocol --------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            return JoinResult(error=error.code, member_id=ask.member_id)
-        low, high = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
-        if not low <= ask.session_timeout_ms <= high:
-            return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
-        group = shard.group(group_id)
-        if group is None:
-            if ask.member_id:
-                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
-            group = shard.groups[group_id] = Group(group_id)
-        ticket = _Waiting()
-        self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._config.limits, self._now()))
-        result: JoinResult = await ticket.future
-        shard.forget_if_unused(group_id)
-        return result
+        return await self.classic.join(group_id, ask)
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
-            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
-        group = shard.group(group_id)
-        if group is None:
-            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
-        ticket = _Waiting()
-        self._carry_out(shard, group, rebalance.sync(group, ask, ticket, self._now()))
-        result: SyncResult = await ticket.future
-        return result
+        return await self.classic.sync(group_id, ask)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        try:
-            shard = self._shard_of(group_id, may_be_nameless=False)
-        except ApiError as error:
-            # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
-            return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
-        group = shard.group(group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return rebalance.heartbeat(group, member_id, instance_id, generation, self._now())
+        return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """One answer for each member; raises ApiError where the whole request fails."""
-        shard = self._shard_of(group_id, may_be_nameless=False)
-        group = shard.group(group_id)
-        if group is None:
-            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
-        answers, effects, now = [], [], self._now()
-        for member_id, instance_id in members:
-            error, of_member = rebalance.leave(group, member_id, instance_id, self._config.limits, now)
-            answers.append(error)
-            effects += of_member
-        self._carry_out(shard, group, effects)
-        return answers
+        return self.classic.leave(group_id, members)
 
     # -- offsets --------------------------------------------------------------------------------------------------
     async def commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int, offsets: Offsets
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Offsets,
+        *,
+        knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
         shard = self._shard_of(group_id)
-        self._check_committer(shard, group_id, member_id, instance_id, generation)
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            self.consumers.check_committer(consumers, member_id, generation, knows_epochs=knows_epochs)
+        else:
+            self._check_committer(shard, group_id, member_id, instance_id, generation)
         limit = self._config.offset_metadata_max_bytes
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -265,21 +235,18 @@ class GroupCoordinator:
         self.transactional.ended(partition, producer_id, committed)
         return ErrorCode.NONE
 
-    def fetch_offsets(self, group_id: str) -> Offsets:
+    def fetch_offsets(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
-        return self._shard_of(group_id).offsets.get(group_id, {})
+        shard = self._shard_of(group_id)
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            self.consumers.check_reader(consumers, member_id, epoch)
+        return shard.offsets.get(group_id, {})
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
         shard = self._shard_of(group_id, may_be_nameless=False)
-        group = shard.group(group_id)
-        if group is None or group.is_in(GroupState.DEAD):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
-        empty = group.is_in(GroupState.EMPTY)
-        if not empty and group.protocol_type != CONSUMER:
-            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        read = frozenset() if empty else group.subscribed  # None: it may be any topic
+        read = self._read_by(shard, group_id)
         answers = {
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or p.topic in read else ErrorCode.NONE
             for p in partitions
@@ -288,6 +255,20 @@ class GroupCoordinator:
         going = [p for p, error in answers.items() if error is ErrorCode.NONE and p in known]
         error = await self._forget_offsets(shard, group_id, going)
         return answers if error is ErrorCode.NONE else answers | dict.fromkeys(going, error)
+
+    @staticmethod
+    def _read_by(shard: Shard, group_id: str) -> frozenset[str] | None:
+        """The topics of a group's members; None: it may be any topic."""
+        if (consumers := shard.consumers.get(group_id)) is not None:
+            return consumers.subscribed()
+        group = shard.group(group_id)
+        if group is None or group.is_in(GroupState.DEAD):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.is_in(GroupState.EMPTY):
+            return frozenset()
+        if group.protocol_type != CONSUMER:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        return group.subscribed
 
     async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
         def settled(committed: bool) -> None:
@@ -300,25 +281,29 @@ class GroupCoordinator:
         return await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
 
     # -- administration -------------------------------------------------------------------------------------------
-    def describe(self, group_id: str) -> Group | None:
-        return self._shard_of(group_id).group(group_id)
+    def describe(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self._any_group(self._shard_of(group_id), group_id)
 
-    def list_groups(self) -> list[Group]:
+    @staticmethod
+    def _any_group(shard: Shard, group_id: str) -> Group | ConsumerGroup | None:
+        return shard.consumers.get(group_id) or shard.group(group_id)
+
+    def list_groups(self) -> list[Group | ConsumerGroup]:
         """The groups of every partition that this broker answers for; raises while one of them is loading."""
         if any(not shard.loaded and not shard.failed for shard in self._shards.values()):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         loaded = [shard for shard in self._shards.values() if shard.loaded]
-        found = (shard.group(group_id) for shard in loaded for group_id in shard.all_group_ids())
+        found = (self._any_group(shard, group_id) for shard in loaded for group_id in shard.all_group_ids())
         return [group for group in found if group is not None]
 
-    def loaded_groups(self) -> list[tuple[Group, Offsets]]:
+    def loaded_groups(self) -> list[tuple[Group | ConsumerGroup, Offsets]]:
         """For metrics: what is known now, whatever is still loading."""
         return [
             (group, shard.offsets.get(group_id, {}))
             for shard in self._shards.values()
             if shard.loaded
             for group_id in shard.all_group_ids()
-            if (group := shard.group(group_id)) is not None
+            if (group := self._any_group(shard, group_id)) is not None
         ]
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -326,6 +311,8 @@ class GroupCoordinator:
             shard = self._shard_of(group_id)
         except ApiError as error:
             return error.code
+        if group_id in shard.consumers:
+            return await self._bury_consumers(shard, group_id)
         group = shard.group(group_id)
         if group is None or group.is_in(GroupState.DEAD):
             return ErrorCode.GROUP_ID_NOT_FOUND
@@ -346,11 +333,31 @@ class GroupCoordinator:
             else:
                 group.enter(GroupState.EMPTY, since_ms)
 
-        self._forget_timer(group)
+        self.classic.forget_timer(group)
         group.enter(GroupState.DEAD, self._now().wall_ms)
         known = shard.known_offsets(group.group_id)
         entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
         return await self._append(shard, [*entries, (records.group_key(group.group_id), None)], settled)
+
+    async def _bury_consumers(self, shard: Shard, group_id: str) -> ErrorCode:
+        def offsets() -> Ending:
+            known = shard.known_offsets(group_id)
+            ends: list[KeyValue] = [(records.offset_key(group_id, p), None) for p in known]
+            return ends, settled
+
+        def settled(committed: bool) -> None:
+            if committed:
+                shard.offsets.pop(group_id, None)
+
+        try:
+            await self.consumers.end(shard, group_id, offsets)
+        except ApiError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    def topics_changed(self, topics: frozenset[str]) -> None:
+        """Topics were made, deleted or given partitions."""
+        self.consumers.topics_changed([shard for shard in self._shards.values() if shard.loaded], topics)
 
     def forget_topics(self, topics: frozenset[str]) -> None:
         """Topics were deleted: their offsets go too. All at once: the next topic of the name may have some soon."""
@@ -387,69 +394,22 @@ class GroupCoordinator:
         return gone
 
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
-        group = shard.group(group_id)
+        group, consumers = shard.group(group_id), shard.consumers.get(group_id)
         offsets = shard.offsets.get(group_id, {})
         in_use = {*shard.being_written.get(group_id, ()), *shard.pending.of_group(group_id)}
-        all_due = expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms)
+        retention_ms, wall_ms = self._config.offsets_retention_ms, self._now().wall_ms
+        if consumers is None:
+            all_due = expired(group, offsets, retention_ms, wall_ms)
+        else:
+            all_due = expired_of_consumers(consumers.subscribed(), offsets, retention_ms, wall_ms)
         due = [partition for partition in all_due if partition not in in_use]
         if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
             return 0
         if group is not None and group.is_in(GroupState.EMPTY) and not group.size and not shard.known_offsets(group_id):
             await self._bury(shard, group)
+        elif consumers is not None and not consumers.members and not shard.known_offsets(group_id):
+            await self._bury_consumers(shard, group_id)
         return len(due)
-
-    # -- effects and timers ---------------------------------------------------------------------------------------
-    def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
-        self._answer(effects)
-        if not self._is_current(shard):
-            return  # the timers are those of the groups that were loaded since
-        for effect in effects:
-            if not isinstance(effect, Reply):
-                assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
-                self._start(self._save(shard, group, effect, records.group_value(group, assignments)))
-        self._set_timer(shard, group)
-
-    def _answer(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Reply):
-                assert isinstance(effect.ticket, _Waiting)
-                if not effect.ticket.future.done():
-                    effect.ticket.future.set_result(effect.result)
-
-    async def _save(
-        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember, value: bytes
-    ) -> None:
-        """`value` is the group as it was when this was decided."""
-        error = await self._append(shard, [(records.group_key(group.group_id), value)])
-        if isinstance(effect, StoreAssignment):
-            limits, now = self._config.limits, self._now()
-            self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))
-        elif isinstance(effect, StoreStaticMember):
-            self._carry_out(shard, group, rebalance.static_member_stored(group, effect, error))
-        elif error is not ErrorCode.NONE:
-            log.warning("empty group %s could not be stored: %s", group.group_id, error.name)
-
-    def _set_timer(self, shard: Shard, group: Group) -> None:
-        due_ms = None if group.is_in(GroupState.DEAD) else group.next_deadline_ms()
-        if due_ms is None:
-            self._forget_timer(group)
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + max(0, due_ms - self._now().monotonic_ms) / 1000
-        standing = self._timers.get(group.group_id)
-        if standing is not None and not standing.cancelled() and standing.when() <= at:
-            return  # it wakes early enough; deadlines that moved back are found then
-        self._forget_timer(group)
-        self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
-
-    def _wake(self, shard: Shard, group: Group) -> None:
-        self._timers.pop(group.group_id, None)
-        self._carry_out(shard, group, rebalance.tick(group, self._config.limits, self._now()))
-
-    def _forget_timer(self, group: Group) -> None:
-        handle = self._timers.pop(group.group_id, None)
-        if handle is not None:
-            handle.cancel()
 
     # -- small things ---------------------------------------------------------------------------------------------
     def _shard_of(self, group_id: str, *, may_be_nameless: bool = True) -> Shard:

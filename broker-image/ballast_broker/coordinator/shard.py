@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator import records
+from ballast_broker.coordinator.consumers import records as consumer_records
+from ballast_broker.coordinator.consumers.group import Change, ConsumerGroup, EpochChange, is_end
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_broker.coordinator.pending_offsets import PendingOffsets
@@ -25,6 +27,8 @@ class Shard:
     loaded: bool = False
     failed: bool = False  # the last attempt to load it, and there will be another one
     groups: dict[str, Group] = field(default_factory=dict)
+    consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
+    """The groups of the consumer protocol; of a name there is one here or in `groups`."""
     offsets: dict[str, Offsets] = field(default_factory=dict)
     being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
     deleted_meanwhile: set[str] = field(default_factory=set)
@@ -37,6 +41,7 @@ class Shard:
         """It could not be loaded: nothing is known of it."""
         self.failed = True
         self.groups.clear()
+        self.consumers.clear()
         self.offsets.clear()
         self.pending.clear()
 
@@ -50,6 +55,17 @@ class Shard:
                 self.groups.pop(decoded.group_id, None)
             else:
                 self.groups[decoded.group_id] = records.decode_group(decoded.group_id, value, now_ms)
+        elif decoded is not None:
+            group_id, change = consumer_records.decode(decoded, key, value)
+            self.change(self.consumers.get(group_id) or ConsumerGroup(group_id), change)
+
+    def change(self, group: ConsumerGroup, change: Change) -> None:
+        """A record of a group of the consumer protocol; with its last one the group is gone."""
+        if not is_end(change):
+            self.consumers.setdefault(group.group_id, group)
+        group.apply(change)
+        if isinstance(change, EpochChange) and change.epoch is None:
+            self.consumers.pop(group.group_id, None)
 
     def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
         decoded = records.decode_key(key)
@@ -88,7 +104,9 @@ class Shard:
         return {*of_group, *self.being_written.get(group_id, ()), *self.pending.of_group(group_id)}
 
     def group(self, group_id: str) -> Group | None:
-        """The group, or, where somebody only commits offsets, an empty one that stands for it."""
+        """The classic group, or, where somebody only commits offsets, an empty one that stands for it."""
+        if group_id in self.consumers:
+            return None
         group = self.groups.get(group_id)
         if group is None and (group_id in self.offsets or group_id in self.pending.producers):
             group = self.groups[group_id] = Group(group_id)
@@ -102,4 +120,4 @@ class Shard:
             del self.groups[group_id]
 
     def all_group_ids(self) -> list[str]:
-        return sorted(self.groups.keys() | self.offsets.keys() | self.pending.producers.keys())
+        return sorted(self.groups.keys() | self.consumers.keys() | self.offsets.keys() | self.pending.producers.keys())

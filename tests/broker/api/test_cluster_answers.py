@@ -38,7 +38,13 @@ async def test_features_with_a_lowest_level_of_zero_are_for_new_clients(asker: A
         assert finalized == {name: level for name, level in asker.scene.image.features.levels.items() if level}
         assert answer["finalized_features_epoch"] == asker.scene.image.offset
     assert names[3] == {"metadata.version"}
-    assert names[4] == {"metadata.version", "kraft.version", "eligible.leader.replicas.version", "transaction.version"}
+    assert names[4] == {
+        "metadata.version",
+        "kraft.version",
+        "eligible.leader.replicas.version",
+        "group.version",
+        "transaction.version",
+    }
 
 
 @pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("a b", "1"), ("-a", "1"), ("a", ""), ("a", "1-")])

@@ -13,6 +13,7 @@ from tests.broker.raft.memory import SeededRandom
 from ballast_broker.controller.commands.context import CommandContext, ControllerConfig, Outcome
 from ballast_broker.controller.commands.features import bootstrap_records
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import (
     EMPTY_IMAGE,
     BrokerImage,
@@ -57,11 +58,7 @@ class Scene:
             fenced=fenced,
             in_controlled_shutdown=False,
             directories=frozenset(directory(broker_id, each) for each in range(directories)),
-            features={
-                "metadata.version": (27, 27),
-                "eligible.leader.replicas.version": (0, 1),
-                "transaction.version": (0, 2),
-            },
+            features=SUPPORTED,
         )
         self.apply([broker_record(broker)])
 

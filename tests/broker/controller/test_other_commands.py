@@ -19,6 +19,7 @@ from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
 from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.error_responses import is_not_controller
+from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import PartitionRegistration
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -212,8 +213,7 @@ def test_producer_id_blocks_never_overlap() -> None:
 
 def registration(**changes: Any) -> Any:
     kind = message("BrokerRegistrationRequest")
-    features = {"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1), "transaction.version": (0, 2)}
-    features |= changes.pop("features", {})
+    features = {**SUPPORTED, **changes.pop("features", {})}
     fields: dict[str, Any] = {
         "broker_id": 7,
         "cluster_id": CLUSTER_ID,

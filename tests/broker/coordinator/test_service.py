@@ -24,6 +24,7 @@ from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
+from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
 from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
@@ -79,8 +80,9 @@ class Reads:
 class Coordinating:
     """Broker 1 leads the one partition of the offsets topic, broker 2 follows."""
 
-    def __init__(self, cluster: Cluster, node: Node, timeout_ms: int) -> None:
+    def __init__(self, cluster: Cluster, node: Node, timeout_ms: int, consumers: ConsumerConfig | None = None) -> None:
         self.cluster = cluster
+        self._consumers = consumers or ConsumerConfig()
         self.node = node
         self._timeout_ms = timeout_ms
         self.clock = SlowClock()
@@ -102,7 +104,8 @@ class Coordinating:
             OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes
         )
         limits = GroupLimits(initial_rebalance_delay_ms=0)
-        groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
+        config = CoordinatorConfig(1, RETENTION_MS, limits=limits, consumers=self._consumers)
+        groups = GroupCoordinator(store, clock, config, lambda: self.cluster.controller.image)
         self._all.append(groups)
         return groups
 
@@ -156,13 +159,15 @@ class Coordinating:
 
 
 @asynccontextmanager
-async def coordinating(folder: Path, *, timeout_ms: int = 20_000) -> AsyncIterator[Coordinating]:
+async def coordinating(
+    folder: Path, *, timeout_ms: int = 20_000, consumers: ConsumerConfig | None = None
+) -> AsyncIterator[Coordinating]:
     async with Cluster(folder) as cluster:
         nodes = await cluster.add(1, 2)
         cluster.controller.create_topic("t", [[1], [1]])
         cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]])
         await eventually(lambda: cluster.isr(OFFSETS) == {1, 2})
-        scene = Coordinating(cluster, nodes[0], timeout_ms)
+        scene = Coordinating(cluster, nodes[0], timeout_ms, consumers)
         try:
             await scene.loaded(scene.groups)
             yield scene

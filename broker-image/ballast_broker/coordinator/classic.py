@@ -1,0 +1,195 @@
+"""Groups of the classic protocol: their requests that wait, the effects of what they decide, and their timers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from ballast_broker.coordinator import rebalance, records
+from ballast_broker.coordinator.effects import (
+    Effect,
+    JoinResult,
+    Reply,
+    StoreAssignment,
+    StoreEmpty,
+    StoreStaticMember,
+    SyncResult,
+)
+from ballast_broker.coordinator.group import Group, GroupState, Ticket
+from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
+from ballast_broker.coordinator.shard import Shard
+from ballast_wire.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+
+class _Waiting(Ticket):
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class ClassicGroups:
+    def __init__(self, host: Host, sessions_ms: tuple[int, int], limits: GroupLimits) -> None:
+        self._host = host
+        self._sessions_ms = sessions_ms
+        self._limits = limits
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # -- membership -----------------------------------------------------------------------------------------------
+    async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
+        try:
+            shard = self._host.shard_of(group_id)
+        except ApiError as error:
+            return JoinResult(error=error.code, member_id=ask.member_id)
+        low, high = self._sessions_ms
+        if not low <= ask.session_timeout_ms <= high:
+            return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
+        while (consumers := shard.consumers.get(group_id)) is not None:
+            if consumers.members:
+                return JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if ask.member_id:
+                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
+            try:
+                await self._host.end_consumers(shard, group_id)
+            except ApiError as error:
+                return JoinResult(error=error.code, member_id=ask.member_id)
+        group = shard.group(group_id)
+        if group is None:
+            if ask.member_id:
+                return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
+            group = shard.groups[group_id] = Group(group_id)
+        ticket = _Waiting()
+        self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._limits, self._host.now()))
+        result: JoinResult = await ticket.future
+        shard.forget_if_unused(group_id)
+        return result
+
+    async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
+        try:
+            shard = self._host.shard_of(group_id)
+        except ApiError as error:
+            # Clients before REBALANCE_IN_PROGRESS existed for loading would give up: Kafka answers this instead.
+            loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if loading else error.code)
+        group = shard.group(group_id)
+        if group is None:
+            return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
+        ticket = _Waiting()
+        self._carry_out(shard, group, rebalance.sync(group, ask, ticket, self._host.now()))
+        result: SyncResult = await ticket.future
+        return result
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        try:
+            shard = self._host.shard_of(group_id)
+        except ApiError as error:
+            # A coordinator that is loading knows nothing against the member: its next heartbeat will tell.
+            return ErrorCode.NONE if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error.code
+        group = shard.group(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return rebalance.heartbeat(group, member_id, instance_id, generation, self._host.now())
+
+    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
+        """One answer for each member; raises ApiError where the whole request fails."""
+        shard = self._host.shard_of(group_id)
+        group = shard.group(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in members]
+        answers, effects, now = [], [], self._host.now()
+        for member_id, instance_id in members:
+            error, of_member = rebalance.leave(group, member_id, instance_id, self._limits, now)
+            answers.append(error)
+            effects += of_member
+        self._carry_out(shard, group, effects)
+        return answers
+
+    def end(self, shard: Shard, group_id: str) -> Ending | None:
+        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets."""
+        group = shard.group(group_id)
+        if group is None:
+            return None
+        if group.is_in(GroupState.DEAD):
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not group.is_in(GroupState.EMPTY):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        since_ms = group.state_timestamp_ms
+
+        def settled(committed: bool) -> None:
+            if committed:
+                shard.groups.pop(group_id, None)
+            else:
+                group.enter(GroupState.EMPTY, since_ms)
+
+        self.forget_timer(group)
+        group.enter(GroupState.DEAD, self._host.now().wall_ms)
+        return [(records.group_key(group_id), None)], settled
+
+    # -- leadership -----------------------------------------------------------------------------------------------
+    def loaded(self, shard: Shard) -> None:
+        for group in shard.groups.values():
+            rebalance.loaded(group, self._host.now())
+            self._set_timer(shard, group)
+
+    def resigned(self, shard: Shard) -> None:
+        for group in shard.groups.values():
+            self.forget_timer(group)
+            self._answer(rebalance.close(group, ErrorCode.NOT_COORDINATOR, self._host.now()))
+
+    # -- effects and timers ---------------------------------------------------------------------------------------
+    def _carry_out(self, shard: Shard, group: Group, effects: list[Effect]) -> None:
+        self._answer(effects)
+        if not self._host.is_current(shard):
+            return  # the timers are those of the groups that were loaded since
+        for effect in effects:
+            if not isinstance(effect, Reply):
+                assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
+                self._host.start(self._save(shard, group, effect, records.group_value(group, assignments)))
+        self._set_timer(shard, group)
+
+    def _answer(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                assert isinstance(effect.ticket, _Waiting)
+                if not effect.ticket.future.done():
+                    effect.ticket.future.set_result(effect.result)
+
+    async def _save(
+        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember, value: bytes
+    ) -> None:
+        """`value` is the group as it was when this was decided."""
+        error = await self._host.append(shard, [(records.group_key(group.group_id), value)], lambda committed: None)
+        if isinstance(effect, StoreAssignment):
+            limits, now = self._limits, self._host.now()
+            self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))
+        elif isinstance(effect, StoreStaticMember):
+            self._carry_out(shard, group, rebalance.static_member_stored(group, effect, error))
+        elif error is not ErrorCode.NONE:
+            log.warning("empty group %s could not be stored: %s", group.group_id, error.name)
+
+    def _set_timer(self, shard: Shard, group: Group) -> None:
+        due_ms = None if group.is_in(GroupState.DEAD) else group.next_deadline_ms()
+        if due_ms is None:
+            self.forget_timer(group)
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
+        standing = self._timers.get(group.group_id)
+        if standing is not None and not standing.cancelled() and standing.when() <= at:
+            return  # it wakes early enough; deadlines that moved back are found then
+        self.forget_timer(group)
+        self._timers[group.group_id] = loop.call_at(at, self._wake, shard, group)
+
+    def _wake(self, shard: Shard, group: Group) -> None:
+        self._timers.pop(group.group_id, None)
+        self._carry_out(shard, group, rebalance.tick(group, self._limits, self._host.now()))
+
+    def forget_timer(self, group: Group) -> None:
+        handle = self._timers.pop(group.group_id, None)
+        if handle is not None:
+            handle.cancel()

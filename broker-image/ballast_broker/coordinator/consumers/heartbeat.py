@@ -1,0 +1,347 @@
+"""What a heartbeat of a member, or its silence, does to a group of the consumer protocol. PURE.
+
+Each function looks at the group as it is committed and answers the changes that are to be written; nothing is changed
+before they are. The rules are Kafka's: a new group epoch whenever members, subscriptions or topics change, a new
+target for all at the next heartbeat, and each member led to its own target by itself (`reconcile.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ballast_broker.coordinator.consumers.assignors import ASSIGNORS, GroupSpec, MemberSpec
+from ballast_broker.coordinator.consumers.group import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    NONE,
+    About,
+    AboutChange,
+    Change,
+    ConsumerGroup,
+    Current,
+    CurrentChange,
+    EpochChange,
+    Member,
+    Partitions,
+    PatternChange,
+    TargetChange,
+    TargetEpochChange,
+)
+from ballast_broker.coordinator.consumers.hash_order import texts_in_order
+from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.coordinator.consumers.reconcile import Fenced, next_step
+from ballast_broker.coordinator.consumers.topics_hash import topics_hash
+from ballast_broker.metadata.image import TopicsImage
+from ballast_wire.errors import ApiError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    max_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A ConsumerGroupHeartbeat, as the core needs it; None: as it was."""
+
+    member_id: str
+    epoch: int
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Says all of itself, and is told all that it is to have."""
+        says = self.topics is not None or self.pattern is not None
+        return self.epoch == JOINING or (self.rebalance_timeout_ms != -1 and says and self.owned is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    member_id: str
+    epoch: int
+    assigned: Partitions | None = None
+    changes: Sequence[Change] = field(default_factory=list)
+
+
+def heartbeat(group: ConsumerGroup, ask: Ask, topics: TopicsImage, limits: ConsumerLimits, *, refresh: bool) -> Answer:
+    """`refresh`: topics that the group reads may have changed since this was last looked at."""
+    if len(group.members) >= limits.max_size and ask.member_id not in group.members:
+        text = f"The consumer group has reached its maximum capacity of {limits.max_size} members."
+        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+    return _Heartbeat(group, ask, topics, limits).beat(refresh)
+
+
+class _Heartbeat:
+    def __init__(self, group: ConsumerGroup, ask: Ask, topics: TopicsImage, limits: ConsumerLimits) -> None:
+        self._group = group
+        self._ask = ask
+        self._topics = topics
+        self._limits = limits
+        self._changes: list[Change] = []
+        self._former: str | None = None  # whose place a static member takes
+
+    def beat(self, refresh: bool) -> Answer:
+        group, ask = self._group, self._ask
+        member = self._member()
+        about = _updated(member.about, ask)
+        bump = group.epoch == 0
+        if about != member.about:
+            self._changes.append(AboutChange(ask.member_id, about))
+            bump = bump or about.topics != member.about.topics
+        bump = self._new_pattern(member.about.pattern, about.pattern) or bump
+        epoch = group.epoch
+        if bump or refresh:
+            hashed = _hash_of(group, self._all(about).values(), self._topics)
+            if bump or hashed != group.metadata_hash:
+                epoch += 1
+                self._changes.append(EpochChange(epoch, hashed))
+        if epoch > group.assignment_epoch:
+            target, assignment_epoch = self._assign(self._all(about), epoch), epoch
+        else:
+            assignment_epoch = group.assignment_epoch
+            target = group.targets.get(self._former or ask.member_id, NONE)
+        current = self._step(member.current, assignment_epoch, target)
+        changed = ask.is_whole or current.assigned != member.current.assigned
+        return Answer(ask.member_id, current.epoch, current.assigned if changed else None, self._changes)
+
+    def _all(self, about: About) -> dict[str, About]:
+        """The members as they are to be."""
+        members = {each.member_id: each.about for each in self._group.members.values()}
+        members.pop(self._former or "", None)
+        return {**members, self._ask.member_id: about}
+
+    # -- who it is ------------------------------------------------------------------------------------------------
+    def _member(self) -> Member:
+        group, ask = self._group, self._ask
+        if ask.instance_id is None:
+            member = group.members.get(ask.member_id)
+            if member is None:
+                if ask.epoch != JOINING:
+                    raise _unknown(group, ask.member_id)
+                return Member(ask.member_id)
+            _check_epoch(member, ask)
+            return member
+        known = group.static_member(ask.instance_id)
+        if ask.epoch == JOINING:
+            if known is None or known.member_id == ask.member_id:
+                return known or Member(ask.member_id)
+            return self._in_place_of(known)
+        known = _static(group, ask.instance_id, ask.member_id)
+        _check_epoch(known, ask)
+        return known
+
+    def _in_place_of(self, known: Member) -> Member:
+        """A static member is back: it goes on with what it had."""
+        ask = self._ask
+        if known.current.epoch != LEAVING_FOR_A_WHILE:
+            raise ApiError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {ask.member_id} with instance id {ask.instance_id} cannot join the group because the "
+                f"instance id is owned by {known.member_id} member.",
+            )
+        current = replace(known.current, epoch=0, previous_epoch=0)
+        target = self._group.targets.get(known.member_id, NONE)
+        self._changes += _farewell_of(known.member_id)
+        self._changes += [
+            AboutChange(ask.member_id, known.about),
+            TargetChange(ask.member_id, target),
+            CurrentChange(ask.member_id, current),
+        ]
+        self._former = known.member_id
+        return Member(ask.member_id, known.about, current)
+
+    # -- what it wants --------------------------------------------------------------------------------------------
+    def _new_pattern(self, old: str, new: str) -> bool:
+        """Whether the epoch has to change for it: one that nobody had is first to be resolved."""
+        if old == new:
+            return False
+        others = [
+            each.about.pattern
+            for each in self._group.members.values()
+            if each.member_id not in (self._ask.member_id, self._former)
+        ]
+        if old and old not in others:
+            self._changes.append(PatternChange(old, None))
+        if not new:
+            return False
+        if new not in others:
+            _check_pattern(new)
+        return new in self._group.resolved
+
+    # -- what it gets ---------------------------------------------------------------------------------------------
+    def _assign(self, members: Mapping[str, About], epoch: int) -> Partitions:
+        group = self._group
+        targets = dict(group.targets)
+        if self._former is not None:
+            targets[self._ask.member_id] = targets.pop(self._former, NONE)
+        assigned = new_targets(group, members, targets, self._topics, self._limits)
+        for member_id in members:
+            target = assigned.get(member_id, NONE)
+            if target != targets.get(member_id) or member_id not in targets:
+                self._changes.append(TargetChange(member_id, target))
+        self._changes.append(TargetEpochChange(epoch))
+        return assigned.get(self._ask.member_id, NONE)
+
+    def _step(self, current: Current, assignment_epoch: int, target: Partitions) -> Current:
+        if current.is_at(assignment_epoch):
+            return current
+        ask, owners = self._ask, self._group.owners
+        try:
+            following = next_step(
+                Member(ask.member_id, current=current),
+                assignment_epoch,
+                target,
+                lambda topic_id, number: (topic_id, number) in owners,
+                ask.owned,
+            )
+        except Fenced as fenced:
+            raise ApiError(ErrorCode.FENCED_MEMBER_EPOCH, str(fenced)) from None
+        if following != current:
+            self._changes.append(CurrentChange(ask.member_id, following))
+        return following
+
+
+def _updated(about: About, ask: Ask) -> About:
+    return About(
+        instance_id=about.instance_id if ask.instance_id is None else ask.instance_id,
+        rack_id=about.rack_id if ask.rack_id is None else ask.rack_id,
+        client_id=ask.client_id,
+        client_host=ask.client_host,
+        topics=about.topics if ask.topics is None else ask.topics,
+        pattern=about.pattern if ask.pattern is None else ask.pattern,
+        rebalance_timeout_ms=about.rebalance_timeout_ms if ask.rebalance_timeout_ms == -1 else ask.rebalance_timeout_ms,
+        assignor=about.assignor if ask.assignor is None else ask.assignor,
+    )
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        compiled(pattern)
+    except BadPattern as error:
+        text = f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}."
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, text) from None
+
+
+def _check_epoch(member: Member, ask: Ask) -> None:
+    """One behind is let pass where the answer may have been lost: with no more than what it has. Who joins again has
+    given up everything, as it was told to: it would have to wait for the end of its own session otherwise."""
+    known, current = member.current.epoch, member.current
+    if ask.epoch in (known, JOINING):
+        return
+    if ask.epoch < known and ask.epoch == current.previous_epoch and _is_within(ask.owned, current.assigned):
+        return
+    raise ApiError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {'greater' if ask.epoch > known else 'smaller'} member epoch ({ask.epoch}) "
+        f"than the one known by the group coordinator ({known}). The member must abandon all its partitions and "
+        "rejoin.",
+    )
+
+
+def _is_within(owned: Partitions | None, assigned: Partitions) -> bool:
+    return owned is not None and all(
+        numbers <= assigned.get(topic_id, frozenset()) for topic_id, numbers in owned.items()
+    )
+
+
+def _unknown(group: ConsumerGroup, member_id: str) -> ApiError:
+    return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+
+
+def _static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
+    known = group.static_member(instance_id)
+    if known is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if known.member_id != member_id:
+        text = f"Static member {member_id} with instance id {instance_id} was fenced by member {known.member_id}."
+        raise ApiError(ErrorCode.FENCED_INSTANCE_ID, text)
+    return known
+
+
+# -- leaving ----------------------------------------------------------------------------------------------------------
+def leave(group: ConsumerGroup, ask: Ask, topics: TopicsImage) -> Answer:
+    if ask.instance_id is None:
+        if ask.member_id not in group.members:
+            raise _unknown(group, ask.member_id)
+    else:
+        known = _static(group, ask.instance_id, ask.member_id)
+        if ask.epoch == LEAVING_FOR_A_WHILE:
+            away = replace(known.current, epoch=LEAVING_FOR_A_WHILE, revoking=NONE)
+            return Answer(ask.member_id, ask.epoch, changes=[CurrentChange(ask.member_id, away)])
+    return Answer(ask.member_id, LEAVING, changes=without(group, [ask.member_id], topics))
+
+
+def without(group: ConsumerGroup, member_ids: Sequence[str], topics: TopicsImage) -> list[Change]:
+    """The group goes on without these."""
+    changes: list[Change] = []
+    for member_id in member_ids:
+        changes += _farewell_of(member_id)
+    left = [each.about for each in group.members.values() if each.member_id not in member_ids]
+    gone = group.patterns() - {about.pattern for about in left}
+    changes += [PatternChange(pattern, None) for pattern in sorted(gone) if pattern in group.resolved]
+    return [*changes, EpochChange(group.epoch + 1, _hash_of(group, left, topics))]
+
+
+def _farewell_of(member_id: str) -> list[Change]:
+    return [CurrentChange(member_id, None), TargetChange(member_id, None), AboutChange(member_id, None)]
+
+
+# -- the topics -------------------------------------------------------------------------------------------------------
+def patterns_resolved(group: ConsumerGroup, found: Sequence[PatternChange], topics: TopicsImage) -> list[Change]:
+    """What patterns stand for now; a new epoch where that is something else than before."""
+    wanted = group.patterns()
+    fresh = [each for each in found if each.pattern in wanted and each.resolved is not None]
+    if all(
+        each.pattern in group.resolved and group.resolved[each.pattern].topics == each.resolved.topics
+        for each in fresh
+        if each.resolved is not None
+    ):
+        return []
+    known = dict(group.resolved) | {each.pattern: each.resolved for each in fresh if each.resolved is not None}
+    after = ConsumerGroup(group.group_id, resolved=known)
+    hashed = _hash_of(after, [each.about for each in group.members.values()], topics)
+    return [*fresh, EpochChange(group.epoch + 1, hashed)]
+
+
+def _hash_of(group: ConsumerGroup, abouts: Iterable[About], topics: TopicsImage) -> int:
+    names = frozenset().union(*(group.topics_of(each) for each in abouts))
+    return topics_hash(names, topics)
+
+
+def new_targets(
+    group: ConsumerGroup,
+    members: Mapping[str, About],
+    targets: Mapping[str, Partitions],
+    topics: TopicsImage,
+    limits: ConsumerLimits,
+) -> dict[str, Partitions]:
+    wanted = {member_id: group.topics_of(about) for member_id, about in members.items()}
+    known = {name: topic for name in frozenset().union(*wanted.values()) if (topic := topics.by_name(name)) is not None}
+    specs = {
+        member_id: MemberSpec(
+            frozenset(known[name].id for name in names if name in known),
+            members[member_id].instance_id,
+            targets.get(member_id, NONE),
+        )
+        for member_id, names in wanted.items()
+    }
+    alike = len({(about.topics, about.pattern) for about in members.values()}) <= 1
+    partitions = {topic.id: len(topic.partitions) for topic in known.values()}
+    return ASSIGNORS[preferred_assignor(members.values(), limits)](GroupSpec(specs, alike, partitions))
+
+
+def preferred_assignor(abouts: Iterable[About], limits: ConsumerLimits) -> str:
+    """The one that most members name; where none does, the first that the broker has."""
+    named = [each.assignor for each in abouts if each.assignor in limits.assignors]
+    return max(texts_in_order(dict.fromkeys(named)), key=named.count, default=limits.assignors[0])

@@ -1,0 +1,376 @@
+"""Patterns of topic names in RE2's syntax, matched in a time that follows the name's length alone. PURE.
+
+Python's own `re` may try for ever, and these come from clients. So a pattern becomes a set of states and what leads
+from one to the next, and a name is taken through it once. Only what can be in a topic's name is looked at: of its
+sixty-odd letters a set is an int. What RE2 has and a pattern of names does not need is refused, by name: flags other
+than i and s, Unicode classes, boundaries of words, repetition of more than a thousand times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+BITS = {letter: 1 << place for place, letter in enumerate(LETTERS)}
+ANY = (1 << len(LETTERS)) - 1
+MOST_REPEATS = 1000
+MOST_STATES = 2_000
+MOST_STEPS = 10 * MOST_STATES  # of making them: what is repeated may be nothing
+MOST_DEPTH = 100
+MOST_REMEMBERED = 2_000
+SPECIAL = "\\.+*?()|[]{}^$"
+MOST_LENGTH = 10_000
+
+
+class BadPattern(ValueError):
+    """What is wrong with it, as the end of a sentence."""
+
+
+def _bits(letters: str) -> int:
+    return sum(BITS.get(letter, 0) for letter in set(letters))
+
+
+DIGITS = _bits("0123456789")
+WORDS = ANY & ~_bits(".-")
+LOWER, UPPER = _bits("abcdefghijklmnopqrstuvwxyz"), _bits("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+CLASSES = {"d": DIGITS, "D": ANY & ~DIGITS, "w": WORDS, "W": ANY & ~WORDS, "s": 0, "S": ANY}
+NAMED = {
+    "alnum": LOWER | UPPER | DIGITS, "alpha": LOWER | UPPER, "ascii": ANY, "blank": 0, "cntrl": 0, "digit": DIGITS,
+    "graph": ANY, "lower": LOWER, "print": ANY, "punct": _bits("._-"), "space": 0, "upper": UPPER, "word": WORDS,
+    "xdigit": DIGITS | _bits("abcdefABCDEF"),
+}  # fmt: skip
+CONTROLS = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11}
+
+
+# -- what a pattern is made of ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    parts: tuple[_Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    parts: tuple[_Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    part: _Node
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """The beginning (or the end) of the name."""
+
+    begin: bool
+
+
+_Node = _Letter | _Sequence | _Choice | _Repeat | _Edge
+NOTHING = _Sequence(())
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._any_case = False
+        self._depth = 0
+
+    def read(self) -> _Node:
+        found = self._choice()
+        if self._at < len(self._text):
+            raise BadPattern("unexpected )")
+        return found
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self) -> str:
+        self._at += 1
+        return self._text[self._at - 1 : self._at]
+
+    def _takes(self, text: str) -> bool:
+        if not self._text.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _choice(self) -> _Node:
+        parts = [self._sequence()]
+        while self._takes("|"):
+            parts.append(self._sequence())
+        return parts[0] if len(parts) == 1 else _Choice(tuple(parts))
+
+    def _sequence(self) -> _Node:
+        parts: list[_Node] = []
+        while self._peek() not in ("", "|", ")"):
+            parts += self._quoted() if self._takes("\\Q") else [self._atom()]
+            if parts:
+                parts.append(self._repeated(parts.pop()))
+        return _Sequence(tuple(parts))
+
+    def _repeated(self, part: _Node) -> _Node:
+        times = self._times()
+        if times is None:
+            return part
+        self._takes("?")  # whether it takes few or many does not matter to a whole name
+        begin = self._at
+        if self._times() is not None:
+            raise BadPattern(f"invalid nested repetition operator: {self._text[begin - 1 : self._at]}")
+        return _Repeat(part, *times)
+
+    def _times(self) -> tuple[int, int | None] | None:
+        for sign, times in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._takes(sign):
+                return times
+        end = self._text.find("}", self._at)
+        if self._peek() != "{" or end < 0:
+            return None
+        low, comma, high = self._text[self._at + 1 : end].partition(",")
+        if not _is_number(low) or (high and not _is_number(high)):
+            return None  # it is a brace
+        least, most = int(low[:9]), int((high if comma else low)[:9]) if high or not comma else None
+        if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
+            raise BadPattern(f"invalid repetition operator: {self._text[self._at : end + 1]}")
+        self._at = end + 1
+        return least, most
+
+    def _atom(self) -> _Node:
+        letter = self._take()
+        if letter == "(":
+            return self._group()
+        if letter == "[":
+            return _Letter(self._set())
+        if letter == ".":
+            return _Letter(ANY)
+        if letter in "^$":
+            return _Edge(letter == "^")
+        if letter in "*+?":
+            raise BadPattern(f"missing argument to repetition operator: {letter}")
+        if letter == "\\":
+            return self._escaped()
+        return self._literal(letter)
+
+    def _literal(self, letter: str) -> _Letter:
+        return _Letter(self._cased(BITS.get(letter, 0)))
+
+    def _cased(self, allowed: int) -> int:
+        if not self._any_case:
+            return allowed
+        return allowed | (allowed & LOWER) << 26 | (allowed & UPPER) >> 26
+
+    def _group(self) -> _Node:
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise BadPattern("expression nests too deeply")
+        outer = self._any_case
+        if self._takes("?"):
+            begin = self._at
+            if self._takes("P<") or self._takes("<"):
+                name = self._until(">", "invalid named capture")
+                if not name.isidentifier():
+                    raise BadPattern(f"invalid named capture: {name}")
+            elif self._flags(begin):
+                self._depth -= 1
+                return NOTHING  # what follows, up to the end of the group around it, has these flags
+        found = self._choice()
+        if not self._takes(")"):
+            raise BadPattern("missing closing )")
+        self._any_case = outer
+        self._depth -= 1
+        return found
+
+    def _flags(self, begin: int) -> bool:
+        """True for flags of all that follows, False for those of a group that begins here."""
+        wanted = True
+        while True:
+            flag = self._take()
+            if flag == "i":
+                self._any_case = wanted
+            elif flag == "-" and wanted:
+                wanted = False
+            elif flag in (")", ":"):
+                return flag == ")"
+            elif flag != "s":  # "." is any letter of a name, with it and without
+                raise BadPattern(f"invalid or unsupported Perl syntax: (?{self._text[begin : self._at]}")
+
+    def _until(self, end: str, complaint: str) -> str:
+        found = self._text.find(end, self._at)
+        if found < 0:
+            raise BadPattern(complaint)
+        begin, self._at = self._at, found + len(end)
+        return self._text[begin:found]
+
+    def _quoted(self) -> list[_Node]:
+        end = self._text.find("\\E", self._at)
+        quoted = self._text[self._at : end if end >= 0 else len(self._text)]
+        self._at += len(quoted) + (2 if end >= 0 else 0)
+        return [self._literal(each) for each in quoted]
+
+    def _escaped(self) -> _Node:
+        letter = self._peek()
+        if letter in ("A", "z"):
+            self._at += 1
+            return _Edge(letter == "A")
+        if letter in CLASSES and letter:
+            self._at += 1
+            return _Letter(CLASSES[letter])
+        return self._literal(self._escape())
+
+    def _escape(self) -> str:
+        """The letter that is meant by what follows a backslash."""
+        letter = self._take()
+        if not letter:
+            raise BadPattern("trailing backslash at end of expression")
+        if letter in CONTROLS:
+            return chr(CONTROLS[letter])
+        if letter == "x":
+            digits = (
+                self._until("}", "invalid escape sequence: \\x") if self._takes("{") else self._take() + self._take()
+            )
+            try:
+                return chr(int(digits, 16))
+            except (ValueError, OverflowError):
+                raise BadPattern(f"invalid escape sequence: \\x{digits}") from None
+        if letter.isascii() and not letter.isalnum():
+            return letter
+        raise BadPattern(f"invalid escape sequence: \\{letter}")
+
+    def _set(self) -> int:
+        negated = self._takes("^")
+        allowed, first = 0, True
+        while first or self._peek() != "]":
+            first = False
+            if not self._peek():
+                raise BadPattern("missing closing ]")
+            allowed |= self._of_set()
+        self._at += 1
+        allowed = self._cased(allowed)
+        return ANY & ~allowed if negated else allowed
+
+    def _of_set(self) -> int:
+        if self._takes("[:"):
+            name = self._until(":]", "missing closing ]")
+            known = NAMED.get(name.removeprefix("^"))
+            if known is None:
+                raise BadPattern(f"invalid character class range: [:{name}:]")
+            return ANY & ~known if name.startswith("^") else known
+        letter = self._take()
+        if letter == "\\":
+            if self._peek() in CLASSES and self._peek():
+                return CLASSES[self._take()]
+            letter = self._escape()
+        if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("", "]"):
+            return BITS.get(letter, 0)
+        self._at += 1
+        last = self._take()
+        if last == "\\":
+            last = self._escape()
+        if last < letter:
+            raise BadPattern(f"invalid character class range: {letter}-{last}")
+        return sum(bit for each, bit in BITS.items() if letter <= each <= last)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+# -- what it matches --------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Pattern:
+    """States are numbers. A state has letters that lead on, or leads on by itself, perhaps only at one of the ends."""
+
+    text: str
+    _letters: list[int] = field(default_factory=list)  # of each state; 0 for those that lead on by themselves
+    _next: list[tuple[int, ...]] = field(default_factory=list)
+    _edges: list[bool | None] = field(default_factory=list)  # True: at the beginning only; False: at the end only
+    _start: int = 0
+    _steps: int = 0
+    _known: dict[tuple[frozenset[int], str], frozenset[int]] = field(default_factory=dict)
+
+    def matches(self, name: str) -> bool:
+        """The whole of it."""
+        states = self._reached([self._start], at_begin=True, at_end=not name)
+        for place, letter in enumerate(name):
+            last = place == len(name) - 1
+            states = self._after(states, letter, last)
+            if not states:
+                return False
+        return 0 in states
+
+    def _after(self, states: frozenset[int], letter: str, last: bool) -> frozenset[int]:
+        key = states, letter + "$" if last else letter
+        found = self._known.get(key)
+        if found is None:
+            bit = BITS.get(letter, 0)
+            moved = [self._next[state][0] for state in states if self._letters[state] & bit]
+            found = self._reached(moved, at_begin=False, at_end=last)
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _reached(self, states: list[int], *, at_begin: bool, at_end: bool) -> frozenset[int]:
+        found, waiting = set(states), list(states)
+        while waiting:
+            state = waiting.pop()
+            edge = self._edges[state]
+            if self._letters[state] or (edge is True and not at_begin) or (edge is False and not at_end):
+                continue
+            fresh = [each for each in self._next[state] if each not in found]
+            found.update(fresh)
+            waiting += fresh
+        return frozenset(found)
+
+    # -- made ---------------------------------------------------------------------------------------------------------
+    def _state(self, letters: int, following: tuple[int, ...], edge: bool | None = None) -> int:
+        if len(self._letters) >= MOST_STATES:
+            raise BadPattern("expression too large")
+        self._letters.append(letters)
+        self._next.append(following)
+        self._edges.append(edge)
+        return len(self._letters) - 1
+
+    def _build(self, node: _Node, following: int) -> int:
+        """The state in which `node` begins, where `following` comes after it."""
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise BadPattern("expression too large")
+        if isinstance(node, _Letter):
+            return self._state(node.allowed, (following,) if node.allowed else ())
+        if isinstance(node, _Edge):
+            return self._state(0, (following,), node.begin)
+        if isinstance(node, _Choice):
+            return self._state(0, tuple(self._build(part, following) for part in node.parts))
+        if isinstance(node, _Sequence):
+            for part in reversed(node.parts):
+                following = self._build(part, following)
+            return following
+        if node.most is None:
+            again = self._state(0, ())
+            self._next[again] = (self._build(node.part, again), following)
+            following = again
+        else:
+            for _ in range(node.most - node.least):
+                following = self._state(0, (self._build(node.part, following), following))
+        for _ in range(node.least):
+            following = self._build(node.part, following)
+        return following
+
+
+def compiled(text: str) -> Pattern:
+    """Raises BadPattern."""
+    if len(text) > MOST_LENGTH:
+        raise BadPattern("expression too large")
+    node = _Reader(text).read()
+    pattern = Pattern(text)
+    pattern._state(0, ())  # state 0: the name is over
+    pattern._start = pattern._build(node, 0)
+    return pattern

@@ -1,0 +1,190 @@
+"""Records of groups of the consumer protocol in `__consumer_offsets`, to bytes and back: kinds 3 to 8 and 16. PURE.
+
+What a member of the classic protocol would have in such a group is not read: there are none here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from ballast_broker.coordinator.consumers.group import (
+    NONE,
+    About,
+    AboutChange,
+    Change,
+    Current,
+    CurrentChange,
+    EpochChange,
+    MemberState,
+    Partitions,
+    PatternChange,
+    Resolved,
+    TargetChange,
+    TargetEpochChange,
+    TopicsGoneChange,
+)
+from ballast_wire.messages import message
+
+VERSION = 0
+KINDS = {
+    3: "ConsumerGroupMetadata",
+    4: "ConsumerGroupPartitionMetadata",
+    5: "ConsumerGroupMemberMetadata",
+    6: "ConsumerGroupTargetAssignmentMetadata",
+    7: "ConsumerGroupTargetAssignmentMember",
+    8: "ConsumerGroupCurrentMemberAssignment",
+    16: "ConsumerGroupRegularExpression",
+}
+ABOUT_KIND = 5
+NO_TAGS = b"\0"
+# One tagged field, number 0, of one byte: none. A member of which it is not said is to Apache Kafka a classic one.
+NOT_CLASSIC = bytes((1, 0, 1, 0))
+_short = struct.Struct(">h")
+
+
+class GroupChange(NamedTuple):
+    group_id: str
+    change: Change
+
+
+def encode(group_id: str, change: Change) -> tuple[bytes, bytes | None]:
+    kind, naming, value = _ENCODE[type(change)](change)
+    name = KINDS[kind]
+    key = message(name + "Key")(group_id=group_id, **naming)
+    body = None if value is None else bytes(message(name + "Value")(**value).encode(VERSION))
+    if body is not None and kind == ABOUT_KIND:
+        body = body.removesuffix(NO_TAGS) + NOT_CLASSIC
+    return _short.pack(kind) + bytes(key.encode(version=VERSION, header=False)), body
+
+
+def decode(kind: int, key: bytes, value: bytes | None) -> GroupChange:
+    name = KINDS[kind]
+    k = message(name + "Key").decode(key[_short.size :], version=VERSION, header=False)
+    body = None if value is None else message(name + "Value").decode(value)
+    return GroupChange(k.group_id, _DECODE[kind](k, body))
+
+
+# -- to bytes ---------------------------------------------------------------------------------------------------------
+_Fields = tuple[int, dict[str, Any], dict[str, Any] | None]
+
+
+def _epoch(change: EpochChange) -> _Fields:
+    if change.epoch is None:
+        return 3, {}, None
+    return 3, {}, {"epoch": change.epoch, "metadata_hash": change.metadata_hash}
+
+
+def _about(change: AboutChange) -> _Fields:
+    about = change.about
+    if about is None:
+        return 5, {"member_id": change.member_id}, None
+    fields = {
+        "instance_id": about.instance_id,
+        "rack_id": about.rack_id,
+        "client_id": about.client_id,
+        "client_host": about.client_host,
+        "subscribed_topic_names": sorted(about.topics),
+        "subscribed_topic_regex": about.pattern,
+        "rebalance_timeout_ms": about.rebalance_timeout_ms,
+        "server_assignor": about.assignor,
+    }
+    return 5, {"member_id": change.member_id}, fields
+
+
+def _target_epoch(change: TargetEpochChange) -> _Fields:
+    return 6, {}, None if change.epoch is None else {"assignment_epoch": change.epoch}
+
+
+def _target(change: TargetChange) -> _Fields:
+    naming = {"member_id": change.member_id}
+    if change.partitions is None:
+        return 7, naming, None
+    kind = message("ConsumerGroupTargetAssignmentMemberValue").TopicPartition
+    return 7, naming, {"topic_partitions": listed(kind, change.partitions, VERSION)}
+
+
+def _current(change: CurrentChange) -> _Fields:
+    naming, current = {"member_id": change.member_id}, change.current
+    if current is None:
+        return 8, naming, None
+    kind = message("ConsumerGroupCurrentMemberAssignmentValue")
+    fields = {
+        "member_epoch": current.epoch,
+        "previous_member_epoch": current.previous_epoch,
+        "state": int(current.state),
+        "assigned_partitions": listed(kind.TopicPartitions, current.assigned, VERSION),
+        "partitions_pending_revocation": listed(kind.PendingPartitions, current.revoking, VERSION),
+    }
+    return 8, naming, fields
+
+
+def _pattern(change: PatternChange) -> _Fields:
+    naming, resolved = {"regular_expression": change.pattern}, change.resolved
+    if resolved is None:
+        return 16, naming, None
+    topics = sorted(resolved.topics)
+    return 16, naming, {"topics": topics, "metadata_version": resolved.version, "timestamp": resolved.timestamp_ms}
+
+
+_ENCODE: dict[type, Callable[[Any], _Fields]] = {
+    EpochChange: _epoch,
+    TopicsGoneChange: lambda change: (4, {}, None),
+    AboutChange: _about,
+    TargetEpochChange: _target_epoch,
+    TargetChange: _target,
+    CurrentChange: _current,
+    PatternChange: _pattern,
+}
+
+
+def listed(kind: Any, partitions: Partitions, version: int) -> list[Any]:
+    """As structs of `kind`: a topic's id and its partitions."""
+    return [
+        kind(version=version, topic_id=topic_id, partitions=sorted(numbers)) for topic_id, numbers in partitions.items()
+    ]
+
+
+# -- and back ---------------------------------------------------------------------------------------------------------
+def partitions_of(topics: Iterable[Any]) -> Partitions:
+    found = {each.topic_id: frozenset(each.partitions) for each in topics}
+    return {topic_id: numbers for topic_id, numbers in found.items() if numbers} or NONE
+
+
+def _about_of(value: Any) -> About:
+    return About(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=frozenset(value.subscribed_topic_names),
+        pattern=value.subscribed_topic_regex or "",
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        assignor=value.server_assignor,
+    )
+
+
+def _current_of(value: Any) -> Current:
+    known = value.state in iter(MemberState)
+    return Current(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        assigned=partitions_of(value.assigned_partitions),
+        revoking=partitions_of(value.partitions_pending_revocation),
+    )
+
+
+_DECODE: dict[int, Callable[[Any, Any], Change]] = {
+    3: lambda key, value: EpochChange(None) if value is None else EpochChange(value.epoch, value.metadata_hash),
+    4: lambda key, value: TopicsGoneChange(),
+    5: lambda key, value: AboutChange(key.member_id, None if value is None else _about_of(value)),
+    6: lambda key, value: TargetEpochChange(None if value is None else value.assignment_epoch),
+    7: lambda key, value: TargetChange(key.member_id, None if value is None else partitions_of(value.topic_partitions)),
+    8: lambda key, value: CurrentChange(key.member_id, None if value is None else _current_of(value)),
+    16: lambda key, value: PatternChange(
+        key.regular_expression,
+        None if value is None else Resolved(frozenset(value.topics), value.metadata_version, value.timestamp),
+    ),
+}

@@ -1,0 +1,25 @@
+"""Which topics a pattern stands for, a few names at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ballast_broker.coordinator.consumers.group import Resolved
+from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+from ballast_broker.metadata.image import MetadataImage
+
+NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
+
+
+async def resolve(text: str, image: MetadataImage, wall_ms: int) -> Resolved:
+    topics: list[str] = []
+    try:
+        pattern = compiled(text)
+    except BadPattern:  # of a group that comes from elsewhere, where more is understood
+        return Resolved(frozenset(), image.offset, wall_ms)
+    for number, name in enumerate(image.topics.sorted_names, 1):
+        if pattern.matches(name):
+            topics.append(name)
+        if number % NAMES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return Resolved(frozenset(topics), image.offset, wall_ms)

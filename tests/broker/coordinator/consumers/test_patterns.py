@@ -1,0 +1,93 @@
+"""Patterns of topic names: what they match is what Python's `re` matches, in a time that is bounded."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
+
+pytestmark = pytest.mark.spec("CLI-04")
+
+atoms = st.sampled_from(["a", "b", "A", "-", r"\.", ".", "[ab]", "[^a]", "[a-c0-9]", r"\d", r"\w", r"[\w-]", "_"])
+patterns = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{2,}", "*?"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+        inner.map(lambda part: f"(?i:{part})"),
+        inner.map(lambda part: f"^{part}$"),
+    ),
+    max_leaves=12,
+)
+names = st.text("abcAB0_-.", min_size=1, max_size=12)
+
+
+@given(patterns, st.lists(names, max_size=8))
+def test_as_pythons_own(text: str, some: list[str]) -> None:
+    pattern = compiled(text)
+    for name in some:
+        assert pattern.matches(name) == (re.fullmatch(text, name) is not None), name
+
+
+@pytest.mark.parametrize(
+    ("text", "matching", "other"),
+    [
+        ("", [], ["a"]),
+        ("a|", ["a"], ["b"]),
+        (r"\Qa.b\E+", ["a.b", "a.bb"], ["aab"]),
+        (r"[[:alpha:]]+[[:^digit:]]", ["ab", "a-"], ["a1"]),
+        ("(?i)orders", ["ORDERS", "Orders"], ["order"]),
+        ("(?P<x>a)(?<y>b)", ["ab"], ["a"]),
+        ("[]a]+", ["a"], ["b"]),
+        ("[a-]", ["-"], ["b"]),
+        (r"\x61\x{62}", ["ab"], ["aa"]),
+        ("a{,2}", [], ["aa"]),  # no repetition, as in RE2: the braces stand for themselves
+        (r"\Aa\z", ["a"], ["aa"]),
+        ("a^b|a$b|c", ["c"], ["ab"]),
+        ("é|x", ["x"], ["e"]),
+    ],
+)
+def test_what_it_means(text: str, matching: list[str], other: list[str]) -> None:
+    pattern = compiled(text)
+    assert [name for name in [*matching, *other] if pattern.matches(name)] == matching
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(", ")", "a)", "[", "[a", "*", "a**", "a{2}{3}", "a{1001}", "a{3,2}", "\\", r"\y", r"\pL", "(?x)a", "(?=a)",
+     r"(a)\1", "(?<!a)b", "[b-a]", "[[:nope:]]", r"\b", "(?P<1>a)", r"\x{110000}"],
+)  # fmt: skip
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(BadPattern):
+        compiled(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "((a{1000}){1000}){1000}",
+        "(((){1000}){1000}){1000}",
+        "(" * 500 + "a" + ")" * 500,
+        "a" * 20_000,
+        "((" * 90 + "a" + "{2})" * 90 + ")" * 90,
+    ],
+)
+def test_what_would_take_too_long_to_make_is_refused(text: str) -> None:
+    with pytest.raises(BadPattern, match=r"too large|too deeply"):
+        compiled(text)
+
+
+def test_what_makes_others_try_for_ever_is_matched_at_once() -> None:
+    pattern = compiled("(a+)+b|(a|a)*c|(.*)*d")
+    began = time.process_time()
+    assert not pattern.matches("a" * 249)
+    assert pattern.matches("a" * 248 + "d")
+    assert time.process_time() - began < 1

@@ -1,0 +1,165 @@
+"""Members of a group of the consumer protocol, while their coordinators are killed, cut off and moved.
+
+A member holds what it was given until it gives it back, is fenced, or has not been answered for a session: then it has
+to take for granted that others have it. No two of them hold a partition at once, and in the end each is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+from uuid import UUID
+
+from tests.sim.checkers import Broken
+from tests.sim.clients import RETRY_S, SimClient
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+GROUP = "members"
+FIND, BEAT = 3, 1
+SESSION_S = 3.0
+INTERVAL_S = 0.3
+REBALANCE_TIMEOUT_MS = 2000
+FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+PROPERTIES = {
+    "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "group.consumer.min.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "group.consumer.heartbeat.interval.ms": str(int(INTERVAL_S * 1000)),
+    "group.consumer.min.heartbeat.interval.ms": str(int(INTERVAL_S * 1000)),
+}
+
+Held = tuple[UUID, int]
+
+
+class Holders:
+    """Who holds what, as nobody in the simulation can know it."""
+
+    def __init__(self) -> None:
+        self.of: dict[Held, str] = {}
+        self.times_taken = 0
+
+    def take(self, name: str, partition: Held) -> None:
+        other = self.of.setdefault(partition, name)
+        if other != name:
+            raise Broken(f"a partition has one reader: {name} takes {partition[1]}, which {other} holds")
+        self.times_taken += 1
+
+
+class Member:
+    def __init__(self, client: SimClient, rng: random.Random, topic: str, holders: Holders) -> None:
+        self._client = client
+        self._rng = rng
+        self._topic = topic
+        self._holders = holders
+        self._name = client.name
+        self._lives = 0
+        self._coordinator: str | None = None
+        self._answered_s = 0.0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        for partition in [each for each, name in self._holders.of.items() if name == self._name]:
+            del self._holders.of[partition]
+        self._lives += 1
+        self.epoch = 0
+        self.held: set[Held] = set()
+        self.wanted: set[Held] | None = None
+        self._says_all = True
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.epoch > 0 and loop.time() >= self._answered_s + SESSION_S:
+                self._begin_anew()
+            await self._beat()
+            self._move_on()
+            pause_s = self._rng.uniform(0.5, 1.5) * INTERVAL_S
+            left_s = self._answered_s + SESSION_S - loop.time() if self.epoch > 0 else pause_s
+            await asyncio.sleep(max(0.0, min(pause_s, left_s)))
+
+    async def _beat(self) -> None:
+        asked_s = asyncio.get_running_loop().time()
+        try:
+            left_s = self._answered_s + SESSION_S - asked_s if self.epoch > 0 else SESSION_S
+            async with asyncio.timeout(left_s):
+                answer = await self._ask()
+        except (OSError, TimeoutError):
+            answer = None
+        error = None if answer is None else ErrorCode(answer.error_code)
+        if answer is None or error is None:
+            self._coordinator = None
+            self._says_all, self.wanted = True, None  # it takes nothing new before it is told again
+        elif error is ErrorCode.NONE:
+            self._answered_s, self.epoch, self._says_all = asked_s, answer.member_epoch, False
+            if answer.assignment is not None:
+                given = answer.assignment.topic_partitions
+                self.wanted = {(each.topic_id, number) for each in given for number in each.partitions}
+        elif error in FENCED:
+            self._begin_anew()
+        else:
+            self._coordinator = None
+            self._says_all = True
+
+    async def _ask(self) -> Any:
+        if self._coordinator is None:
+            find = message("FindCoordinatorRequest")
+            found = await self._client.ask_any(find(key=GROUP, key_type=0), FIND)
+            if found.error_code:
+                return None
+            self._coordinator = found.host
+        kind = message("ConsumerGroupHeartbeatRequest")
+        whole = self._says_all or self.epoch == 0
+        held: dict[UUID, list[int]] = {}
+        for topic_id, number in sorted(self.held):
+            held.setdefault(topic_id, []).append(number)
+        parts = [kind.TopicPartitions(version=BEAT, topic_id=each, partitions=held[each]) for each in held]
+        request = kind(
+            version=BEAT,
+            group_id=GROUP,
+            member_id=f"{self._name}-{self._lives}",
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if whole else -1,
+            subscribed_topic_names=[self._topic] if whole else None,
+            topic_partitions=parts if whole else None,
+        )
+        return await self._client.ask(self._coordinator, request, BEAT)
+
+    def _move_on(self) -> None:
+        """Gives back what is not to be its own, sooner or later; takes what is new when that is done, and says so."""
+        if self.wanted is None:
+            return
+        for partition in sorted(self.held - self.wanted):
+            if self._rng.random() < 0.7:
+                self.held.discard(partition)
+                del self._holders.of[partition]
+        if self.held <= self.wanted:
+            for partition in sorted(self.wanted - self.held):
+                self._holders.take(self._name, partition)
+            self.held, self.wanted, self._says_all = self.wanted, None, True
+
+
+class Members:
+    """Three of them, in tasks of their own: they go on while it becomes quiet."""
+
+    def __init__(self, clients: list[SimClient], seed: int, topic: str, partitions: int) -> None:
+        self.holders = Holders()
+        self._partitions = partitions
+        rng = random.Random(f"members of {seed}")
+        self._members = [Member(each, random.Random(rng.random()), topic, self.holders) for each in clients]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(member.run()) for member in self._members]
+
+    async def settle(self) -> None:
+        """Until each partition is held, by everybody as many as by the others."""
+        while True:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            sizes = [len(member.held) for member in self._members]
+            if sum(sizes) == self._partitions and max(sizes) - min(sizes) <= 1:
+                break
+            await asyncio.sleep(RETRY_S)
+        for task in self._tasks:
+            task.cancel()
