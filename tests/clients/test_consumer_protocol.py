@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -219,6 +221,11 @@ def test_groups_of_both_kinds_are_told_apart(fast_broker: RunningBroker, join: J
     group = described(fast_broker, "new")
     assert (group.state, group.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
     assert [set_of(member) for member in group.members] == [{(topic, 0), (topic, 1)}]
+    with urllib.request.urlopen(fast_broker.metrics) as page:
+        told = page.read().decode()
+    assert 'group="new",state="Stable"} 1' in told
+    assert re.search(r'ballast_group_members\{.*group="new"\} 1\n', told)
+    assert re.search(rf'ballast_group_lag\{{group="new".*topic="{topic}".*\}} 0\n', told)
     listed = client.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(PATIENCE_S).valid
     assert [each.group_id for each in listed] == ["new"]
     assert client.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(PATIENCE_S).valid == []

@@ -150,6 +150,7 @@ class ConsumerGroup:
     resolved: dict[str, Resolved] = field(default_factory=dict)
     owners: dict[tuple[UUID, int], str] = field(default_factory=dict)
     """Who has a partition, or has not given it back yet."""
+    _subscribed: frozenset[str] | None = field(default=None, compare=False, repr=False)  # until it may be another
 
     @property
     def state(self) -> GroupState:
@@ -173,7 +174,10 @@ class ConsumerGroup:
         return about.topics if resolved is None else about.topics | resolved.topics
 
     def subscribed(self) -> frozenset[str]:
-        return frozenset().union(*(self.topics_of(member.about) for member in self.members.values()))
+        if self._subscribed is None:
+            topics = {self.topics_of(member.about) for member in self.members.values()}
+            self._subscribed = frozenset().union(*topics)
+        return self._subscribed
 
     # -- records --------------------------------------------------------------------------------------------------
     def apply(self, change: Change) -> None:
@@ -184,6 +188,7 @@ class ConsumerGroup:
             self.epoch, self.metadata_hash = change.epoch, change.metadata_hash
 
     def _about(self, change: AboutChange) -> None:
+        self._subscribed = None
         known = self.members.get(change.member_id)
         if change.about is not None:
             self._put(replace(known or Member(change.member_id), about=change.about))
@@ -209,6 +214,7 @@ class ConsumerGroup:
             self.targets[change.member_id] = change.partitions
 
     def _pattern(self, change: PatternChange) -> None:
+        self._subscribed = None
         if change.resolved is None:
             self.resolved.pop(change.pattern, None)
         else:

@@ -9,6 +9,7 @@ from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
 from ballast_broker.metadata.image import MetadataImage
 
 NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
+LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each name
 
 
 async def resolve(text: str, image: MetadataImage, wall_ms: int) -> Resolved:
@@ -17,9 +18,12 @@ async def resolve(text: str, image: MetadataImage, wall_ms: int) -> Resolved:
         pattern = compiled(text)
     except BadPattern:  # of a group that comes from elsewhere, where more is understood
         return Resolved(frozenset(), image.offset, wall_ms)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     for number, name in enumerate(image.topics.sorted_names, 1):
         if pattern.matches(name):
             topics.append(name)
-        if number % NAMES_PER_TURN == 0:
+        if number % NAMES_PER_TURN == 0 or loop.time() - began > LONGEST_TURN_S:
             await asyncio.sleep(0)
+            began = loop.time()
     return Resolved(frozenset(topics), image.offset, wall_ms)

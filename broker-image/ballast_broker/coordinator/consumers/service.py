@@ -96,9 +96,8 @@ class ConsumerGroups:
         """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it."""
         for shard in shards:
             for group in shard.consumers.values():
-                patterns = group.patterns()
-                if patterns or not names.isdisjoint(group.subscribed()):
-                    life = self._life(group.group_id)
+                life = self._life(group.group_id)
+                if life.resolving or group.resolved or not names.isdisjoint(group.subscribed()):
                     life.topics_changed = True
                     self._resolve_patterns(life, shard, group)
 

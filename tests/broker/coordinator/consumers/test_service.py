@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.broker.controller.scene import expand_request
+from tests.broker.coordinator.consumers.test_heartbeat import image_of
 from tests.broker.coordinator.test_service import OFFSETS, RETENTION_MS, T0, Coordinating, ask, coordinating
 from tests.broker.replication.cluster import RealClock, eventually
 
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
+from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 
 pytestmark = pytest.mark.spec("CLI-04")
@@ -247,6 +252,22 @@ async def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         assert errors == [unknown, unknown, ErrorCode.NONE, ErrorCode.NONE]
         assert group(scene).state is GroupState.EMPTY
+
+
+async def test_others_have_their_turn_while_a_pattern_is_resolved() -> None:
+    """One that makes much work of each name, of names that are long."""
+    chance = random.Random(1)
+    names = {"".join(chance.choices("ab", k=200)) + f"-{number}": (UUID(int=number), 1) for number in range(1, 40)}
+    image = MetadataImage(topics=image_of(names))
+    resolving = asyncio.get_running_loop().create_task(resolve("(a|b)*a[ab]{900}|.*-[0-9]", image, 0))
+    turns, longest_s, last_s = 0, 0.0, time.process_time()
+    while not resolving.done():
+        await asyncio.sleep(0)
+        turns, now_s = turns + 1, time.process_time()
+        longest_s, last_s = max(longest_s, now_s - last_s), now_s
+    assert len((await resolving).topics) == 9
+    assert turns > 5
+    assert longest_s < 0.5
 
 
 async def test_names_that_are_no_groups_leave_nothing_behind(tmp_path: Path) -> None:
