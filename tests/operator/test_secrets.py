@@ -14,9 +14,11 @@ from making import cluster
 from ballast_local.certificates import make_certificate
 from ballast_local.cluster import LocalCluster
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
-from ballast_operator.connections import Connections, SecretMissingError
+from ballast_operator.connections import Connections
 from ballast_operator.kafka_client import ConnectionSettings, client_options
 from ballast_operator.kubeconfig import ApiAccess, read_kubeconfig
+from ballast_operator.plan.secured import Reach
+from ballast_operator.tls_secrets import SecretMissingError
 
 BINARY = b"\x30\x82\x0a\xff\xfe"
 EXTERNAL = {"bootstrapServers": "127.0.0.1:9092", "tls": {"secretName": "ca"}}
@@ -33,7 +35,7 @@ async def settings(data: Path, secrets: dict[str, dict[str, bytes]], **how: Any)
                 body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
                 await api.create(path_of("v1", "secrets", "default"), body)
             connections = Connections(api)
-            found = await connections.get(cluster(volumes=[], external={**EXTERNAL, **how}), "")
+            found = await connections.get(cluster(volumes=[], external={**EXTERNAL, **how}), Reach(""))
             await connections.close()
             return found.settings
         finally:
