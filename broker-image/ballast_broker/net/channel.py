@@ -27,7 +27,7 @@ RECEIVE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 MAX_WAITING = 10_000
 RECORDS_PER_TURN = 64
-RENEWED_AT = 0.8  # of the time that a login holds
+RENEWED_AT = 0.5  # of the time that a login holds: a renewal waits its turn behind fetches, which wait themselves
 Decode = Callable[..., Any]
 # A machine that acknowledges nothing for four seconds is cut off. Once it is back, a new connection finds it sooner
 # than what the kernel sends again, ever more rarely. A process that is busy or stopped has a kernel that answers.
