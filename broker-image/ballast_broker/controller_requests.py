@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ballast_broker.api import sasl
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import Api, Handler
 from ballast_broker.controller.service import API_KEYS, ControllerService
@@ -18,6 +19,7 @@ from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
+SASL_KEYS = frozenset({17, 36})
 RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59})
 
 
@@ -29,16 +31,19 @@ CONTROLLER_APIS = {
     api.key: api
     for api in (
         _api(1, "Fetch", 17, 17),
+        _api(17, "SaslHandshake", 0, 1),
         _api(API_VERSIONS, "ApiVersions", 0, 4),
         _api(19, "CreateTopics", 2, 7),
         _api(20, "DeleteTopics", 1, 6),
         _api(33, "AlterConfigs", 0, 2),
+        _api(36, "SaslAuthenticate", 0, 2),
         _api(37, "CreatePartitions", 0, 3),
         _api(43, "ElectLeaders", 0, 2),
         _api(44, "IncrementalAlterConfigs", 0, 1),
         _api(45, "AlterPartitionReassignments", 0, 1),
         _api(46, "ListPartitionReassignments", 0, 0),
         _api(49, "AlterClientQuotas", 0, 1),
+        _api(51, "AlterUserScramCredentials", 0, 0),
         _api(52, "Vote", 0, 2),
         _api(53, "BeginQuorumEpoch", 0, 1),
         _api(54, "EndQuorumEpoch", 0, 1),
@@ -71,6 +76,8 @@ class ControllerHandlers:
             return self._raft
         if api.key in API_KEYS:
             return self._controller
+        if api.key in SASL_KEYS:
+            return sasl.handle
         return self._versions if api.key == API_VERSIONS else self._cluster
 
     async def _raft(self, request: Any, context: RequestContext) -> Any:
