@@ -101,7 +101,9 @@ class _Context(ssl.SSLContext):
 
     def wrap_socket(self, sock: socket.socket, *arguments: Any, **options: Any) -> ssl.SSLSocket:
         address = str(options.get("server_hostname"))
-        return super().wrap_socket(sock, *arguments, **options | {"server_hostname": self.hosts.get(address, address)})
+        if address in self.hosts:
+            options["server_hostname"] = self.hosts[address]
+        return super().wrap_socket(sock, *arguments, **options)
 
 
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:

@@ -60,12 +60,17 @@ class TlsContexts:
             log.info("listener %s has new certificates", self.settings.listener.upper())
 
     def _files(self) -> Stamp:
-        return tuple(_stamp_of(store.location) for store in (self.settings.keystore, self.settings.truststore))
+        stores = (self.settings.keystore, self.settings.truststore)
+        return tuple(tuple(map(_stamp_of, _files(store.location))) for store in stores if store.location is not None)
 
 
-def _stamp_of(path: str | None) -> Stamp:
-    if path is None:
-        return ()
+def _files(location: str) -> tuple[Path, ...]:
+    """A keystore may be a directory with the files of a Secret of Kubernetes: mounted, it is no single file."""
+    path = Path(location)
+    return (path / "tls.key", path / "tls.crt") if path.is_dir() else (path,)
+
+
+def _stamp_of(path: Path) -> Stamp:
     try:
         found = os.stat(path)
     except OSError as error:
@@ -129,10 +134,13 @@ def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _read(name: str, path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError as error:
-        raise ConfigError(f"{name} {path} cannot be read: {error.strerror}") from None
+    found = []
+    for file in _files(path):
+        try:
+            found.append(file.read_text(errors="replace"))
+        except OSError as error:
+            raise ConfigError(f"{name} {file} cannot be read: {error.strerror}") from None
+    return "\n".join(found)
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
