@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from ballast_broker import settings
+from ballast_broker.api.authorizer import authorizer_of
 from ballast_broker.api.automatic_topics import AutomaticTopics
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
@@ -23,7 +24,7 @@ from ballast_broker.api.fetch_sessions import FetchSessions
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.producer_ids import ProducerIds
 from ballast_broker.api.registry import BROKER_APIS
-from ballast_broker.api.services import BrokerServices
+from ballast_broker.api.services import BrokerServices, ControllerServices
 from ballast_broker.config import BrokerConfig, Endpoint
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.client import ControllerClient
@@ -73,6 +74,7 @@ class Node:
         self.world = world
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.request_metrics = RequestMetrics()
+        self.authorizer = authorizer_of(config)
         self.traffic = Traffic()
         self.logs: LogManager
         self.driver: RaftDriver
@@ -154,6 +156,7 @@ class Node:
             bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
             interval_between_snapshots_s=config.metadata_log_max_snapshot_interval_ms / 1000,
         )
+        self.metadata.add_publisher(self.authorizer.publish)
         self.driver = RaftDriver(
             node_id=config.node_id,
             quorum=Quorum(self._cluster_id, self._quorum_endpoints(), min(config.controller_names)),
@@ -185,9 +188,10 @@ class Node:
         if self.controller is None:
             return
         handlers = ControllerHandlers(self.driver, self.controller, lambda: self.image, self._cluster_id)
+        services = ControllerServices(self.authorizer, lambda: self.image)
         for endpoint in self.config.controller_listeners:
             dispatcher = Dispatcher(
-                None, CONTROLLER_APIS, self.request_metrics, self.world.clock.monotonic, handlers=handlers.of
+                services, CONTROLLER_APIS, self.request_metrics, self.world.clock.monotonic, handlers=handlers.of
             )
             self.listen(endpoint, dispatcher)
 
@@ -324,6 +328,7 @@ class _Broker:
             groups=self.groups,
             traffic=node.traffic,
             client_quotas=ClientQuotas(node.world.clock),
+            authorizer=node.authorizer,
             next_producer_id=ids.next,
             create_internal_topic=topics.create_internal,
             create_topics_automatically=topics.create,

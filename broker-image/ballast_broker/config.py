@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, one_of
+from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import (
     JAAS_SUFFIX,
     PLAIN,
@@ -28,13 +28,16 @@ from ballast_broker.topic_config import CODECS, log_config
 _P = Property
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 BROKER_PROPERTIES = {
     p.name: p
     for p in (
         _P("advertised.listeners", "string", None),
+        _P("allow.everyone.if.no.acl.found", "boolean", False),
         _P("alter.log.dirs.replication.quota.window.num", "int", 11, between(1)),
         _P("alter.log.dirs.replication.quota.window.size.seconds", "int", 1, between(1)),
+        _P("authorizer.class.name", "string", "", empty_or(STANDARD_AUTHORIZER)),
         _P("auto.create.topics.enable", "boolean", True),
         _P("auto.leader.rebalance.enable", "boolean", True),
         _P("ballast.log.dir.reserve.bytes", "long", -1, between(-1)),
@@ -155,6 +158,7 @@ BROKER_PROPERTIES = {
         _P("socket.receive.buffer.bytes", "int", 102_400),
         _P("socket.request.max.bytes", "int", 104_857_600, between(1)),
         _P("socket.send.buffer.bytes", "int", 102_400),
+        _P("super.users", "string", None),
         _P("unclean.leader.election.enable", "boolean", False),
         _P("unclean.leader.election.interval.ms", "long", 300_000, between(1)),
     )
@@ -188,6 +192,9 @@ ONLY_DYNAMIC = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
+
+
+AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 
 
 class Endpoint(NamedTuple):
@@ -322,6 +329,15 @@ class BrokerConfig:
         return tuple(_voter(text) for text in self.values["controller.quorum.voters"])
 
     @cached_property
+    def has_authorizer(self) -> bool:
+        return bool(self.values["authorizer.class.name"])
+
+    @cached_property
+    def super_users(self) -> frozenset[str]:
+        """As in `User:alice;User:bob`."""
+        return frozenset(each.strip() for each in (self.values["super.users"] or "").split(";") if each.strip())
+
+    @cached_property
     def mover_count(self) -> int:
         return self.values["num.replica.alter.log.dirs.threads"] or len(self.log_directories)
 
@@ -384,6 +400,9 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
             warnings.append(f"property {name} has no effect in a file: set it with kafka-configs")
         values[name] = known.parse(text)
         given.add(name)
+    if not values["authorizer.class.name"]:
+        without = sorted(given & AUTHORIZER_ONLY)
+        warnings += [f"property {name} has no effect without authorizer.class.name" for name in without]
     config = BrokerConfig(values, frozenset(given), tuple(warnings), of_listeners)
     _check_whole(config)
     return config
@@ -410,6 +429,12 @@ def _check_whole(config: BrokerConfig) -> None:
     directories = config.log_directories
     if len(set(directories)) != len(directories):
         raise ConfigError(f"log.dirs names a directory twice: {','.join(directories)}")
+    for user in sorted(config.super_users):
+        if ":" not in user:
+            raise ConfigError(
+                f"Invalid value {user} for configuration super.users: "
+                "Value must be principals as User:NAME, separated by semicolons"
+            )
     unknown = set(config.values["cordoned.log.dirs"]) - set(directories) - {"*"}
     if unknown:
         raise ConfigError(f"cordoned.log.dirs names {', '.join(sorted(unknown))}, which log.dirs does not")

@@ -42,6 +42,10 @@ def one_of(*names: str) -> Rule:
     return Rule(lambda value: None if value in names else text)
 
 
+def empty_or(name: str) -> Rule:
+    return Rule(lambda value: None if value in ("", name) else f"String must be empty or {name}")
+
+
 def each_of(*names: str) -> Rule:
     text = "String must be one of: " + ", ".join(names)
 

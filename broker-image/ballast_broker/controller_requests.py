@@ -1,6 +1,7 @@
 """What a controller's listener answers: the quorum's own requests, the controller's, and who it is.
 
-Admin clients may come here directly (`--bootstrap-controller`); they find what Kafka's controllers answer.
+Admin clients may come here directly (`--bootstrap-controller`); they find what Kafka's controllers answer. Nodes have
+CLUSTER_ACTION, and what a broker forwards it has looked at itself; of anybody else it is asked here what he may do.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ballast_broker.api import sasl
+from ballast_broker.api import describe_acls, sasl
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
+from ballast_broker.api.permissions import ask_for_what_is_allowed, check_cluster
 from ballast_broker.api.registry import Api, Handler
 from ballast_broker.controller.service import API_KEYS, ControllerService
 from ballast_broker.metadata.features import SUPPORTED
@@ -20,7 +23,10 @@ from ballast_wire.messages import message
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 SASL_KEYS = frozenset({17, 36})
-RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59})
+DESCRIBE_ACLS, DESCRIBE_QUORUM = 29, 55
+RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59})
+# What nodes alone ask a controller for.
+OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
 
 
 def _api(key: int, name: str, lowest: int, highest: int) -> Api:
@@ -35,6 +41,9 @@ CONTROLLER_APIS = {
         _api(API_VERSIONS, "ApiVersions", 0, 4),
         _api(19, "CreateTopics", 2, 7),
         _api(20, "DeleteTopics", 1, 6),
+        _api(DESCRIBE_ACLS, "DescribeAcls", 1, 3),
+        _api(30, "CreateAcls", 1, 3),
+        _api(31, "DeleteAcls", 1, 3),
         _api(33, "AlterConfigs", 0, 2),
         _api(36, "SaslAuthenticate", 0, 2),
         _api(37, "CreatePartitions", 0, 3),
@@ -47,7 +56,7 @@ CONTROLLER_APIS = {
         _api(52, "Vote", 0, 2),
         _api(53, "BeginQuorumEpoch", 0, 1),
         _api(54, "EndQuorumEpoch", 0, 1),
-        _api(55, "DescribeQuorum", 0, 2),
+        _api(DESCRIBE_QUORUM, "DescribeQuorum", 0, 2),
         _api(56, "AlterPartition", 2, 3),
         _api(57, "UpdateFeatures", 0, 2),
         _api(59, "FetchSnapshot", 0, 1),
@@ -78,13 +87,24 @@ class ControllerHandlers:
             return self._controller
         if api.key in SASL_KEYS:
             return sasl.handle
+        if api.key == DESCRIBE_ACLS:
+            return describe_acls.handle
         return self._versions if api.key == API_VERSIONS else self._cluster
 
     async def _raft(self, request: Any, context: RequestContext) -> Any:
+        of_anybody = context.api_key == DESCRIBE_QUORUM
+        check_cluster(Operation.DESCRIBE if of_anybody else Operation.CLUSTER_ACTION, context)
         return await self._driver.handle(context.api_key, context.version, request)
 
     async def _controller(self, request: Any, context: RequestContext) -> Any:
-        return await self._service.handle(context.api_key, context.version, request, context)
+        async def ask(allowed: Any) -> Any:
+            return await self._service.handle(context.api_key, context.version, allowed, context)
+
+        if context.api_key in OF_NODES:
+            check_cluster(Operation.CLUSTER_ACTION, context)
+        elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):
+            return await ask_for_what_is_allowed(request, context, ask)
+        return await ask(request)
 
     async def _versions(self, request: Any, context: RequestContext) -> Any:
         kind = message("ApiVersionsResponse")
@@ -110,6 +130,7 @@ class ControllerHandlers:
         )
 
     async def _cluster(self, request: Any, context: RequestContext) -> Any:
+        check_cluster(Operation.ALTER, context)
         kind = message("DescribeClusterResponse")
         version = context.version
         wants_controllers = getattr(request, "endpoint_type", 1) == 2

@@ -77,6 +77,7 @@ def controller_config(config: BrokerConfig, cluster_id: str) -> ControllerConfig
         leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
         delete_topic_enable=config.delete_topic_enable,
         inter_broker_listener_name=config.inter_broker_listener,
+        has_authorizer=config.has_authorizer,
     )
 
 

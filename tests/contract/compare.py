@@ -26,6 +26,7 @@ from ballast_wire.messages import message
 from ballast_wire.records import Record, encode_batch
 
 HERE = Path(__file__).parent
+LOCAL = "127.0.0.1"
 UNTIL_TIMEOUT_S = 20.0
 UNTIL_PAUSE_S = 0.1
 ABSENT = "(absent)"
@@ -35,7 +36,7 @@ TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
-    "member_id", "entity_type", "is_future_key", "producer_id",
+    "member_id", "entity_type", "pattern_type", "index", "is_future_key", "producer_id",
 )  # fmt: skip
 OPAQUE = {
     "cluster_id": "CLUSTER",
@@ -63,14 +64,15 @@ class Case:
     request: dict[str, Any]
     until: dict[str, Any] | None = None
     save: dict[str, str] = field(default_factory=dict)
+    host: str = LOCAL
 
     def __str__(self) -> str:
         return f"{self.file}: {self.name} ({self.api})"
 
 
-def corpus() -> list[Case]:
+def corpus(folder: str = "corpus") -> list[Case]:
     cases: list[Case] = []
-    for path in sorted((HERE / "corpus").glob("*.yaml")):
+    for path in sorted((HERE / folder).glob("*.yaml")):
         cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
     return cases
 
@@ -78,7 +80,7 @@ def corpus() -> list[Case]:
 def _case(file: str, each: dict[str, Any]) -> Case:
     versions = tuple(_versions(each["versions"]))
     request, save = each.get("request") or {}, each.get("save") or {}
-    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save)
+    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save, each.get("host", LOCAL))
 
 
 def _versions(text: Any) -> Iterator[int]:
@@ -93,12 +95,19 @@ class Side:
     def __init__(self, port: int, log_dirs: list[str]) -> None:
         self._port = port
         self._log_dirs = log_dirs
-        self._client = WireClient("localhost", port)
+        self._clients: dict[str, WireClient] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._saved: dict[str, Any] = {}
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, host: str) -> WireClient:
+        """Everybody is ANONYMOUS here; what tells one client from another is the address that it comes from."""
+        if host not in self._clients:
+            self._clients[host] = WireClient("localhost", self._port, host)
+        return self._clients[host]
 
     def ask(self, case: Case, version: int) -> Any:
         """The answer as plain, comparable values; the text of the error where there is none."""
@@ -107,7 +116,7 @@ class Side:
             try:
                 answer = self._once(case, version)
             except (ConnectionError, TimeoutError) as error:
-                self._client = WireClient("localhost", self._port)
+                self._clients.pop(case.host).close()
                 return f"closed: {type(error).__name__}"
             if case.until is None or self._is_reached(case.until, answer) or time.monotonic() > deadline:
                 break
@@ -119,7 +128,7 @@ class Side:
     def _once(self, case: Case, version: int) -> Any:
         self._learn_topic_ids(case.request)
         request = build(message(case.api + "Request"), self._filled(case.request), version)
-        return plain(self._client.call(request, version), version)
+        return plain(self._client(case.host).call(request, version), version)
 
     @staticmethod
     def _is_reached(until: dict[str, Any], answer: Any) -> bool:
@@ -128,7 +137,7 @@ class Side:
 
     def _learn_topic_ids(self, request: Any) -> None:
         if "$id:" in str(request):
-            answer = self._client.call(message("MetadataRequest")(version=12, topics=None), 12)
+            answer = self._client(LOCAL).call(message("MetadataRequest")(version=12, topics=None), 12)
             self._topic_ids |= {topic.name: topic.topic_id for topic in answer.topics}
 
     def _filled(self, value: Any) -> Any:
@@ -269,6 +278,8 @@ def _by_name(entries: list[Any]) -> dict[str, Any]:
 
 
 def _name(entry: dict[str, Any]) -> str:
+    if "permission_type" in entry:
+        return ",".join(map(str, entry.values()))
     if "entity" in entry:
         return "/".join(sorted(f"{each['entity_type']}={each['entity_name']}" for each in entry["entity"])) or "nobody"
     return ",".join(str(entry[key]) or "(empty)" for key in NAMING if key in entry)
@@ -297,8 +308,9 @@ class Known:
         return all(re.search(pattern, text) for pattern, text in checks)
 
 
-def known_differences() -> list[Known]:
-    return [Known(**each) for each in yaml.safe_load((HERE / "differences.yaml").read_text()) or []]
+def known_differences(of: str = "corpus") -> list[Known]:
+    path = HERE / ("differences.yaml" if of == "corpus" else f"{of}_differences.yaml")
+    return [Known(**each) for each in yaml.safe_load(path.read_text()) or []]
 
 
 def compare(kafka: Side, ballast: Side, cases: list[Case]) -> Iterator[Difference]:

@@ -28,7 +28,7 @@ PROPERTIES = {
 class Node:
     """A process with two log directories under `directory`; `port` is where clients connect."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, more: dict[str, str] | None = None) -> None:
         self.directory = directory
         directory.mkdir()
         self.port, controller_port = _free_ports(2)
@@ -39,6 +39,7 @@ class Node:
             "advertised.listeners": f"PLAINTEXT://localhost:{self.port}",
             "controller.quorum.voters": f"1@localhost:{controller_port}",
             "log.dirs": ",".join(self.log_dirs),
+            **(more or {}),
         }
         self.properties = directory / "node.properties"
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))

@@ -14,8 +14,8 @@ TIMEOUT_S = 30.0
 class WireClient:
     """`call` answers the decoded response; a closed connection is a ConnectionError."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+    def __init__(self, host: str, port: int, own_host: str = "127.0.0.1") -> None:
+        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S, source_address=(own_host, 0))
         self._correlation_id = 0
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from ballast_operator.apply.kubernetes import path_of
 pytestmark = [pytest.mark.timeout(240), pytest.mark.spec("OPR-40")]
 VOLUMES = [{"name": name, "size": "4Gi"} for name in ("a", "b")]
 LISTENERS = [
-    {"name": "CLIENTS", "port": 9092, "tls": {"secretName": "demo-clients"}, "authentication": {"type": "SCRAM-SHA-512"}},
-    {"name": "CERTIFIED", "port": 9094, "tls": {"secretName": "demo-clients"}, "authentication": {"type": "TLS"}},
-]  # fmt: skip
+    {"name": name, "port": port, "tls": {"secretName": "demo-clients"}, "authentication": {"type": kind}}
+    for name, port, kind in (("CLIENTS", 9092, "SCRAM-SHA-512"), ("CERTIFIED", 9094, "TLS"))
+]
 SECURITY = {"internal": {"tls": {"secretName": "demo-internal"}}}
 SUBJECT = "/O=ballast/CN=demo-internal"
 
@@ -101,7 +100,8 @@ def consume(settings: Mapping[str, str], count: int, topic: str = "orders") -> N
     try:
         while seen < count:
             message = consumer.poll(30)
-            assert message is not None and message.error() is None
+            assert message is not None
+            assert message.error() is None
             seen += 1
     finally:
         consumer.close()

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ballast_broker.api import broker_loggers
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.forwarded import forward
+from ballast_broker.api.permissions import check_alteration
 from ballast_broker.api.topic_names import refusal
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
@@ -24,7 +24,6 @@ from ballast_broker.metadata.image import (
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
-from ballast_wire.wording import WORDING
 
 INCREMENTAL = 44
 DELETE = 1
@@ -76,14 +75,9 @@ def _check_resource(asked: Any, context: RequestContext) -> None:
     check = _CHECKS.get(asked.resource_type)
     if check is None or (asked.resource_type == RESOURCE_BROKER_LOGGER and context.api_key != INCREMENTAL):
         raise _invalid(f"Unknown resource type {asked.resource_type}")
-    if asked.resource_type == RESOURCE_TOPIC:
-        allowed = authorize(context.principal, Operation.ALTER_CONFIGS, topic(asked.resource_name))
-        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    else:
-        allowed = authorize(context.principal, Operation.ALTER_CONFIGS, CLUSTER)
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    if not allowed:
-        raise ApiError(error, WORDING[error])
+    if asked.resource_type == RESOURCE_BROKER:  # a broker sees that it is not meant before it asks who is asking
+        check(asked.resource_name, context)
+    check_alteration(asked.resource_type, asked.resource_name, context)
     check(asked.resource_name, context)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_wire.errors import ErrorCode
@@ -20,7 +20,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for topic in directory.topics
         for number in topic.partitions
     }
-    if authorize(context.principal, Operation.ALTER, CLUSTER):
+    if context.authorize(Operation.ALTER, CLUSTER):
         errors = context.broker.replicas.alter_replica_log_dirs(wanted)
         errors = {each: _known(error, each, context) for each, error in errors.items()}
     else:

@@ -1,33 +1,45 @@
-"""One question, asked for every request: may this principal do that? Allows everything until ACLs are built."""
+"""May this principal, from this host, do that? Asked for every request.
+
+Decisions are remembered until an access control entry changes, so that what produces and fetches ask costs one
+look-up. Without `authorizer.class.name` everybody may do everything. Loop thread only.
+"""
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import NamedTuple
+import ipaddress
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ballast_broker.metadata.acls import CLUSTER_NAME, AclIndex, Operation, ResourceKind, Who
 from ballast_broker.net_reply import Principal
 
+if TYPE_CHECKING:
+    from ballast_broker.api.context import RequestContext
+    from ballast_broker.config import BrokerConfig
+    from ballast_broker.metadata.delta import MetadataDelta
+    from ballast_broker.metadata.image import MetadataImage
 
-class Operation(IntEnum):
-    """Kafka's codes of what can be done to a resource."""
+__all__ = [
+    "ALLOWS_EVERYTHING",
+    "CLUSTER",
+    "AclAuthorizer",
+    "Asker",
+    "Authorizer",
+    "Operation",
+    "Resource",
+    "ResourceKind",
+    "authorized_operations",
+    "authorizer_of",
+    "cluster_operations",
+    "group",
+    "topic",
+    "transactional_id",
+]
 
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
+log = logging.getLogger(__name__)
 
-
-class ResourceKind(IntEnum):
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
+MOST_REMEMBERED = 50_000
+ANY_NAME = "hardcode"  # the name that Kafka asks about for those who may do it to whatever resource there is
 
 
 class Resource(NamedTuple):
@@ -35,7 +47,7 @@ class Resource(NamedTuple):
     name: str
 
 
-CLUSTER = Resource(ResourceKind.CLUSTER, "kafka-cluster")
+CLUSTER = Resource(ResourceKind.CLUSTER, CLUSTER_NAME)
 
 
 def topic(name: str) -> Resource:
@@ -46,10 +58,151 @@ def group(name: str) -> Resource:
     return Resource(ResourceKind.GROUP, name)
 
 
-def authorize(principal: Principal, operation: Operation, resource: Resource) -> bool:
-    """Security is a room to furnish: every handler asks here, so that ACLs change this function and nothing else."""
-    del principal, operation, resource
-    return True
+def transactional_id(name: str) -> Resource:
+    return Resource(ResourceKind.TRANSACTIONAL_ID, name)
+
+
+class Asker(Protocol):
+    """As far as entries can name somebody."""
+
+    @property
+    def principal(self) -> Principal: ...
+    @property
+    def host(self) -> str: ...
+
+
+class Authorizer:
+    """The one without entries: everybody may do everything."""
+
+    enforces = False
+    generation = 0
+    """Another one whenever a decision may have become another one."""
+
+    def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+        """Asked by who is about to do it: a refusal is logged."""
+        return True
+
+    def would_allow(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+        """To leave out what somebody may not see, or to tell him what he may do."""
+        return True
+
+    def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
+        """Whether there is at least one resource of this kind to which it may be done."""
+        return True
+
+    def publish(self, _delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Called for every change of the metadata."""
+
+
+ALLOWS_EVERYTHING = Authorizer()
+
+_Question = tuple[Principal, str, Operation, Resource]
+
+
+class AclAuthorizer(Authorizer):
+    """Before it knows any metadata, it allows super users alone."""
+
+    enforces = True
+
+    def __init__(self, super_users: frozenset[str], *, allows_without_entry: bool) -> None:
+        self._super_users = super_users
+        self._allows_without_entry = allows_without_entry
+        self._index = AclIndex()
+        self._is_loaded = False
+        self._decisions: dict[_Question, bool] = {}
+        self._decisions_for_any: dict[tuple[Principal, str, Operation, ResourceKind], bool] = {}
+        self._told: set[_Question] = set()
+
+    def publish(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if self._is_loaded and not delta.acls_changed:
+            return
+        self._is_loaded = True
+        before = delta.image.security.acls
+        for acl_id, acl in delta.acls_changed.items():
+            old = before.get(acl_id)
+            if old is not None:
+                self._index.remove(old)
+            if acl is not None:
+                self._index.add(acl)
+        self._forget()
+        self.generation += 1
+
+    def _forget(self) -> None:
+        self._decisions.clear()
+        self._decisions_for_any.clear()
+        self._told.clear()
+
+    def allows(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+        question = (asker.principal, asker.host, operation, resource)
+        known = self._decisions.get(question)
+        if known is None:
+            known = self._decide(question)
+        if not known:
+            self._tell(question)
+        return known
+
+    def would_allow(self, asker: Asker, operation: Operation, resource: Resource) -> bool:
+        question = (asker.principal, asker.host, operation, resource)
+        known = self._decisions.get(question)
+        return self._decide(question) if known is None else known
+
+    def _decide(self, question: _Question) -> bool:
+        principal, host, operation, resource = question
+        who = _who(principal, host)
+        if who.principal in self._super_users:
+            decision = True
+        elif not self._is_loaded:
+            return False
+        else:
+            found = self._index.decide(who, operation, resource.kind, resource.name)
+            decision = self._allows_without_entry if found is None else found
+        if len(self._decisions) >= MOST_REMEMBERED:
+            self._forget()
+        self._decisions[question] = decision
+        return decision
+
+    def _tell(self, question: _Question) -> None:
+        """Once, until entries change: who is refused mostly asks again and again."""
+        if question in self._told:
+            return
+        self._told.add(question)
+        principal, host, operation, resource = question
+        who = _who(principal, host)
+        log.info("%s from %s may not %s %s %s", *who, operation.name, resource.kind.name, resource.name)
+
+    def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
+        if self.would_allow(asker, operation, Resource(kind, ANY_NAME)):
+            return True
+        if not self._is_loaded:
+            return False
+        question = (asker.principal, asker.host, operation, kind)
+        known = self._decisions_for_any.get(question)
+        if known is None:
+            if len(self._decisions_for_any) >= MOST_REMEMBERED:
+                self._decisions_for_any.clear()
+            who = _who(asker.principal, asker.host)
+            known = self._decisions_for_any[question] = self._index.decide_for_any(who, operation, kind)
+        return known
+
+
+def _who(principal: Principal, host: str) -> Who:
+    return Who(f"{principal.kind}:{principal.name}", _as_java(host.removeprefix("/")))
+
+
+def _as_java(address: str) -> str:
+    """How entries write an address: Java shortens no IPv6 address, and knows an IPv4 one that comes as such."""
+    if ":" not in address:
+        return address
+    parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return ":".join(f"{int(part, 16):x}" for part in parsed.exploded.split(":"))
+
+
+def authorizer_of(config: BrokerConfig) -> Authorizer:
+    if not config.has_authorizer:
+        return ALLOWS_EVERYTHING
+    return AclAuthorizer(config.super_users, allows_without_entry=config.allow_everyone_if_no_acl_found)
 
 
 _SUPPORTED = {
@@ -79,9 +232,15 @@ _SUPPORTED = {
         Operation.ALTER_CONFIGS,
         Operation.IDEMPOTENT_WRITE,
     ),
+    ResourceKind.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT),
 }
 
 
-def authorized_operations(principal: Principal, resource: Resource) -> int:
+def authorized_operations(context: RequestContext, resource: Resource) -> int:
     """The bit field that answers `include…AuthorizedOperations`: bit n is operation n."""
-    return sum(1 << op for op in _SUPPORTED[resource.kind] if authorize(principal, op, resource))
+    return sum(1 << op for op in _SUPPORTED[resource.kind] if context.may(op, resource))
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """Those of the cluster are told to who may describe it."""
+    return authorized_operations(context, CLUSTER) if context.authorize(Operation.DESCRIBE, CLUSTER) else 0

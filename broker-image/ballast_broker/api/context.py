@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ballast_broker.api.authorizer import Operation, Resource, ResourceKind
     from ballast_broker.api.services import BrokerServices
     from ballast_broker.net_reply import Peer, Principal
 
@@ -18,6 +19,18 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: Peer
+
+    def authorize(self, operation: Operation, resource: Resource) -> bool:
+        """Whether who asks may do what he asks for; a refusal is logged."""
+        return self.broker.authorizer.allows(self.connection, operation, resource)
+
+    def may(self, operation: Operation, resource: Resource) -> bool:
+        """Of what is only left out or told."""
+        return self.broker.authorizer.would_allow(self.connection, operation, resource)
+
+    def may_for_any(self, operation: Operation, kind: ResourceKind) -> bool:
+        """Whether there is at least one resource of this kind to which he may do it."""
+        return self.broker.authorizer.allows_for_any(self.connection, operation, kind)
 
     @property
     def principal(self) -> Principal:

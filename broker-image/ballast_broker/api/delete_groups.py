@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
+from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 
@@ -12,10 +14,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DeleteGroupsResponse")
     results = [
         kind.DeletableGroupResult(
-            version=context.version,
-            group_id=group_id,
-            error_code=await context.broker.groups.delete_group(group_id),
+            version=context.version, group_id=group_id, error_code=await _delete(group_id, context)
         )
         for group_id in dict.fromkeys(request.groups_names)
     ]
     return kind(version=context.version, results=results)
+
+
+async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
+    if not context.authorize(Operation.DELETE, group(group_id)):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return await context.broker.groups.delete_group(group_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import INTERNAL_TOPICS, absence
 from ballast_wire.errors import ErrorCode
@@ -30,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _refusal(topic_partition: TopicPartition, context: RequestContext) -> ErrorCode:
-    if not authorize(context.principal, Operation.DELETE, topic(topic_partition.topic)):
+    if not context.authorize(Operation.DELETE, topic(topic_partition.topic)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     missing = absence(context.broker.image(), topic_partition)
     if missing is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

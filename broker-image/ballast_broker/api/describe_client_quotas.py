@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.metadata.image import QuotaEntity
 from ballast_wire.errors import ApiError, ErrorCode
@@ -16,7 +16,7 @@ MATCH_NAMES = {EXACT: "MATCH_TYPE_EXACT", DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "M
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    if not authorize(context.principal, Operation.DESCRIBE_CONFIGS, CLUSTER):
+    if not context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = _wanted(request.components)
     quotas = context.broker.image().client_quotas.by_entity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, authorized_operations
+from ballast_broker.api.authorizer import cluster_operations
 from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -24,7 +24,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     live = [each.id for each in reachable if not each.fenced]
     fields: dict[str, Any] = {}
     if request.include_cluster_authorized_operations:
-        fields["cluster_authorized_operations"] = authorized_operations(context.principal, CLUSTER)
+        fields["cluster_authorized_operations"] = cluster_operations(context)
     return kind(
         version=version,
         cluster_id=context.broker.cluster_id,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ballast_broker.api import broker_loggers
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
+from ballast_broker.api.authorizer import CLUSTER, Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
 from ballast_broker.config_entries import ConfigEntries, ConfigEntry
@@ -77,9 +77,9 @@ class _Description:
     def _configs(self, asked: Any) -> bytes:
         resource_type, name, context = asked.resource_type, asked.resource_name, self._context
         wanted = frozenset(asked.configuration_keys or ())
+        _check_allowed(resource_type, name, context)
         if not name and resource_type in EMPTY_NAMES:
             raise ApiError(ErrorCode.INVALID_REQUEST, EMPTY_NAMES[resource_type])
-        _check_allowed(resource_type, name, context)
         if resource_type == RESOURCE_TOPIC:
             return self._of_topic(name, wanted)
         if resource_type == RESOURCE_BROKER:
@@ -117,12 +117,12 @@ class _Description:
 
 
 def _check_allowed(resource_type: int, name: str, context: RequestContext) -> None:
+    error, resource = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, CLUSTER
     if resource_type == RESOURCE_TOPIC:
-        if not authorize(context.principal, Operation.DESCRIBE_CONFIGS, topic(name)):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            raise ApiError(error, WORDING[error])
-    elif not authorize(context.principal, Operation.DESCRIBE_CONFIGS, CLUSTER):
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        error, resource = ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic(name)
+    elif resource_type == RESOURCE_GROUP:
+        error, resource = ErrorCode.GROUP_AUTHORIZATION_FAILED, group(name)
+    if not context.authorize(Operation.DESCRIBE_CONFIGS, resource):
         raise ApiError(error, WORDING[error])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import authorized_operations
+from ballast_broker.api.authorizer import Operation, authorized_operations
 from ballast_broker.api.authorizer import group as group_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.group import Group, GroupState
@@ -21,9 +21,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _describe(group_id: str, request: Any, context: RequestContext) -> Any:
+    if not context.authorize(Operation.DESCRIBE, group_resource(group_id)):
+        return _answer(context, group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     operations = NO_OPERATIONS_ASKED
     if request.include_authorized_operations:
-        operations = authorized_operations(context.principal, group_resource(group_id))
+        operations = authorized_operations(context, group_resource(group_id))
     try:
         group = context.broker.groups.describe(group_id)
     except ApiError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
@@ -18,7 +18,7 @@ FIRST_VERSION_WITH_ERROR = 3
 
 async def handle(request: Any, context: RequestContext) -> Any:
     kind = message("DescribeLogDirsResponse")
-    if not authorize(context.principal, Operation.DESCRIBE, CLUSTER):
+    if not context.authorize(Operation.DESCRIBE, CLUSTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if context.version >= FIRST_VERSION_WITH_ERROR else 0
         return kind(version=context.version, error_code=error, results=[])
     wanted = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.topic_names import refusal
@@ -50,7 +50,7 @@ def _topic_refusal(name: str, context: RequestContext) -> tuple[ErrorCode, str |
     illegal = refusal(name)
     if illegal is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, illegal
-    if not authorize(context.principal, Operation.READ, topic(name)):
+    if not context.authorize(Operation.READ, topic(name)):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return error, WORDING[error]
     if context.broker.image().topics.by_name(name) is None:

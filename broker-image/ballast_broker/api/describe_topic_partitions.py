@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import Operation, authorize, authorized_operations, topic
+from ballast_broker.api.authorizer import Operation, authorized_operations, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import INTERNAL_TOPICS, offline_replicas, reachable_leader
 from ballast_broker.api.topic_names import is_legal
@@ -23,9 +23,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     refused: list[Any] = []
     cursor = None
     for name in sorted(each for each in names if each >= first):
-        if not authorize(context.principal, Operation.DESCRIBE, topic(name)):
-            if request.topics:
-                refused.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, context))
+        if not request.topics and not context.may(Operation.DESCRIBE, topic(name)):
+            continue
+        if not context.authorize(Operation.DESCRIBE, topic(name)):
+            refused.append(_unauthorized(name, context))
             continue
         if room == 0:
             cursor = (name, 0)
@@ -63,19 +64,26 @@ def _response(topics: list[Any], cursor: tuple[str, int] | None, context: Reques
 
 
 def _unknown(name: str, context: RequestContext) -> Any:
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return _failed(name, error, context)
-
-
-def _failed(name: str, error: ErrorCode, context: RequestContext) -> Any:
     return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
         version=context.version,
-        error_code=error,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal(name) else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
         topic_id=ZERO_UUID,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[],
-        topic_authorized_operations=authorized_operations(context.principal, topic(name)),
+        topic_authorized_operations=authorized_operations(context, topic(name)),
+    )
+
+
+def _unauthorized(name: str, context: RequestContext) -> Any:
+    """Nothing is told of it."""
+    return message("DescribeTopicPartitionsResponse").DescribeTopicPartitionsResponseTopic(
+        version=context.version,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=name,
+        topic_id=ZERO_UUID,
+        is_internal=False,
+        partitions=[],
     )
 
 
@@ -88,7 +96,7 @@ def _topic(found: TopicImage, page: list[tuple[int, PartitionRegistration]], con
         topic_id=found.id,
         is_internal=found.name in INTERNAL_TOPICS,
         partitions=[_partition(number, partition, cluster, context) for number, partition in page],
-        topic_authorized_operations=authorized_operations(context.principal, topic(found.name)),
+        topic_authorized_operations=authorized_operations(context, topic(found.name)),
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.authorizer import Operation
 from ballast_broker.api.context import RequestContext
-from ballast_wire.errors import ApiError, ErrorCode
+from ballast_broker.api.permissions import check_cluster
+from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    if not authorize(context.principal, Operation.DESCRIBE, CLUSTER):
-        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    check_cluster(Operation.DESCRIBE, context)
     kind, version = message("DescribeUserScramCredentialsResponse"), context.version
     result_kind = kind.DescribeUserScramCredentialsResult
     known: dict[str, list[Any]] = defaultdict(list)

@@ -18,7 +18,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.fetch import Fetch, Quota
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
-from ballast_broker.api.services import BrokerServices
+from ballast_broker.api.services import BrokerServices, ControllerServices
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.entries import entries_in
@@ -51,7 +51,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        broker: BrokerServices | None,
+        broker: BrokerServices | ControllerServices,
         apis: Mapping[int, Api],
         metrics: RequestMetrics,
         monotonic: Callable[[], float],
@@ -60,7 +60,7 @@ class Dispatcher:
         fetch: Fetch | None = None,
         handlers: Callable[[Api], Handler] = lambda api: handler_of(api.module),
     ) -> None:
-        self._broker = cast(BrokerServices, broker)  # a controller has none, and its handlers ask for none
+        self._broker = cast(BrokerServices, broker)  # a controller's handlers ask for no more than it has
         self._apis = apis
         self._metrics = metrics
         self._produce = produce
@@ -156,6 +156,8 @@ class Dispatcher:
             response = await self._handlers(api)(request, context)
         except ApiError as refused:
             response = failure_response(api.name, request, context.version, refused.code, refused.message)
+        except MalformedRequest:
+            raise  # ends the connection
         except Exception:
             log.exception("%s version %d failed", api.name, context.version)
             response = failure_response(api.name, request, context.version, ErrorCode.UNKNOWN_SERVER_ERROR, None)

@@ -6,13 +6,13 @@ The dispatcher calls it for every fetch. Where there is enough data, no task and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, Resource, authorize, topic
+from ballast_broker.api.authorizer import CLUSTER, Operation, Resource, topic
 from ballast_broker.api.client_quotas import LONGEST_FETCH_WAIT_S
 from ballast_broker.api.fetch_sessions import (
     FINAL_EPOCH,
@@ -51,12 +51,14 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
-    from ballast_broker.net_reply import Peer, Principal
+    from ballast_broker.net_reply import Peer
     from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.
-UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+UNREADABLE = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 MAXIMUM_TARGETS = 16_384
@@ -78,6 +80,8 @@ class Fetch:
     def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._replicas = broker.replicas
+        self._authorizer = broker.authorizer
+        self._allows = broker.authorizer.allows
         self._sessions = sessions
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
@@ -96,7 +100,7 @@ class Fetch:
         single = parse_single_fetch(frame, position, version) if quota is None else None
         if single is not None:
             target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
-            if target is not None and authorize(peer.principal, _READ, target[2]):
+            if target is not None and self._allows(peer, _READ, target[2]):
                 return self._handle_single(single, target, correlation_id, version, peer.listener)
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Fetch version {version} is not supported")
@@ -106,7 +110,7 @@ class Fetch:
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
         asked = [
-            self._follow(key, partition, version, peer.principal, request.replica_id)
+            self._follow(key, partition, version, peer, request.replica_id)
             for key, partitions in request.topics
             for partition in partitions
         ]
@@ -219,6 +223,8 @@ class Fetch:
             if request.session_epoch == FINAL_EPOCH or not may_open:
                 return None, False
             opened = self._sessions.open(asked, asker, uses_topic_ids=uses_topic_ids)
+            if opened is not None:
+                opened.checked_for = self._checked_for(peer, asker)
             if opened is not None and opened.of_follower:
                 peer.on_close(partial(self._sessions.end, opened))
             return opened, False
@@ -229,13 +235,28 @@ class Fetch:
             self._sessions.drop(session.session_id)
             return None, False
         for followed in list(session.refused.values()):
-            self._look_up(followed, peer.principal, of_follower=request.replica_id >= 0)
+            self._look_up(followed, peer, of_follower=request.replica_id >= 0)
             session.settle(followed)
+        if self._authorizer.enforces:
+            self._check_again(session, peer)
         return session, True
 
-    def _follow(
-        self, key: str | UUID, asked: FetchPartition, version: int, principal: Principal, replica_id: int
-    ) -> Followed:
+    def _check_again(self, session: Session, peer: Peer) -> None:
+        """What was allowed may be no more; and whoever knows a session's number can go on with it."""
+        checked_for = self._checked_for(peer, session.asker)
+        if session.checked_for == checked_for:
+            return
+        session.checked_for = checked_for
+        for followed in list(session.followed.values()):
+            was_refused = followed.refusal is not None
+            self._look_up(followed, peer, of_follower=session.of_follower)
+            if was_refused != (followed.refusal is not None):
+                session.settle(followed)
+
+    def _checked_for(self, peer: Peer, asker: Asker) -> Hashable:
+        return self._authorizer.generation, peer.principal, peer.host, asker.replica_id >= 0
+
+    def _follow(self, key: str | UUID, asked: FetchPartition, version: int, peer: Peer, replica_id: int) -> Followed:
         followed = Followed(
             TopicPartition("" if isinstance(key, UUID) else key, asked.partition),
             key if isinstance(key, UUID) else ZERO_UUID,
@@ -246,11 +267,14 @@ class Fetch:
             asked.max_bytes,
             key=(key, asked.partition),
         )
-        self._look_up(followed, principal, of_follower=replica_id >= 0)
+        self._look_up(followed, peer, of_follower=replica_id >= 0)
         return followed
 
-    def _look_up(self, followed: Followed, principal: Principal, *, of_follower: bool) -> None:
-        """Does the topic exist, and may it be read?"""
+    def _look_up(self, followed: Followed, peer: Peer, *, of_follower: bool) -> None:
+        """Does the topic exist, and may it be read? Who is no broker is not told what a broker is."""
+        if of_follower and not self._allows(peer, Operation.CLUSTER_ACTION, CLUSTER):
+            followed.refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return
         if isinstance(followed.key[0], UUID):
             found = self._broker.image().topics.by_id(followed.topic_id)
             if found is None:
@@ -258,11 +282,7 @@ class Fetch:
                 return
             followed.topic_partition = TopicPartition(found.name, followed.key[1])
         name = followed.topic_partition.topic
-        allowed = (
-            authorize(principal, Operation.CLUSTER_ACTION, CLUSTER)
-            if of_follower
-            else authorize(principal, Operation.READ, topic(name))
-        )
+        allowed = of_follower or self._allows(peer, _READ, topic(name))
         followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
@@ -397,7 +417,7 @@ class _Answer:
         )
 
     def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
-        if error in UNKNOWN:
+        if error in UNREADABLE:
             return []
         return self._nothing_aborted if error is ErrorCode.NONE else None
 

@@ -7,7 +7,7 @@ Bounded: `max.incremental.fetch.session.cache.slots`. Where all are taken, a ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -54,6 +54,7 @@ class Session:
     refused: dict[Key, Followed] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
     closed: bool = False
+    checked_for: Hashable = None  # by what rights of whom its partitions are allowed or refused
 
     @property
     def of_follower(self) -> bool:

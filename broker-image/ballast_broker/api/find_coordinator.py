@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import Operation, group, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import OFFSETS_TOPIC
@@ -12,7 +13,8 @@ from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
 FIRST_VERSION_WITH_MANY_KEYS = 4
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
+UNAUTHORIZED = (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 Found = tuple[ErrorCode, int, str, int]  # error, node, host, port
 
 
@@ -47,6 +49,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> Found:
+    if key_type == GROUP and not context.authorize(Operation.DESCRIBE, group(key)):
+        return _nobody(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if key_type == TRANSACTION and not context.authorize(Operation.DESCRIBE, transactional_id(key)):
+        return _nobody(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if key_type != GROUP:
         # Transactions and share groups do not exist here yet: nobody coordinates them.
         return _nobody(ErrorCode.INVALID_REQUEST)
@@ -70,4 +76,4 @@ def _nobody(error: ErrorCode) -> Found:
 def _text(error: ErrorCode, version: int) -> str:
     if error is ErrorCode.NONE:
         return "" if version >= FIRST_VERSION_WITH_MANY_KEYS else "NONE"
-    return WORDING[error]
+    return "" if version >= FIRST_VERSION_WITH_MANY_KEYS and error in UNAUTHORIZED else WORDING[error]

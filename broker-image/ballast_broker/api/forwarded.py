@@ -1,14 +1,19 @@
-"""Requests that the controller answers: sent on to it as they came, its answer handed back."""
+"""Requests that the controller answers: what is allowed of one is sent on to it, and its answer handed back.
+
+The controller does not learn who asked, so everything is decided here; it trusts whoever may act for the cluster.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ballast_broker.api.context import RequestContext
+from ballast_broker.api.permissions import ask_for_what_is_allowed
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    return await forward(request, context)
+    return await ask_for_what_is_allowed(request, context, partial(forward, context=context))
 
 
 async def forward(request: Any, context: RequestContext) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.group import Protocol
 from ballast_broker.coordinator.rebalance import JoinAsk
+from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 FIRST_VERSION_THAT_ASKS_FOR_AN_ID = 4
@@ -18,6 +20,8 @@ MOST_OF_A_NAME = 1000  # in the member's id, which has to fit into answers and i
 
 async def handle(request: Any, context: RequestContext) -> Any:
     version = context.version
+    if not context.authorize(Operation.READ, group(request.group_id)):
+        return _refused(version, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     name = (request.group_instance_id or context.client_id or "")[:MOST_OF_A_NAME]
     ask = JoinAsk(
         member_id=request.member_id,
@@ -52,4 +56,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
             )
             for m in result.members
         ],
+    )
+
+
+def _refused(version: int, error: ErrorCode) -> Any:
+    protocol_name = "" if version < FIRST_VERSION_WITH_NO_PROTOCOL else None
+    return message("JoinGroupResponse")(
+        version=version, error_code=error, generation_id=-1, protocol_name=protocol_name, members=[]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
+from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
@@ -22,7 +22,7 @@ ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_C
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    if not authorize(context.principal, Operation.DESCRIBE_CONFIGS, CLUSTER):
+    if not context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     types = [RESOURCE_CLIENT_METRICS]
     if context.version >= FIRST_VERSION_WITH_TYPES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import CLUSTER, Operation, group
 from ballast_broker.api.context import RequestContext
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -19,15 +20,17 @@ async def handle(request: Any, context: RequestContext) -> Any:
         groups = context.broker.groups.list_groups()
     except ApiError as error:
         return kind(version=context.version, error_code=error.code, groups=[])
+    if not context.may(Operation.DESCRIBE, CLUSTER):  # who may describe the cluster sees all
+        groups = [each for each in groups if context.may(Operation.DESCRIBE, group(each.group_id))]
     listed = [
         kind.ListedGroup(
             version=context.version,
-            group_id=group.group_id,
-            protocol_type=group.protocol_type or "",
-            group_state=group.state.value,
+            group_id=each.group_id,
+            protocol_type=each.protocol_type or "",
+            group_state=each.state.value,
             group_type=TYPE,
         )
-        for group in groups
-        if (not states or group.state.value.casefold() in states) and (not types or TYPE.casefold() in types)
+        for each in groups
+        if (not states or each.state.value.casefold() in states) and (not types or TYPE.casefold() in types)
     ]
     return kind(version=context.version, error_code=ErrorCode.NONE, groups=listed)

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from ballast_broker.api.authorizer import Operation, authorize, topic
+from ballast_broker.api.authorizer import Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_broker.replication.offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
@@ -37,8 +37,12 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
     times = Counter((asked.name, p.partition_index) for asked in request.topics for p in asked.partitions)
     topics: dict[str, dict[int, Answer]] = {}
+    response = ListOffsetsResponse(context.version)
     looked_up = 0
     for asked in request.topics:
+        if not context.authorize(Operation.DESCRIBE, topic(asked.name)):
+            _refuse(response, asked)
+            continue
         answers = topics.setdefault(asked.name, {})
         for each in asked.partitions:
             if times[asked.name, each.partition_index] > 1:
@@ -49,7 +53,6 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
             looked_up += 1
             if looked_up % PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-    response = ListOffsetsResponse(context.version)
     for name, answers in topics.items():
         for index, answer in answers.items():
             response.add(index, *answer)
@@ -57,9 +60,13 @@ async def handle(request: Any, context: RequestContext) -> ListOffsetsResponse:
     return response
 
 
+def _refuse(response: ListOffsetsResponse, asked: Any) -> None:
+    for each in asked.partitions:
+        response.add(each.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
+    response.end_topic(asked.name)
+
+
 def _answer(topic_partition: TopicPartition, asked: Any, request: Any, context: RequestContext) -> Answer:
-    if not authorize(context.principal, Operation.DESCRIBE, topic(topic_partition.topic)):
-        return (ErrorCode.TOPIC_AUTHORIZATION_FAILED, *NOTHING)
     timestamp = asked.timestamp
     if timestamp < 0 and context.version < FIRST_VERSION_OF.get(timestamp, context.version + 1):
         return (ErrorCode.UNSUPPORTED_VERSION, *NOTHING)

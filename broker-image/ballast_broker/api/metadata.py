@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, authorized_operations, topic
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorized_operations, cluster_operations, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import (
     INTERNAL_TOPICS,
@@ -47,7 +47,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     live = live_brokers(image.cluster, context.listener)
     operations = NO_OPERATIONS_ASKED
     if context.version in CLUSTER_OPERATIONS_VERSIONS and request.include_cluster_authorized_operations:
-        operations = authorized_operations(context.principal, CLUSTER)
+        operations = cluster_operations(context)
     brokers = [_broker(each, context.listener) for each in live]
     controller_id = _somebody([each.id for each in live], context)
     return MetadataResponse(context.version, brokers, context.broker.cluster_id, controller_id, topics, operations)
@@ -77,22 +77,30 @@ def _names(request: Any) -> list[str]:
 
 
 def _may_describe(name: str, context: RequestContext) -> bool:
-    return authorize(context.principal, Operation.DESCRIBE, topic(name))
+    return context.authorize(Operation.DESCRIBE, topic(name))
+
+
+def _may_create(name: str, context: RequestContext) -> bool:
+    return context.may(Operation.CREATE, CLUSTER) or context.authorize(Operation.CREATE, topic(name))
 
 
 def _wanted(request: Any, context: RequestContext, image: MetadataImage) -> list[TopicImage]:
-    found: list[TopicImage | None]
     if _asks_for_all(request, context.version):
-        found = list(image.topics)
-    else:
-        found = [image.topics.by_id(each) for each in _ids(request)]
-        found += [image.topics.by_name(name) for name in _names(request)]
+        return [each for each in image.topics if context.may(Operation.DESCRIBE, topic(each.name))]
+    found = [image.topics.by_id(each) for each in _ids(request)]
+    found += [image.topics.by_name(name) for name in _names(request)]
     return [each for each in found if each is not None and _may_describe(each.name, context)]
 
 
 def _missing_ids(request: Any, context: RequestContext, image: MetadataImage) -> list[bytes]:
-    unknown = [each for each in _ids(request) if image.topics.by_id(each) is None]
-    return [_failed(context, None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=each) for each in unknown]
+    answers = []
+    for each in _ids(request):
+        found = image.topics.by_id(each)
+        if found is None:
+            answers.append(_failed(context, None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id=each))
+        elif not _may_describe(found.name, context):  # its name is not told
+            answers.append(_failed(context, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic_id=each))
+    return answers
 
 
 def _missing_names(request: Any, context: RequestContext, image: MetadataImage) -> list[bytes]:
@@ -101,12 +109,17 @@ def _missing_names(request: Any, context: RequestContext, image: MetadataImage) 
         context.version < FIRST_VERSION_THAT_CAN_FORBID_CREATION or request.allow_auto_topic_creation
     )
     for name in _names(request):
+        if not _may_describe(name, context):  # nor told whether it is an internal one
+            answers.append(_failed(context, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, internal=False))
+            continue
+        if image.topics.by_name(name) is not None:
+            continue
         operations = _operations(name, request, context)
-        if not _may_describe(name, context):
+        if may_create and not _may_create(name, context):
             answers.append(_failed(context, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-        elif image.topics.by_name(name) is None and not is_legal(name):
+        elif not is_legal(name):
             answers.append(_failed(context, name, ErrorCode.INVALID_TOPIC_EXCEPTION, operations=operations))
-        elif image.topics.by_name(name) is None:
+        else:
             creatable.append(name)
             answers.append(_failed(context, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations=operations))
     if may_create and creatable:
@@ -117,7 +130,7 @@ def _missing_names(request: Any, context: RequestContext, image: MetadataImage) 
 def _operations(name: str, request: Any, context: RequestContext) -> int:
     if not request.include_topic_authorized_operations:
         return NO_OPERATIONS_ASKED
-    return authorized_operations(context.principal, topic(name))
+    return authorized_operations(context, topic(name))
 
 
 def _somebody(broker_ids: list[int], context: RequestContext) -> int:
@@ -136,6 +149,7 @@ def _failed(
     error: ErrorCode,
     *,
     topic_id: UUID = ZERO_UUID,
+    internal: bool | None = None,
     operations: int = NO_OPERATIONS_ASKED,
 ) -> bytes:
     return encode_topic(
@@ -143,7 +157,7 @@ def _failed(
         error=error,
         name=name,
         topic_id=topic_id,
-        internal=name in INTERNAL_TOPICS,
+        internal=name in INTERNAL_TOPICS if internal is None else internal,
         partitions=(),
         operations=operations,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import Operation, group
+from ballast_broker.api.authorizer import topic as topic_resource
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.errors import ApiError, ErrorCode
@@ -17,6 +19,8 @@ NEVER_MS = 2**63 - 1
 
 
 async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
+    if not context.authorize(Operation.READ, group(request.group_id)):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     topics = context.broker.image().topics
     by_id = context.version >= FIRST_VERSION_WITH_TOPIC_IDS
     offsets: Offsets = {}
@@ -25,16 +29,20 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     for asked in request.topics:
         key = asked.topic_id if by_id else asked.name
         topic = topics.by_id(key) if by_id else topics.by_name(key)
+        name = topic.name if topic is not None else "" if by_id else key
+        refused = bool(name) and not context.authorize(Operation.READ, topic_resource(name))
         for p in asked.partitions:
             where = (key, p.partition_index)
-            if topic is None:
+            if refused:
+                answers[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif topic is None:
                 answers[where] = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif p.partition_index not in topic.partitions:
                 answers[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 partition = targets[where] = TopicPartition(topic.name, p.partition_index)
                 offsets[partition] = _committed(request, p, context)
-    errors = await _commit(request, context, offsets)
+    errors = await _commit(request, context, offsets) if offsets else {}
     answers |= {where: errors[partition] for where, partition in targets.items()}
     return _response(request, context.version, by_id, answers)
 

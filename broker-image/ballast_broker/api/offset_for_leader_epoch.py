@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic
+from ballast_broker.api.authorizer import CLUSTER, Operation, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.placement_view import absence
 from ballast_wire.errors import ApiError, ErrorCode
@@ -38,9 +38,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _answer(topic_partition: TopicPartition, asked: Any, context: RequestContext) -> tuple[ErrorCode, tuple[int, int]]:
-    principal = context.principal
-    if not authorize(principal, Operation.CLUSTER_ACTION, CLUSTER) and not authorize(
-        principal, Operation.DESCRIBE, topic(topic_partition.topic)
+    if not context.may(Operation.CLUSTER_ACTION, CLUSTER) and not context.authorize(
+        Operation.DESCRIBE, topic(topic_partition.topic)
     ):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, UNKNOWN
     if context.broker.replicas.partition(topic_partition) is None:

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_broker.api.authorizer import Operation, Resource, authorize, topic
+from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
@@ -36,7 +36,7 @@ from ballast_wire.names import TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import Throttle
     from ballast_broker.api.services import BrokerServices
-    from ballast_broker.net_reply import Peer, Principal
+    from ballast_broker.net_reply import Peer
     from ballast_broker.request_metrics import RequestMetrics
 
 ACKS_ALL = -1
@@ -80,6 +80,7 @@ class Produce:
     def __init__(self, broker: BrokerServices, metrics: RequestMetrics) -> None:
         self._broker = broker
         self._replicas = broker.replicas
+        self._allows = broker.authorizer.allows
         self._targets: dict[tuple[bytes, int, int], Target] = {}
         self._metrics = metrics
         self._refusals = Refusals(broker.clock.monotonic)
@@ -99,7 +100,7 @@ class Produce:
             if single is not None:
                 key = (single[0], single[3], version)
                 target = self._targets.get(key) or self._new_target(key)
-                if target is not None and authorize(peer.principal, _WRITE, target[2]):
+                if target is not None and self._allows(peer, _WRITE, target[2]):
                     try:
                         return self._handle_single(single, target, version, correlation_id, peer.listener)
                     except DirectoryStalls:
@@ -199,7 +200,7 @@ class Produce:
         topics: Topics = []
         waits: list[Wait] = []
         for key, partitions in request.topics:
-            name, topic_id, refusal = self._target(key, client_id, peer.principal)
+            name, topic_id, refusal = self._target(key, client_id, peer)
             answers: list[ProduceAnswer] = []
             topics.append((key, answers))
             for number, batches in partitions:
@@ -222,9 +223,7 @@ class Produce:
         leaders = self._leaders(topics, version, listener)
         return encode_produce_response(version, correlation_id, topics, leaders, _left_ms(throttle))
 
-    def _target(
-        self, key: str | UUID, client_id: str | None, principal: Principal
-    ) -> tuple[str, UUID | None, ErrorCode | None]:
+    def _target(self, key: str | UUID, client_id: str | None, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
         """The topic's name and id, or why nothing may be written to it."""
         if isinstance(key, UUID):
             found = self._broker.image().topics.by_id(key)
@@ -233,10 +232,10 @@ class Produce:
             name, topic_id = found.name, key
         else:
             name, topic_id = key, None
+        if not self._allows(peer, _WRITE, topic(name)):
+            return name, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if name in INTERNAL_TOPICS and client_id != ADMIN_CLIENT_ID:
             return name, None, ErrorCode.INVALID_TOPIC_EXCEPTION
-        if not authorize(principal, Operation.WRITE, topic(name)):
-            return name, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return name, topic_id, None
 
     def _append(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ballast_broker.api.authorizer import Authorizer
     from ballast_broker.api.client_quotas import ClientQuotas
     from ballast_broker.config import BrokerConfig
     from ballast_broker.controller.client import ControllerClient
@@ -31,9 +32,18 @@ class BrokerServices:
     groups: GroupCoordinator
     traffic: Traffic
     client_quotas: ClientQuotas
+    authorizer: Authorizer
     next_producer_id: Callable[[], Awaitable[int]]
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
     create_internal_topic: Callable[[str], None]
     """Ask the controller for `__consumer_offsets`, once for all who need it; never raises: they ask again."""
     create_topics_automatically: Callable[[list[str]], None]
     """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""
+
+
+@dataclass(slots=True)
+class ControllerServices:
+    """What a controller's listener has of it, which is no broker."""
+
+    authorizer: Authorizer
+    image: Callable[[], MetadataImage]

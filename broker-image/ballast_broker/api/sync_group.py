@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.rebalance import SyncAsk
-from ballast_wire.errors import ErrorCode
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 FIRST_VERSION_THAT_NAMES_THE_PROTOCOL = 5
@@ -17,6 +18,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     names_protocol = context.version >= FIRST_VERSION_THAT_NAMES_THE_PROTOCOL
     if names_protocol and (request.protocol_type is None or request.protocol_name is None):
         return kind(version=context.version, error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
+    if not context.authorize(Operation.READ, group(request.group_id)):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     ask = SyncAsk(
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,

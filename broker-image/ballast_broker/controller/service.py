@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from ballast_broker.controller.commands.acls import create_acls, delete_acls
 from ballast_broker.controller.commands.brokers import (
     BrokerState,
     before_registration,
@@ -62,6 +63,8 @@ Command = Callable[[CommandContext, Any], Outcome]
 COMMANDS: dict[int, tuple[str, Command]] = {
     19: ("CreateTopics", create_topics),
     20: ("DeleteTopics", delete_topics),
+    30: ("CreateAcls", create_acls),
+    31: ("DeleteAcls", delete_acls),
     33: ("AlterConfigs", alter_configs),
     37: ("CreatePartitions", create_partitions),
     43: ("ElectLeaders", elect_leaders),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from ballast_broker.metadata.acls import Acl
 from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
     BrokerImage,
@@ -68,7 +69,7 @@ class MetadataDelta:
         self.configs_changed: dict[tuple[int, str], dict[str, str | None]] = {}
         self.features_changed: dict[str, int] = {}
         self.client_quotas_changed: dict[QuotaEntity, dict[str, float | None]] = {}
-        self.acls_changed: dict[UUID, Any] = {}
+        self.acls_changed: dict[UUID, Acl | None] = {}
         self.scram_changed: dict[tuple[str, int], Any] = {}
         self.next_producer_id: int | None = None
         self._created_ids: dict[str, UUID] = {}
@@ -213,7 +214,7 @@ class MetadataDelta:
         self.next_producer_id = record.next_producer_id
 
     def _replay_acl(self, record: Any) -> None:
-        self.acls_changed[known_id(record.id)] = record
+        self.acls_changed[known_id(record.id)] = Acl.of(record)
 
     def _replay_remove_acl(self, record: Any) -> None:
         self.acls_changed[known_id(record.id)] = None
@@ -332,8 +333,13 @@ class MetadataDelta:
         before = self.image.security
         if not self.acls_changed and not self.scram_changed:
             return before
+        new = {acl_id: acl for acl_id, acl in self.acls_changed.items() if acl is not None}
+        ids = {acl: acl_id for acl_id, acl in new.items()}
+        gone = [acl_id for acl_id in self.acls_changed if acl_id in before.acls]
         return SecurityImage(
-            _edited(before.acls, self.acls_changed), _edited(before.scram_credentials, self.scram_changed)
+            before.acls.changed(new, [acl_id for acl_id in gone if acl_id not in new]),
+            before.acl_ids.changed(ids, [acl for acl_id in gone if (acl := before.acls[acl_id]) not in ids]),
+            _edited(before.scram_credentials, self.scram_changed),
         )
 
 

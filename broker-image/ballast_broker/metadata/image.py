@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from ballast_broker.metadata.acls import Acl
 from ballast_broker.metadata.persistent import PersistentMap
 
 NO_LEADER = -1
@@ -198,9 +199,10 @@ class ProducerIdsImage:
 
 @dataclass(frozen=True)
 class SecurityImage:
-    """Access control entries and SCRAM credentials, as their records say them."""
+    """Access control entries, and SCRAM credentials as their records say them."""
 
-    acls: Mapping[UUID, Any] = field(default_factory=lambda: EMPTY)
+    acls: PersistentMap[UUID, Acl] = field(default_factory=PersistentMap)
+    acl_ids: PersistentMap[Acl, UUID] = field(default_factory=PersistentMap)
     scram_credentials: Mapping[tuple[str, int], Any] = field(default_factory=lambda: EMPTY)
 
 

@@ -89,4 +89,8 @@ def _difference(before: MetadataImage, fresh: MetadataDelta) -> MetadataDelta:
             delta.client_quotas_changed.setdefault(entity, {}).setdefault(key, None)
     for name in before.features.levels:
         delta.features_changed.setdefault(name, 0)
+    for acl_id in before.security.acls:
+        delta.acls_changed.setdefault(acl_id, None)
+    for credential in before.security.scram_credentials:
+        delta.scram_changed.setdefault(credential, None)
     return delta

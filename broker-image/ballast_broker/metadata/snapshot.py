@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+from ballast_broker.metadata.acls import Acl
 from ballast_broker.metadata.image import (
     RESOURCE_TOPIC,
     BrokerImage,
@@ -34,7 +35,8 @@ def image_records(image: MetadataImage) -> Iterator[Any]:
             "ProducerIdsRecord", broker_id=-1, broker_epoch=-1, next_producer_id=image.producer_ids.next_producer_id
         )
     yield from image.security.scram_credentials.values()
-    yield from image.security.acls.values()
+    for acl_id, acl in image.security.acls.items():
+        yield acl_record(acl_id, acl)
 
 
 def _features(image: MetadataImage) -> Iterator[Any]:
@@ -117,6 +119,20 @@ def _quotas(image: MetadataImage) -> Iterator[Any]:
     for entity, quotas in image.client_quotas.by_entity.items():
         for key, value in quotas.items():
             yield quota_record(entity, key, value)
+
+
+def acl_record(acl_id: UUID, acl: Acl) -> Any:
+    return record(
+        "AccessControlEntryRecord",
+        id=acl_id,
+        resource_type=acl.kind,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
 
 
 def quota_record(entity: Any, key: str, value: float | None) -> Any:

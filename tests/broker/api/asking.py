@@ -12,6 +12,7 @@ from typing import Any
 from tests.broker.controller.scene import Scene
 from tests.contract.compare import build, plain
 
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import BROKER_APIS, handler_of
 from ballast_broker.config import broker_config
@@ -42,7 +43,9 @@ class Peer:
 class Asker:
     """`scene` is the cluster; `replicas` may be given where the handlers under test need them."""
 
-    def __init__(self, scene: Scene, *, replicas: Any = None, image: Any = None, **properties: str) -> None:
+    def __init__(
+        self, scene: Scene, *, replicas: Any = None, image: Any = None, authorizer: Any = None, **properties: str
+    ) -> None:
         self.scene = scene
         self.created: list[str] = []
         self.config = broker_config(PROPERTIES | properties)
@@ -57,6 +60,7 @@ class Asker:
             controller=self,
             next_producer_id=self._producer_id,
             create_topics_automatically=self._create,
+            authorizer=authorizer or ALLOWS_EVERYTHING,
         )
 
     async def _producer_id(self) -> int:

@@ -9,6 +9,7 @@ from tests.broker.api.asking import Peer
 from tests.broker.replication.cluster import Cluster
 from tests.broker.replication.cluster import Node as Broker
 
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.produce import Produce
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
@@ -29,6 +30,7 @@ class Producing:
             replicas=node.replicas,
             traffic=Traffic(),
             clock=RealClock(),
+            authorizer=ALLOWS_EVERYTHING,
         )
         self._produce = Produce(services, RequestMetrics())
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tests.broker.api.asking import Peer
 
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import EVICTION_S, FetchSessions
 from ballast_broker.net_reply import Pending
@@ -81,6 +82,7 @@ class Stage:
             config=SimpleNamespace(fetch_max_bytes=1 << 20),
             replicas=self,
             traffic=Traffic(),
+            authorizer=ALLOWS_EVERYTHING,
         )
         sessions = FetchSessions(self.slots, Dice(), lambda: self.now)
         self.metrics = RequestMetrics()

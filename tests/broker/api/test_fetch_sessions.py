@@ -11,15 +11,27 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.broker.replication.cluster import Cluster, Node
 
+from ballast_broker.api.authorizer import (
+    ALLOWS_EVERYTHING,
+    AclAuthorizer,
+    Authorizer,
+    Operation,
+    ResourceKind,
+)
 from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.dispatch import Dispatcher
 from ballast_broker.api.fetch import Fetch
 from ballast_broker.api.fetch_sessions import FetchSessions
-from ballast_broker.net_reply import ANONYMOUS, Pending
+from ballast_broker.metadata.acls import Acl, PatternType, Permission
+from ballast_broker.metadata.loader import MetadataLoader
+from ballast_broker.metadata.records import record
+from ballast_broker.metadata.snapshot import acl_record
+from ballast_broker.net_reply import ANONYMOUS, Pending, Principal
 from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
@@ -38,7 +50,10 @@ PATIENCE_S = 20.0
 class Asker:
     """Asks for the topic `orders`: (partition, offset), or each partition from its beginning."""
 
-    def __init__(self, cluster: Cluster, node: Node, count: int, slots: int = 10) -> None:
+    def __init__(
+        self, cluster: Cluster, node: Node, count: int, slots: int = 10, authorizer: Authorizer = ALLOWS_EVERYTHING
+    ) -> None:
+        self.principal = ANONYMOUS
         self.topic_id = cluster.topic_id("orders")
         self._count = count
         broker: Any = SimpleNamespace(
@@ -46,6 +61,7 @@ class Asker:
             config=SimpleNamespace(fetch_max_bytes=1 << 20),
             replicas=node.replicas,
             traffic=Traffic(),
+            authorizer=authorizer,
             client_quotas=ClientQuotas(RealClock()),
         )
         self.sessions = FetchSessions(slots, random.Random(1), lambda: 0.0)
@@ -65,7 +81,7 @@ class Asker:
         body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
         frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
         peer: Any = SimpleNamespace(
-            host="/127.0.0.1", listener="PLAINTEXT", principal=ANONYMOUS, on_close=self.closing.append
+            host="/127.0.0.1", listener="PLAINTEXT", principal=self.principal, on_close=self.closing.append
         )
         return self._dispatch(peer, memoryview(frame))
 
@@ -247,3 +263,78 @@ async def test_an_append_costs_nothing_for_sessions_that_nobody_uses_any_more(tm
         assert len(replica.watched) == 1
         one.produce(orders, "c")
         assert told(await asker.answer(waiting)) == {0: (3, 1)}
+
+
+class Rights:
+    """An authorizer whose entries come and go, and people who ask."""
+
+    def __init__(self) -> None:
+        self.authorizer = AclAuthorizer(frozenset(), allows_without_entry=False)
+        self._loader = MetadataLoader([self.authorizer.publish])
+        self._ids: dict[Acl, UUID] = {}
+
+    def give(self, name: str, kind: ResourceKind, resource: str, operation: Operation) -> None:
+        acl = Acl(kind, resource, PatternType.LITERAL, f"User:{name}", "*", operation, Permission.ALLOW)
+        self._ids[acl] = UUID(int=1000 + len(self._ids))
+        self._apply(acl_record(self._ids[acl], acl))
+
+    def take_all(self) -> None:
+        self._apply(*(record("RemoveAccessControlEntryRecord", id=each) for each in self._ids.values()))
+        self._ids.clear()
+
+    def _apply(self, *records: Any) -> None:
+        self._loader.apply(records, self._loader.image.offset + 1, 1)
+
+
+def errors_of(answer: Any) -> dict[int, int]:
+    return {each.partition_index: each.error_code for topic in answer.responses for each in topic.partitions}
+
+
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.spec("CLI-06")
+async def test_a_right_that_is_taken_ends_what_a_session_reads_with_its_next_request(tmp_path: Path) -> None:
+    rights = Rights()
+    rights.give("ann", ResourceKind.TOPIC, "orders", Operation.READ)
+    async with leader(tmp_path, 1, [1], authorizer=rights.authorizer) as (one, asker):
+        asker.principal = Principal("User", "ann")
+        began = await asker.answer(asker.ask())
+        assert errors_of(began) == {0: ErrorCode.NONE}
+        rights.take_all()
+        one.produce(TopicPartition("orders", 0), "secret")
+        going_on = {"session_id": began.session_id, "topics": []}
+        later = await asker.answer(asker.ask(session_epoch=1, **going_on))
+        assert (errors_of(later), told(later)) == ({0: REFUSED}, {0: (-1, 0)})
+        rights.give("ann", ResourceKind.TOPIC, "orders", Operation.READ)
+        again = await asker.answer(asker.ask(session_epoch=2, **going_on))
+        assert (errors_of(again), told(again)) == ({0: ErrorCode.NONE}, {0: (1, 1)})
+
+
+@pytest.mark.spec("CLI-06")
+async def test_who_goes_on_with_somebody_elses_session_reads_what_he_may_himself(tmp_path: Path) -> None:
+    """Its number is no secret; nor may a consumer's go on as a follower's."""
+    rights = Rights()
+    rights.give("ann", ResourceKind.TOPIC, "orders", Operation.READ)
+    async with leader(tmp_path, 1, [1], authorizer=rights.authorizer) as (one, asker):
+        asker.principal = Principal("User", "ann")
+        began = await asker.answer(asker.ask())
+        one.produce(TopicPartition("orders", 0), "secret")
+        going_on = {"session_id": began.session_id, "topics": []}
+        asker.principal = Principal("User", "eve")
+        assert errors_of(await asker.answer(asker.ask(session_epoch=1, **going_on))) == {0: REFUSED}
+        asker.principal = Principal("User", "ann")
+        as_follower = asker.ask(session_epoch=2, replica_id=FOLLOWER, **going_on)
+        assert errors_of(await asker.answer(as_follower)) == {0: REFUSED}
+        assert told(await asker.answer(asker.ask(session_epoch=3, **going_on))) == {0: (1, 1)}
+
+
+@pytest.mark.spec("REP-05")
+async def test_a_follower_needs_to_act_for_the_cluster(tmp_path: Path) -> None:
+    rights = Rights()
+    rights.give("node", ResourceKind.TOPIC, "orders", Operation.READ)
+    async with leader(tmp_path, 1, [1, FOLLOWER], authorizer=rights.authorizer) as (_, asker):
+        asker.principal = Principal("User", "node")
+        assert errors_of(await asker.answer(asker.ask(replica_id=FOLLOWER))) == {0: REFUSED}
+        rights.give("node", ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION)
+        assert errors_of(await asker.answer(asker.ask(replica_id=FOLLOWER))) == {0: ErrorCode.NONE}

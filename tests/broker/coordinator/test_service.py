@@ -20,6 +20,7 @@ from tests.broker.controller.scene import expand_request
 from tests.broker.replication.cluster import Cluster, Node, RealClock, eventually
 
 from ballast_broker.api import join_group, offset_commit, sync_group
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
 from ballast_broker.api.context import RequestContext
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.partitions import create_partitions
@@ -198,7 +199,10 @@ async def test_an_old_client_may_ask_for_its_offset_to_be_kept_for_ever(tmp_path
     )
     async with coordinating(tmp_path) as scene:
         services: Any = SimpleNamespace(
-            clock=scene.clock, groups=scene.groups, image=lambda: scene.cluster.controller.image
+            clock=scene.clock,
+            groups=scene.groups,
+            image=lambda: scene.cluster.controller.image,
+            authorizer=ALLOWS_EVERYTHING,
         )
         peer: Any = None
         response = await offset_commit.handle(request, RequestContext(services, 8, version, 1, "tests", peer))
@@ -216,7 +220,8 @@ async def test_a_member_with_the_longest_name_can_be_answered_and_stored(
     kind, sync = message("JoinGroupRequest"), message("SyncGroupRequest")
     protocol = kind.JoinGroupRequestProtocol(name="range", metadata=b"")
     async with coordinating(tmp_path) as scene:
-        services, peer = SimpleNamespace(groups=scene.groups), SimpleNamespace(host="/127.0.0.1")
+        services: Any = SimpleNamespace(groups=scene.groups, authorizer=ALLOWS_EVERYTHING)
+        peer = SimpleNamespace(host="/127.0.0.1")
         context: Any = RequestContext(services, 11, 5, 1, client_id, peer)  # type: ignore[arg-type]
 
         async def join(member_id: str) -> Any:

@@ -56,6 +56,7 @@ class ControllerConfig:
     leader_imbalance_per_broker_percentage: int = 10
     delete_topic_enable: bool = True
     inter_broker_listener_name: str = ""
+    has_authorizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -25,20 +24,14 @@ from ballast_wire.wording import WORDING
 
 FIRST_THAT_KNOWS_DELETION_DISABLED = 3
 
-Allowed = Callable[[str], bool]
 
-
-def anything(_name: str) -> bool:
-    return True
-
-
-def create_topics(context: CommandContext, request: Any, *, may_describe_configs: Allowed = anything) -> Outcome:
+def create_topics(context: CommandContext, request: Any) -> Outcome:
     """Each topic for itself: one that cannot be made does not keep the others from being made."""
     response = message("CreateTopicsResponse")(topics=[], throttle_time_ms=0)
     _check_total(context, request)
     counts = Counter(topic.name for topic in request.topics)
     records: list[Any] = []
-    describe = _Describing(context, may_describe_configs)
+    describe = _Describing(context)
     for name, topic in {topic.name: topic for topic in request.topics}.items():
         result = type(response).CreatableTopicResult(name=name, topic_id=ZERO_UUID, error_code=0, error_message=None)
         try:
@@ -134,20 +127,14 @@ def _automatic(context: CommandContext, topic: Any) -> list[PartitionRegistratio
 class _Describing:
     """Tells of the topics of one request what they have become; those with equal configs share what is told of them."""
 
-    def __init__(self, context: CommandContext, may_describe_configs: Allowed) -> None:
+    def __init__(self, context: CommandContext) -> None:
         self._context = context
-        self._may_describe_configs = may_describe_configs
         self._known: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
     def __call__(
         self, result: Any, topic_id: UUID, registrations: list[PartitionRegistration], configs: dict[str, str]
     ) -> None:
         result.topic_id = topic_id
-        if not self._may_describe_configs(result.name):
-            result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            result.num_partitions = result.replication_factor = -1
-            result.configs = []
-            return
         result.num_partitions = len(registrations)
         result.replication_factor = len(registrations[0].replicas)
         key = tuple(configs.items())

@@ -1,0 +1,47 @@
+"""DescribeAcls: the access control entries that a filter means, by resource."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.alter_acls import check_codes
+from ballast_broker.api.authorizer import Operation
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.permissions import check_cluster
+from ballast_broker.metadata.acls import Acl, AclFilter
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    check_codes(request)
+    check_cluster(Operation.DESCRIBE, context)
+    if not context.broker.authorizer.enforces:
+        raise ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    asked = AclFilter.of(request)
+    by_resource: dict[tuple[int, str, int], list[Acl]] = {}
+    for acl in sorted(acl for acl in context.broker.image().security.acl_ids if asked.means(acl)):
+        by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
+    kind = message("DescribeAclsResponse")
+    version = context.version
+    resources = [
+        kind.DescribeAclsResource(
+            version=version,
+            resource_type=resource_type,
+            resource_name=name,
+            pattern_type=pattern,
+            acls=[_description(kind.DescribeAclsResource.AclDescription, acl, version) for acl in acls],
+        )
+        for (resource_type, name, pattern), acls in by_resource.items()
+    ]
+    return kind(version=version, error_code=ErrorCode.NONE, error_message="", resources=resources)
+
+
+def _description(kind: Any, acl: Acl, version: int) -> Any:
+    return kind(
+        version=version,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,273 @@
+"""Access control entries: what they say, which of them a filter means, and what all of them come to. PURE.
+
+`AclIndex` follows the image by its differences and finds what counts for a resource without looking at the others.
+What it answers is what Apache Kafka's StandardAuthorizer does: an entry that denies goes before all that allow, and
+READ, WRITE, DELETE and ALTER let their holder DESCRIBE, ALTER_CONFIGS lets him DESCRIBE_CONFIGS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+
+class Operation(IntEnum):
+    """Kafka's codes of what can be done to a resource."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceKind(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME = "kafka-cluster"
+WILDCARD = "*"
+EVERYBODY = "User:*"
+_IMPLIED_BY = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+
+
+class Acl(NamedTuple):
+    """One entry; codes as they came, also those that nobody here knows."""
+
+    kind: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    @classmethod
+    def of(cls, record: Any) -> Acl:
+        return cls(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission_type,
+        )
+
+
+class AclFilter(NamedTuple):
+    """What DescribeAcls and DeleteAcls ask for; None and ANY mean all there are."""
+
+    kind: int
+    name: str | None
+    pattern: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    @classmethod
+    def of(cls, asked: Any) -> AclFilter:
+        return cls(
+            asked.resource_type_filter,
+            asked.resource_name_filter,
+            asked.pattern_type_filter,
+            asked.principal_filter,
+            asked.host_filter,
+            asked.operation,
+            asked.permission_type,
+        )
+
+    @property
+    def only(self) -> Acl | None:
+        """The one entry that it can mean, if it is but one."""
+        if self.name is None or self.principal is None or self.host is None:
+            return None
+        if ResourceKind.ANY in (self.kind, self.operation, self.permission):
+            return None
+        if self.pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+            return None
+        return Acl(self.kind, self.name, self.pattern, self.principal, self.host, self.operation, self.permission)
+
+    def means(self, acl: Acl) -> bool:
+        return (
+            self.kind in (ResourceKind.ANY, acl.kind)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self._means_pattern(acl)
+        )
+
+    def _means_pattern(self, acl: Acl) -> bool:
+        if self.pattern == PatternType.MATCH:
+            return self.name is None or covers(acl, self.name)
+        return self.pattern in (PatternType.ANY, acl.pattern) and self.name in (None, acl.name)
+
+
+def covers(acl: Acl, name: str) -> bool:
+    """Whether an entry's pattern is one for the resource of this name."""
+    if acl.pattern == PatternType.PREFIXED:
+        return name.startswith(acl.name)
+    return acl.name in (name, WILDCARD)
+
+
+class Who(NamedTuple):
+    """Somebody as entries name him: `User:alice`, and the address as Java writes it."""
+
+    principal: str
+    host: str
+
+    @property
+    def named_by(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of principal and host in entries that mean him."""
+        return (
+            (self.principal, self.host),
+            (self.principal, WILDCARD),
+            (EVERYBODY, self.host),
+            (EVERYBODY, WILDCARD),
+        )
+
+
+Grant = tuple[int, int]  # permission and operation
+_Entries = dict[tuple[str, str], set[Grant]]  # by principal and host
+_Pattern = tuple[int, str]  # type and name
+
+
+def _grants(operation: int) -> frozenset[Grant]:
+    implying = _IMPLIED_BY.get(Operation(operation), ())
+    return frozenset((int(Permission.ALLOW), int(each)) for each in (Operation.ALL, operation, *implying))
+
+
+ALLOWING = {operation: _grants(operation) for operation in Operation}
+DENYING = {
+    operation: frozenset((int(Permission.DENY), int(each)) for each in (Operation.ALL, operation))
+    for operation in Operation
+}
+
+
+class AclIndex:
+    def __init__(self) -> None:
+        self._kinds: dict[int, dict[_Pattern, _Entries]] = {}
+        self._prefix_lengths: dict[int, Counter[int]] = {}
+
+    def add(self, acl: Acl) -> None:
+        patterns = self._kinds.setdefault(acl.kind, {})
+        pattern = (acl.pattern, acl.name)
+        if pattern not in patterns:
+            patterns[pattern] = {}
+            if acl.pattern == PatternType.PREFIXED:
+                self._prefix_lengths.setdefault(acl.kind, Counter())[len(acl.name)] += 1
+        patterns[pattern].setdefault((acl.principal, acl.host), set()).add((acl.permission, acl.operation))
+
+    def remove(self, acl: Acl) -> None:
+        patterns = self._kinds[acl.kind]
+        pattern, who = (acl.pattern, acl.name), (acl.principal, acl.host)
+        entries = patterns[pattern]
+        entries[who].discard((acl.permission, acl.operation))
+        if not entries[who]:
+            del entries[who]
+        if entries:
+            return
+        del patterns[pattern]
+        if acl.pattern == PatternType.PREFIXED:
+            lengths = self._prefix_lengths[acl.kind]
+            lengths[len(acl.name)] -= 1
+            if not lengths[len(acl.name)]:
+                del lengths[len(acl.name)]
+
+    def decide(self, who: Who, operation: Operation, kind: int, name: str) -> bool | None:
+        """None where no entry, whoever it names, is for this resource."""
+        found = allowed = False
+        denying, allowing = DENYING[operation], ALLOWING[operation]
+        named_by = who.named_by
+        for entries in self._for(kind, name):
+            found = True
+            for each in named_by:
+                granted = entries.get(each)
+                if granted is None:
+                    continue
+                if not denying.isdisjoint(granted):
+                    return False
+                allowed = allowed or not allowing.isdisjoint(granted)
+        return allowed if found else None
+
+    def _for(self, kind: int, name: str) -> Iterator[_Entries]:
+        patterns = self._kinds.get(kind)
+        if not patterns:
+            return
+        candidates = [(int(PatternType.LITERAL), name)]
+        if name != WILDCARD:
+            candidates.append((int(PatternType.LITERAL), WILDCARD))
+        candidates += [
+            (int(PatternType.PREFIXED), name[:length])
+            for length in self._prefix_lengths.get(kind, ())
+            if length <= len(name)
+        ]
+        for pattern in candidates:
+            entries = patterns.get(pattern)
+            if entries is not None:
+                yield entries
+
+    def decide_for_any(self, who: Who, operation: Operation, kind: int) -> bool:
+        """Whether there is a resource of this kind that the entries allow him; nothing is implied here, as in Kafka."""
+        exactly = {(int(Permission.ALLOW), int(each)) for each in (Operation.ALL, operation)}
+        allowed: list[_Pattern] = []
+        denied: set[_Pattern] = set()
+        for pattern, entries in self._kinds.get(kind, {}).items():
+            for each in who.named_by:
+                granted = entries.get(each, set())
+                if not DENYING[operation].isdisjoint(granted):
+                    denied.add(pattern)
+                if not exactly.isdisjoint(granted):
+                    allowed.append(pattern)
+        everything = (int(PatternType.LITERAL), WILDCARD)
+        if everything in denied:
+            return False
+        return any(pattern == everything or not _is_covered(pattern, denied) for pattern in allowed)
+
+
+def _is_covered(pattern: _Pattern, denied: set[_Pattern]) -> bool:
+    """Whether all that a pattern allows is denied by others."""
+    kind, name = pattern
+    if kind == PatternType.LITERAL and pattern in denied:
+        return True
+    return any((int(PatternType.PREFIXED), name[:length]) in denied for length in range(1, len(name) + 1))

@@ -1,0 +1,286 @@
+"""What handlers do of a request whose sender may do nothing, or some of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.api.asking import APIS, Asker, Peer
+from tests.broker.controller.scene import Scene
+from tests.contract.compare import Case, build, corpus, plain
+
+from ballast_broker.api.authorizer import AclAuthorizer, Operation, ResourceKind
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.registry import handler_of
+from ballast_broker.config import broker_config
+from ballast_broker.controller.service import COMMANDS
+from ballast_broker.controller_requests import CONTROLLER_APIS, OF_NODES, RAFT_KEYS, ControllerHandlers
+from ballast_broker.metadata.acls import Acl, PatternType, Permission
+from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.image import EMPTY_IMAGE
+from ballast_broker.metadata.snapshot import acl_record
+from ballast_wire.error_codes import errors_in
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.failures import failure_response
+from ballast_wire.messages import message
+
+pytestmark = pytest.mark.spec("CLI-06")
+REFUSALS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+# What is not about anything that one could have a right to: an id, a place, a name or a repetition that cannot be.
+NOT_ABOUT_RIGHTS = {
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+}
+# These leave out instead of refusing, or tell everybody.
+TELLS_EVERYBODY = {"ApiVersions", "DescribeCluster", "SaslHandshake", "SaslAuthenticate"}
+BY_HAND = {"Produce", "Fetch"}
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def allow(kind: ResourceKind, name: str, operation: Operation, **more: Any) -> Acl:
+    return Acl(kind, name, PatternType.LITERAL, "User:ANONYMOUS", "*", operation, Permission.ALLOW)._replace(**more)
+
+
+def knowing(*acls: Acl) -> AclAuthorizer:
+    authorizer = AclAuthorizer(frozenset(), allows_without_entry=False)
+    delta = MetadataDelta(EMPTY_IMAGE)
+    for number, acl in enumerate(acls):
+        delta.replay(acl_record(uuid.UUID(int=5000 + number), acl))
+    authorizer.publish(delta, delta.apply(0, 0))
+    return authorizer
+
+
+def topic_of(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []} | more
+
+
+class Untouched:
+    """Part of a broker that must not be asked for anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} is asked for what is not allowed")
+
+
+def asked_of_nothing_allowed() -> Iterator[tuple[Case, int]]:
+    for case in corpus("corpus_acls"):
+        if case.file == "30-nothing-allowed" and case.api not in BY_HAND:
+            yield from ((case, version) for version in case.versions)
+
+
+def filled(value: Any, ids: dict[str, uuid.UUID]) -> Any:
+    if isinstance(value, dict):
+        return {name: filled(each, ids) for name, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, ids) for each in value]
+    if isinstance(value, str) and value.startswith("$"):
+        kind, _, name = value[1:].partition(":")
+        return {"id": lambda: ids[name], "uuid": lambda: uuid.UUID(int=int(name))}.get(kind, name.encode)()
+    return value
+
+
+async def test_who_may_do_nothing_is_refused_everything_and_nothing_is_done() -> None:
+    scene = Scene()
+    ids = {name: scene.add_topic(name, [1]) for name in ("t1", "t2", "secret", "seen", "w1")}
+    before = scene.history[:]
+    asker = Asker(scene, replicas=Untouched(), authorizer=knowing(), **{"authorizer.class.name": STANDARD})
+    asker.services.groups = SimpleNamespace(list_groups=lambda: [SimpleNamespace(group_id="g1")])
+    asker.services.next_producer_id = Untouched()
+    refused = set()
+    for case, version in asked_of_nothing_allowed():
+        api = APIS[case.api]
+        sent = build(message(case.api + "Request"), filled(case.request, ids), version)
+        request = message(case.api + "Request").decode(sent.encode(version), version=version)
+        context = RequestContext(asker.services, api.key, version, 1, "tests", Peer())
+        try:
+            response = await handler_of(api.module)(request, context)
+        except ApiError as error:
+            response = failure_response(case.api, request, version, error.code, error.message)
+        kind = message(case.api + "Response")
+        errors = {ErrorCode(each) for each in errors_in(response, version)}
+        assert errors <= REFUSALS | NOT_ABOUT_RIGHTS, (case, version, errors)
+        told = plain(kind.decode(response.encode(version=version), version=version), version)
+        if errors & REFUSALS or [] in (told.get("topics"), told.get("groups"), told.get("results")):
+            refused.add(case.api)
+        else:
+            assert case.api in TELLS_EVERYBODY or errors & NOT_ABOUT_RIGHTS, (case, version)
+    assert refused | TELLS_EVERYBODY | BY_HAND == set(APIS)
+    assert scene.history == before
+    assert asker.created == []
+
+
+async def test_what_is_allowed_of_a_request_is_done() -> None:
+    scene = Scene()
+    may_create = (allow(ResourceKind.TOPIC, name, Operation.CREATE) for name in ("one", "two"))
+    asker = Asker(scene, authorizer=knowing(*may_create, allow(ResourceKind.TOPIC, "two", Operation.DESCRIBE_CONFIGS)))
+    topics = [topic_of(name) for name in ("one", "two", "three", "four", "four")]
+    answer = await asker.ask("CreateTopics", 7, timeout_ms=1, validate_only=False, topics=topics)
+    told = {each["name"]: (each["error_code"], each["num_partitions"]) for each in answer["topics"]}
+    assert told == {
+        "one": (ErrorCode.NONE, -1),  # how it is configured is not told
+        "two": (ErrorCode.NONE, 1),
+        "three": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1),
+        "four": (ErrorCode.INVALID_REQUEST, -1),
+    }
+    assert scene.image.topics.sorted_names == ("one", "two")
+
+
+async def test_a_topic_that_this_broker_does_not_know_yet_is_not_deleted_by_its_id() -> None:
+    """The controller knows it, and does not ask who may delete it."""
+    scene = Scene()
+    behind = scene.image
+    secret = scene.add_topic("secret", [1])
+    asker = Asker(scene, image=lambda: behind, authorizer=knowing(allow(ResourceKind.TOPIC, "mine", Operation.DELETE)))
+    asked = [{"name": None, "topic_id": secret}, {"name": "secret", "topic_id": uuid.UUID(int=0)}]
+    answer = await asker.ask("DeleteTopics", 6, timeout_ms=1, topics=asked)
+    codes = sorted(each["error_code"] for each in answer["responses"])
+    assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID]
+    assert scene.image.topics.by_name("secret") is not None
+
+
+async def test_a_topic_is_made_automatically_for_who_may_create_it() -> None:
+    asker = Asker(Scene(), authorizer=knowing(
+        allow(ResourceKind.TOPIC, "*", Operation.DESCRIBE), allow(ResourceKind.TOPIC, "mine", Operation.CREATE)
+    ))  # fmt: skip
+    asked = [{"name": "mine"}, {"name": "theirs"}]
+    answer = await asker.ask("Metadata", 9, topics=asked, allow_auto_topic_creation=True)
+    told = {each["name"]: each["error_code"] for each in answer["topics"]}
+    expected = {"mine": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "theirs": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert told == expected
+    assert asker.created == ["mine"]
+
+
+async def test_entries_are_created_once_and_deleted_by_what_they_say() -> None:
+    scene = Scene(has_authorizer=True)
+    asker = Asker(scene, authorizer=knowing(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.ALTER)))
+    wanted = {
+        "resource_type": 2, "resource_name": "orders", "resource_pattern_type": 3,
+        "principal": "User:ann", "host": "*", "operation": 3, "permission_type": 3,
+    }  # fmt: skip
+    wrong = [{"resource_name": ""}, {"resource_type": 4}, {"operation": 99}, {"principal": "ann"}]
+    for _ in range(2):
+        answer = await asker.ask("CreateAcls", 3, creations=[wanted, wanted, *(wanted | each for each in wrong)])
+        codes = [each["error_code"] for each in answer["results"]]
+        assert codes == [0, 0] + [ErrorCode.INVALID_REQUEST] * len(wrong)
+    assert len(scene.image.security.acls) == 1
+    of_orders = {
+        "resource_type_filter": 1, "resource_name_filter": "orders", "pattern_type_filter": 1,
+        "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+    answer = await asker.ask("DeleteAcls", 3, filters=[of_orders | {"operation": 4}, of_orders, of_orders])
+    assert [len(each["matching_acls"]) for each in answer["filter_results"]] == [0, 1, 1]
+    assert len(scene.image.security.acls) == len(scene.image.security.acl_ids) == 0
+
+
+async def test_without_an_authorizer_there_are_no_entries_to_change() -> None:
+    asker = Asker(Scene())
+    creation = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3}
+    answer = await asker.ask("CreateAcls", 3, creations=[creation | {"permission_type": 3}])
+    assert [each["error_code"] for each in answer["results"]] == [ErrorCode.SECURITY_DISABLED]
+
+
+async def test_filters_that_would_hold_up_the_controller_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ballast_broker.controller.commands.acls.MOST_LOOKED_AT", 3)
+    scene = Scene(has_authorizer=True)
+    for number in range(2):
+        scene.apply([acl_record(uuid.UUID(int=5000 + number), allow(ResourceKind.TOPIC, f"t{number}", Operation.READ))])
+    request = message("DeleteAclsRequest")
+    wide = request.DeleteAclsFilter(
+        resource_type_filter=2, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+        host_filter=None, operation=1, permission_type=1,
+    )  # fmt: skip
+    delete_acls = COMMANDS[31][1]
+    with pytest.raises(ApiError, match="2 filters") as refused:
+        delete_acls(scene.context, request(filters=[wide, wide]))
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert len(scene.run(delete_acls, request(filters=[wide])).filter_results[0].matching_acls) == 2
+
+
+# -- a controller's listener ------------------------------------------------------------------------------------------
+class Controlling:
+    """A controller's handlers, before a quorum and a service that note what they are asked."""
+
+    def __init__(self, *acls: Acl) -> None:
+        self.asked: list[int] = []
+        self.scene = Scene()
+        self.services: Any = SimpleNamespace(authorizer=knowing(*acls), image=lambda: self.scene.image)
+        quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
+        self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster")
+
+    async def _handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+        self.asked.append(api_key)
+        return message(CONTROLLER_APIS[api_key].name + "Response")(version=version)
+
+    async def ask(self, api_key: int, **fields: Any) -> set[ErrorCode]:
+        api = CONTROLLER_APIS[api_key]
+        request = message(api.name + "Request")(version=api.highest, **fields)
+        context = RequestContext(self.services, api_key, api.highest, 1, "tests", Peer())
+        try:
+            response = await self._handlers.of(api)(request, context)
+        except ApiError as error:
+            return {error.code}
+        return {ErrorCode(each) for each in errors_in(response, api.highest)}
+
+
+@pytest.mark.parametrize("api_key", sorted(OF_NODES | RAFT_KEYS))
+async def test_nodes_alone_may_ask_a_controller_for_what_nodes_need(api_key: int) -> None:
+    others = (Operation.CREATE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE)
+    controller = Controlling(*(allow(ResourceKind.CLUSTER, "kafka-cluster", each) for each in others))
+    assert await controller.ask(api_key) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    assert controller.asked == []
+    needed = Operation.DESCRIBE if api_key == 55 else Operation.CLUSTER_ACTION
+    controller = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", needed))
+    assert await controller.ask(api_key) == set()
+    assert controller.asked == [api_key]
+
+
+async def test_a_controller_asks_who_is_no_node_what_he_may_do_and_trusts_nodes() -> None:
+    topics = [message("CreateTopicsRequest").CreatableTopic(**topic_of("orders"))]
+    stranger = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.DESCRIBE))
+    assert await stranger.ask(19, topics=topics) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert stranger.asked == []
+    client = Controlling(allow(ResourceKind.TOPIC, "orders", Operation.CREATE))
+    assert await client.ask(19, topics=topics) == set()
+    node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))
+    assert await node.ask(19, topics=topics) == set()  # what it forwards, it has looked at
+    assert client.asked == node.asked == [19]
+
+
+async def test_every_request_that_a_controller_answers_takes_a_right() -> None:
+    told = {17, 18, 36}  # ApiVersions, and authentication itself
+    for api_key in CONTROLLER_APIS.keys() - told:
+        controller = Controlling()
+        fields = {
+            29: {"resource_type_filter": 1, "operation": 1, "permission_type": 1},
+            19: {"topics": [message("CreateTopicsRequest").CreatableTopic(**topic_of("t"))]},
+            20: {"topics": [message("DeleteTopicsRequest").DeleteTopicState(name="t", topic_id=uuid.UUID(int=0))]},
+            33: {"resources": [message("AlterConfigsRequest").AlterConfigsResource(
+                resource_type=2, resource_name="t", configs=[])]},
+            37: {"topics": [message("CreatePartitionsRequest").CreatePartitionsTopic(name="t", count=2)]},
+            44: {"resources": [message("IncrementalAlterConfigsRequest").AlterConfigsResource(
+                resource_type=4, resource_name="1", configs=[])]},
+        }.get(api_key, {})  # fmt: skip
+        assert await controller.ask(api_key, **fields) & REFUSALS, CONTROLLER_APIS[api_key].name
+        assert controller.asked == []
+
+
+def test_the_authorizer_is_configured_or_refused() -> None:
+    with_it = {"node.id": "1", "authorizer.class.name": STANDARD}
+    assert broker_config(with_it | {"super.users": "User:a; User:b"}).super_users == {"User:a", "User:b"}
+    for wrong, said in (
+        ({"authorizer.class.name": "com.example.Mine"}, "authorizer.class.name: String must be empty or org.apache"),
+        ({"super.users": "a"}, "super.users: Value must be principals as User:NAME"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            broker_config(with_it | wrong)
+    (warning,) = broker_config({"node.id": "1", "super.users": "User:a"}).warnings
+    assert warning == "property super.users has no effect without authorizer.class.name"

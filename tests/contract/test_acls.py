@@ -1,0 +1,62 @@
+"""Who may do what, and what he is answered otherwise, as Apache Kafka's StandardAuthorizer has it (CLI-06, CLI-10).
+
+Nobody is authenticated here, so that everybody is ANONYMOUS; clients are told apart by the addresses they come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.compare import Side, compare, corpus, known_differences
+from tests.contract.nodes import Ballast, Kafka, Node
+
+from ballast_broker.api.registry import BROKER_APIS
+
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",  # until the first case has said who may do what
+}
+CORPUS = "corpus_acls"
+MOST_DIFFERENCES = 12
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    with contextlib.ExitStack() as stack:
+        started: list[Node] = []
+        for kind in (Kafka, Ballast):
+            node = kind(tmp_path / kind.__name__, AUTHORIZER)
+            stack.callback(node.stop)
+            started.append(node)
+        for node in started:
+            node.await_ready()
+        yield started[0], started[1]
+
+
+def test_every_api_is_asked_by_somebody_who_may_not() -> None:
+    asked = {case.api for case in corpus(CORPUS) if case.file == "30-nothing-allowed"}
+    assert asked == {api.name for api in BROKER_APIS.values()}
+
+
+def test_differences_are_few() -> None:
+    assert len(known_differences(CORPUS)) <= MOST_DIFFERENCES
+
+
+@pytest.mark.java
+@pytest.mark.timeout(600)
+@pytest.mark.spec("CLI-06")
+def test_refuses_and_allows_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
+    known = [*known_differences(), *known_differences(CORPUS)]
+    sides = [Side(node.port, node.log_dirs) for node in nodes]
+    try:
+        found = list(compare(*sides, corpus(CORPUS)))
+    finally:
+        for side in sides:
+            side.close()
+    unknown = [each for each in found if not any(k.covers(each) for k in known)]
+    assert not unknown, "\n".join(map(str, unknown))
+    stale = [k.name for k in known_differences(CORPUS) if not any(k.covers(each) for each in found)]
+    assert not stale, "these differences are no longer seen: " + ", ".join(stale)
