@@ -42,7 +42,7 @@ def refusal(cluster: KafkaCluster) -> str | None:
     job, external = job_of(cluster), cluster.spec.external
     wants = external.tls or external.sasl if external else not _is_open(cluster)
     if job is not None and job.prometheus is None and wants:
-        why = "the job cannot ask brokers that want TLS, SASL or rights"
+        why = "the job cannot ask brokers that want TLS or SASL, or that give rights"
         return f"{why}; name a Prometheus in spec.rebalance.job.prometheus"
     return None
 
