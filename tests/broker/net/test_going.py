@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from ballast_broker.config import broker_config
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going
 from ballast_broker.security.tls import TlsContexts
+from ballast_wire.headers import frame_response
+from ballast_wire.messages import message
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +100,29 @@ async def test_where_nobody_speaks_tls_it_ends_in_time(authority: Authority) -> 
 
     with socket.create_server(("127.0.0.1", 0)) as deaf, pytest.raises(TimeoutError):
         await network(authority).connect("127.0.0.1", deaf.getsockname()[1], timeout_s=0.2)
+
+
+async def test_an_answer_in_the_last_record_of_the_one_before_is_not_left_there(authority: Authority) -> None:
+    """The kernel has nothing more of it, so nobody would look."""
+    kind = message("MetadataResponse")
+
+    def answer(correlation_id: int, topics: int) -> bytes:
+        made = [kind.MetadataResponseTopic(name="t" * 1000, partitions=[]) for _ in range(topics)]
+        body = kind(version=OLD, brokers=[], controller_id=1, topics=made).encode(version=OLD)
+        return frame_response(3, correlation_id, body, flexible=False)
+
+    async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer(1, 400) + answer(2, 1))
+        await reader.read()
+        writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.folder / "node.pem")
+    server = await asyncio.start_server(both, "127.0.0.1", 0, ssl=context)
+    async with server:
+        channel = await network(authority).connect("127.0.0.1", server.sockets[0].getsockname()[1], timeout_s=10)
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*(channel.call(asking("t"), OLD) for _ in range(2)))
+        assert [len(each.topics) for each in found] == [400, 1]
+        channel.close()
