@@ -116,7 +116,9 @@ async def test_an_answer_in_the_last_record_of_the_one_before_is_not_left_there(
         writer.write(answer(1, 400) + answer(2, 1))
         await reader.read()
         writer.close()
+        ended.set()
 
+    ended = asyncio.Event()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(authority.folder / "node.pem")
     server = await asyncio.start_server(both, "127.0.0.1", 0, ssl=context)
@@ -126,3 +128,4 @@ async def test_an_answer_in_the_last_record_of_the_one_before_is_not_left_there(
             found = await asyncio.gather(*(channel.call(asking("t"), OLD) for _ in range(2)))
         assert [len(each.topics) for each in found] == [400, 1]
         channel.close()
+        await ended.wait()
