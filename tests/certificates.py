@@ -38,7 +38,8 @@ class Authority:
         openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._key, "-CAcreateserial", "-days", days,
                 "-out", certificate, "-extfile", extensions)  # fmt: skip
         if password is not None:
-            openssl("pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", key, "-passout", f"pass:{password}", "-out", key)
+            plain = key.rename(key.with_suffix(".open"))
+            openssl("pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", plain, "-passout", f"pass:{password}", "-out", key)
         whole.write_text(key.read_text() + certificate.read_text())
         return whole
 

@@ -257,6 +257,9 @@ class BrokerConfig:
         mapped = {name.strip().upper(): security.strip().upper() for name, _, security in pairs}
         if mapped:
             return mapped
+        listeners = {text.partition("://")[0].upper() for text in self.values["listeners"]}
+        if listeners & (known.keys() - {"PLAINTEXT"}):
+            return known  # as in Kafka: whoever wants safety for some is to say it of the controllers as well
         controllers = {name.upper(): "PLAINTEXT" for name in self.values["controller.listener.names"]}
         return controllers | known
 

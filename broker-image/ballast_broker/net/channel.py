@@ -93,7 +93,8 @@ class SocketNetwork:
             try:
                 self._renew_later(channel, login, await authenticate(channel, login))
             except OSError as error:
-                log.warning("a login cannot be renewed: %s", error)
+                if isinstance(error, ConnectionAbortedError):  # else the connection has ended anyway
+                    log.warning("a login is not renewed: %s", error)
                 channel.close()
 
         def begin() -> None:
