@@ -34,6 +34,7 @@ from ballast_cli.reassignment import (
 )
 from ballast_operator.model.quantity import counted
 
+RIGHTS = "It takes DESCRIBE and ALTER on the cluster, ALTER_CONFIGS there and on the topics, and DESCRIBE on them."
 LOOK_EVERY_S = 1.0
 # A broker that restarts, or that the others have not missed yet, is asked again for so long.
 PATIENCE_S = 60.0
@@ -75,10 +76,12 @@ def run(args: argparse.Namespace) -> int:
 def _connected(bootstrap: str) -> Iterator[Cluster]:
     require_listener(bootstrap)
     cluster = Cluster(bootstrap)
-    from kafka.errors import KafkaError
+    from kafka.errors import AuthorizationError, KafkaError
 
     try:
         yield cluster
+    except AuthorizationError as error:
+        raise CommandError(f"{bootstrap} does not allow it: {error.message}. {RIGHTS}") from error
     except KafkaError as error:
         raise CommandError(f"{bootstrap} does not answer any more: {error}. What had begun goes on.") from error
     finally:
@@ -314,12 +317,14 @@ def _watch(cluster: Cluster, plan: Plan, args: argparse.Namespace) -> int:
 
 
 def _look_patiently(cluster: Cluster) -> Snapshot:
-    from kafka.errors import KafkaError
+    from kafka.errors import AuthorizationError, KafkaError
 
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return cluster.look()
+        except AuthorizationError:
+            raise  # waiting changes nothing
         except KafkaError as error:
             if time.monotonic() >= deadline:
                 raise

@@ -95,13 +95,20 @@ def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
 
 
 async def _view_of(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
-    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
+    from ballast_operator.kafka_client import (
+        ConnectionSettings,
+        KafkaConnection,
+        KafkaForbiddenError,
+        KafkaUnavailableError,
+    )
     from ballast_operator.model.cluster import read_cluster
     from ballast_operator.plan.claimed import as_claimed
 
     kafka = KafkaConnection(ConnectionSettings(bootstrap))
     try:
         view = await observe_cluster(kafka)
+    except KafkaForbiddenError as error:
+        raise CommandError(f"{bootstrap} does not allow it: {error} It takes DESCRIBE on the cluster.") from error
     except KafkaUnavailableError as error:
         raise CommandError(f"{bootstrap} does not answer: {error}") from error
     finally:

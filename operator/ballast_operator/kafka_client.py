@@ -38,6 +38,10 @@ class KafkaUnavailableError(Exception):
     """The cluster could not be asked; nothing is known about it."""
 
 
+class KafkaForbiddenError(KafkaUnavailableError):
+    """It answers, and does not tell or do this for who asks."""
+
+
 class KafkaBusyError(KafkaUnavailableError):
     """Too many calls wait for this cluster already."""
 
@@ -192,6 +196,8 @@ class KafkaConnection:
             if self._client is None:
                 self._client = self._connect()
             return function(self._client)
+        except kafka_errors.AuthorizationError as error:
+            raise KafkaForbiddenError(describe_error(error)) from error
         except (kafka_errors.KafkaError, OSError) as error:
             self._drop()
             raise KafkaUnavailableError(describe_error(error)) from error
@@ -213,6 +219,13 @@ class KafkaConnection:
         if client is not None:
             with contextlib.suppress(Exception):
                 client.close()
+
+
+def refused(response: Any) -> KafkaUnavailableError:
+    """What a response with an error of its own says."""
+    error = kafka_errors.for_code(response.error_code)
+    kind = KafkaForbiddenError if issubclass(error, kafka_errors.AuthorizationError) else KafkaUnavailableError
+    return kind(f"{error.message}: {response.error_message or ''}")
 
 
 def describe_error(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, refused
 from ballast_operator.model.kafka import (
     BROKER,
     TOPIC,
@@ -70,7 +70,7 @@ async def _describe_cluster(kafka: KafkaConnection, include_fenced: bool) -> Kaf
         request = DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=True)
     response = await kafka.send(request)
     if response.error_code:
-        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+        raise refused(response)
     brokers = {
         row.broker_id: BrokerView(row.broker_id, row.host, row.port, row.rack, not getattr(row, "is_fenced", False))
         for row in response.brokers
@@ -138,7 +138,7 @@ async def observe_ongoing(kafka: KafkaConnection) -> dict[TopicPartition, Ongoin
     request = ListPartitionReassignmentsRequest(timeout_ms=10_000, topics=None)
     response = await kafka.send_to_controller(request, lambda r: [r.error_code])
     if response.error_code:
-        raise KafkaUnavailableError(f"{error_name(response.error_code)}: {response.error_message or ''}")
+        raise refused(response)
     return {
         TopicPartition(topic.name, part.partition_index): OngoingView(
             tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)

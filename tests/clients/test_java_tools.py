@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-
 
 TIMEOUT_S = 120
 TOOLS = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",

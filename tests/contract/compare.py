@@ -65,6 +65,7 @@ class Case:
     until: dict[str, Any] | None = None
     save: dict[str, str] = field(default_factory=dict)
     host: str = LOCAL
+    at: str = "broker"
 
     def __str__(self) -> str:
         return f"{self.file}: {self.name} ({self.api})"
@@ -80,7 +81,8 @@ def corpus(folder: str = "corpus") -> list[Case]:
 def _case(file: str, each: dict[str, Any]) -> Case:
     versions = tuple(_versions(each["versions"]))
     request, save = each.get("request") or {}, each.get("save") or {}
-    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save, each.get("host", LOCAL))
+    origin = each.get("host", LOCAL), each.get("at", "broker")
+    return Case(file, each["case"], each["api"], versions, request, each.get("until"), save, *origin)
 
 
 def _versions(text: Any) -> Iterator[int]:
@@ -92,10 +94,10 @@ def _versions(text: Any) -> Iterator[int]:
 class Side:
     """One of the two: its connection, and what its answers have to be stripped of."""
 
-    def __init__(self, port: int, log_dirs: list[str]) -> None:
-        self._port = port
+    def __init__(self, port: int, log_dirs: list[str], controller_port: int = 0) -> None:
+        self._ports = {"broker": port, "controller": controller_port}
         self._log_dirs = log_dirs
-        self._clients: dict[str, WireClient] = {}
+        self._clients: dict[tuple[str, str], WireClient] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._saved: dict[str, Any] = {}
 
@@ -103,11 +105,11 @@ class Side:
         for client in self._clients.values():
             client.close()
 
-    def _client(self, host: str) -> WireClient:
+    def _client(self, host: str = LOCAL, at: str = "broker") -> WireClient:
         """Everybody is ANONYMOUS here; what tells one client from another is the address that it comes from."""
-        if host not in self._clients:
-            self._clients[host] = WireClient("localhost", self._port, host)
-        return self._clients[host]
+        if (host, at) not in self._clients:
+            self._clients[host, at] = WireClient("localhost", self._ports[at], host)
+        return self._clients[host, at]
 
     def ask(self, case: Case, version: int) -> Any:
         """The answer as plain, comparable values; the text of the error where there is none."""
@@ -116,7 +118,7 @@ class Side:
             try:
                 answer = self._once(case, version)
             except (ConnectionError, TimeoutError) as error:
-                self._clients.pop(case.host).close()
+                self._clients.pop((case.host, case.at)).close()
                 return f"closed: {type(error).__name__}"
             if case.until is None or self._is_reached(case.until, answer) or time.monotonic() > deadline:
                 break
@@ -128,7 +130,7 @@ class Side:
     def _once(self, case: Case, version: int) -> Any:
         self._learn_topic_ids(case.request)
         request = build(message(case.api + "Request"), self._filled(case.request), version)
-        return plain(self._client(case.host).call(request, version), version)
+        return plain(self._client(case.host, case.at).call(request, version), version)
 
     @staticmethod
     def _is_reached(until: dict[str, Any], answer: Any) -> bool:
@@ -137,7 +139,7 @@ class Side:
 
     def _learn_topic_ids(self, request: Any) -> None:
         if "$id:" in str(request):
-            answer = self._client(LOCAL).call(message("MetadataRequest")(version=12, topics=None), 12)
+            answer = self._client().call(message("MetadataRequest")(version=12, topics=None), 12)
             self._topic_ids |= {topic.name: topic.topic_id for topic in answer.topics}
 
     def _filled(self, value: Any) -> Any:

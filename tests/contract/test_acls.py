@@ -50,7 +50,7 @@ def test_differences_are_few() -> None:
 @pytest.mark.spec("CLI-06")
 def test_refuses_and_allows_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
     known = [*known_differences(), *known_differences(CORPUS)]
-    sides = [Side(node.port, node.log_dirs) for node in nodes]
+    sides = [Side(node.port, node.log_dirs, node.controller_port) for node in nodes]
     try:
         found = list(compare(*sides, corpus(CORPUS)))
     finally:

@@ -82,6 +82,7 @@ class Fetch:
         self._replicas = broker.replicas
         self._authorizer = broker.authorizer
         self._allows = broker.authorizer.allows
+        self._enforces = broker.authorizer.enforces
         self._sessions = sessions
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
@@ -100,7 +101,7 @@ class Fetch:
         single = parse_single_fetch(frame, position, version) if quota is None else None
         if single is not None:
             target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
-            if target is not None and self._allows(peer, _READ, target[2]):
+            if target is not None and (not self._enforces or self._allows(peer, _READ, target[2])):
                 return self._handle_single(single, target, correlation_id, version, peer.listener)
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Fetch version {version} is not supported")
@@ -237,7 +238,7 @@ class Fetch:
         for followed in list(session.refused.values()):
             self._look_up(followed, peer, of_follower=request.replica_id >= 0)
             session.settle(followed)
-        if self._authorizer.enforces:
+        if self._enforces:
             self._check_again(session, peer)
         return session, True
 

@@ -81,6 +81,7 @@ class Produce:
         self._broker = broker
         self._replicas = broker.replicas
         self._allows = broker.authorizer.allows
+        self._enforces = broker.authorizer.enforces
         self._targets: dict[tuple[bytes, int, int], Target] = {}
         self._metrics = metrics
         self._refusals = Refusals(broker.clock.monotonic)
@@ -100,7 +101,7 @@ class Produce:
             if single is not None:
                 key = (single[0], single[3], version)
                 target = self._targets.get(key) or self._new_target(key)
-                if target is not None and self._allows(peer, _WRITE, target[2]):
+                if target is not None and (not self._enforces or self._allows(peer, _WRITE, target[2])):
                     try:
                         return self._handle_single(single, target, version, correlation_id, peer.listener)
                     except DirectoryStalls:

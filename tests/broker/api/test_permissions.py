@@ -188,6 +188,26 @@ async def test_without_an_authorizer_there_are_no_entries_to_change() -> None:
     assert [each["error_code"] for each in answer["results"]] == [ErrorCode.SECURITY_DISABLED]
 
 
+def test_more_entries_than_fit_into_one_batch_are_refused_as_a_whole() -> None:
+    scene, creating, deleting = Scene(has_authorizer=True), message("CreateAclsRequest"), message("DeleteAclsRequest")
+    creation = {"resource_type": 2, "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
+    many = [creating.AclCreation(resource_name=f"t{number}", **creation) for number in range(10_001)]
+    create_acls, delete_acls = COMMANDS[30][1], COMMANDS[31][1]
+    with pytest.raises(ApiError, match="Unable to perform excessively large batch operation") as refused:
+        create_acls(scene.context, creating(creations=many))
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    scene.run(create_acls, creating(creations=many[1:]))
+    scene.run(create_acls, creating(creations=many[:2]))
+    assert len(scene.image.security.acls) == len(many)
+    everything = deleting.DeleteAclsFilter(
+        resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+        host_filter=None, operation=1, permission_type=1,
+    )  # fmt: skip
+    with pytest.raises(ApiError, match="Cannot remove more than 10000 acls") as refused:
+        delete_acls(scene.context, deleting(filters=[everything]))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 async def test_filters_that_would_hold_up_the_controller_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ballast_broker.controller.commands.acls.MOST_LOOKED_AT", 3)
     scene = Scene(has_authorizer=True)

@@ -48,6 +48,8 @@ def create_acls(context: CommandContext, request: Any) -> Outcome:
         if acl not in context.image.security.acl_ids:
             new[acl] = None
         results.append(kind(error_code=0, error_message=""))
+    if len(new) > MAX_RECORDS_PER_BATCH:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     records = [acl_record(context.new_id(), acl) for acl in new]
     return Outcome(records, message("CreateAclsResponse")(throttle_time_ms=0, results=results))
 
@@ -100,7 +102,7 @@ def delete_acls(context: CommandContext, request: Any) -> Outcome:
         gone |= dict.fromkeys(found)
         if len(gone) > MAX_RECORDS_PER_BATCH:
             raise ApiError(
-                ErrorCode.POLICY_VIOLATION,
+                ErrorCode.INVALID_REQUEST,
                 f"Cannot remove more than {MAX_RECORDS_PER_BATCH} acls in a single delete operation.",
             )
         matching = [_matching(kind.DeleteAclsMatchingAcl, acl) for acl in found.values()]
