@@ -68,7 +68,8 @@ class Secured(World):
 
     def declare(self, **spec: Any) -> None:
         body = {"brokers": 3, "volumes": VOLUMES, "listeners": LISTENERS, "security": SECURITY, "resyncSeconds": 2}
-        self.apply("KafkaCluster", "demo", body | spec)
+        config = {"group.initial.rebalance.delay.ms": 0}
+        self.apply("KafkaCluster", "demo", {**body, "config": config, **spec})
 
     def user(self, name: str = "alice", password: str = "wonder") -> dict[str, str]:
         return {
@@ -128,6 +129,17 @@ class Secured(World):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with Secured(tmp_path_factory.mktemp("secured")) as found:
+        found.secret("demo-clients", found.outside)
+        found.declare()
+        message = found.until_reason("KafkaCluster", "demo", "SecretNotFound")
+        assert "Secret demo-internal does not exist" in message
+        assert found.pods() == {}
+        found.secret("demo-internal", found.inside, SUBJECT)
+        found.topic("orders", partitions=6, replicas=3)
+        found.until_ready("KafkaCluster", "demo", 90)
+        found.until_ready("KafkaTopic", "orders")
+        make_user(found)
+        assert produce(found.user(), 100) == set()
         yield found
 
 
@@ -196,17 +208,8 @@ def refused(settings: Mapping[str, str]) -> str:
 
 
 def test_it_waits_for_its_secrets_and_then_serves_clients_and_topics(world: Secured) -> None:
-    world.secret("demo-clients", world.outside)
-    world.declare()
-    assert "Secret demo-internal does not exist" in world.until_reason("KafkaCluster", "demo", "SecretNotFound")
-    assert world.pods() == {}
-    world.secret("demo-internal", world.inside, SUBJECT)
-    world.topic("orders", partitions=6, replicas=3)
-    found = world.until_ready("KafkaCluster", "demo", 90)
-    assert sorted(found["status"]["bootstrapServers"].split(",")) == sorted(world.clients.split(","))
-    world.until_ready("KafkaTopic", "orders")
-    make_user(world)
-    assert produce(world.user(), 100) == set()
+    status = (world.get("KafkaCluster", "demo") or {})["status"]
+    assert sorted(status["bootstrapServers"].split(",")) == sorted(world.clients.split(","))
     consume(world.user(), 100)
 
 
@@ -264,6 +267,7 @@ def test_a_broker_that_is_killed_comes_back_among_the_others(world: Secured) -> 
     assert errors == []
 
 
+@pytest.mark.simulation  # for its time
 def test_a_certificate_of_somebody_else_is_told_before_brokers_lose_each_other(world: Secured) -> None:
     world.secret("demo-internal", world.inside, "/CN=stranger")
     message = world.until_reason("KafkaCluster", "demo", "SubjectChanged")
@@ -273,6 +277,7 @@ def test_a_certificate_of_somebody_else_is_told_before_brokers_lose_each_other(w
     world.until_ready("KafkaCluster", "demo", 60)
 
 
+@pytest.mark.simulation
 @pytest.mark.spec("OPR-45")
 def test_a_cluster_that_runs_is_not_torn_apart_by_another_way_to_speak_inside(world: Secured) -> None:
     """There and back: held while pods run, carried out when they were all stopped."""

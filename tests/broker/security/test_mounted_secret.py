@@ -77,3 +77,28 @@ def test_a_mounted_secret_is_read_and_followed_when_it_is_renewed(tmp_path: Path
         clock.now += LOOK_EVERY_S
         shown = ssl.PEM_cert_to_DER_cert(expected.with_suffix(".crt").read_text())
         assert served(found, authority.ca) == shown
+
+
+def test_both_files_may_be_replaced_by_one_link_as_kubelet_does_it(tmp_path: Path) -> None:
+    authority, clock = Authority(tmp_path), Clock()
+    store = tmp_path / "mounted"
+    store.mkdir()
+    for name in ("tls.key", "tls.crt"):
+        (store / name).symlink_to(f"..data/{name}")
+
+    def mount(name: str) -> bytes:
+        whole, content = authority.issue(name), store / f"..{name}"
+        content.mkdir()
+        for suffix in (".key", ".crt"):
+            shutil.copy(whole.with_suffix(suffix), content / f"tls{suffix}")
+        (store / "..new").symlink_to(content.name)
+        (store / "..new").replace(store / "..data")
+        return ssl.PEM_cert_to_DER_cert(whole.with_suffix(".crt").read_text())
+
+    first = mount("first")
+    found = contexts(store, authority.ca, clock)
+    assert served(found, authority.ca) == first
+    second = mount("second")
+    assert served(found, authority.ca) == first, "not at every connection"
+    clock.now += LOOK_EVERY_S
+    assert served(found, authority.ca) == second
