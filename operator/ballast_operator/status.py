@@ -206,8 +206,8 @@ CLUSTER = _table(
         "SecurityHeld", FALSE,
         "The pods speak {found} among themselves, and spec.security.internal asks for {wanted}; nodes of both kinds do "
         "not understand each other.",
-        "Put it back; or let all of them stop and come back with their volumes, clients waiting meanwhile: "
-        "`kubectl delete statefulset {sets}`", stalled=True,
+        "Put it back; or delete StatefulSet {sets}: all pods stop, and come back with their volumes and speaking the "
+        "other way. Clients wait meanwhile.", stalled=True,
     ),
     Reason(
         "SubjectChanged", FALSE,

@@ -290,7 +290,7 @@ def test_a_cluster_that_runs_is_not_torn_apart_by_another_way_to_speak_inside(wo
         world.topic(name, partitions=3, replicas=3)
         world.until_ready("KafkaTopic", name)
         assert world.pods() == before
-        assert "`kubectl delete statefulset demo`" in message
+        assert "delete StatefulSet demo:" in message
         world.api("delete", path_of("apps/v1", "statefulsets", "default", "demo"))
         world.until_new(before, 60)
         world.until_ready("KafkaCluster", "demo", 90)

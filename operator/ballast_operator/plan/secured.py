@@ -43,7 +43,7 @@ def security_held(cluster: KafkaCluster, kube: KubeFacts) -> Verdict | None:
     sets = [names.stateful_set(cluster, BROKER_ROLE)]
     if kube.controllers:
         sets.append(names.stateful_set(cluster, CONTROLLER_ROLE))
-    return CLUSTER["SecurityHeld"].says(found=_way(others[0]), wanted=_way(wanted), sets=" ".join(sets))
+    return CLUSTER["SecurityHeld"].says(found=_way(others[0]), wanted=_way(wanted), sets=" and ".join(sets))
 
 
 def _way(secret: str) -> str:

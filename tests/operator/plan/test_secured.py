@@ -62,7 +62,7 @@ def test_another_way_to_speak_is_held_while_a_pod_or_a_set_has_the_old_one(with_
     assert "speak no TLS among themselves, and spec.security.internal asks for TLS by Secret inside" in held.message
     back = security_held(cluster(), seen(1, with_set, security=INSIDE))
     assert back is not None
-    assert "kubectl delete statefulset demo`" in back.message
+    assert "delete StatefulSet demo:" in back.message
     renamed = {"internal": {"tls": {"secretName": "other"}}}
     assert security_held(cluster(security=renamed), seen(1, with_set, security=INSIDE)) is not None
     assert security_held(cluster(security=INSIDE), seen(1, with_set, security=INSIDE)) is None
