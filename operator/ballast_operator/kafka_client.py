@@ -57,6 +57,7 @@ class ConnectionSettings:
     ca_pem: str | None = None
     certificate_pem: str | None = None
     key_pem: str | None = None
+    key_password: str | None = None
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = None
@@ -96,11 +97,11 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authorities)
     context.check_hostname = settings.verify_hostname
     if settings.certificate_pem and settings.key_pem:
-        _load_pair(context, settings.certificate_pem, settings.key_pem)
+        _load_pair(context, settings.certificate_pem, settings.key_pem, settings.key_password)
     return context
 
 
-def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str | None) -> None:
     # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
     import tempfile
 
@@ -108,7 +109,7 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
         file.write(certificate + "\n" + key)
         file.flush()
         # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(file.name, password="")
+        context.load_cert_chain(file.name, password=password or "")
 
 
 class KafkaConnection:
