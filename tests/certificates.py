@@ -45,5 +45,5 @@ class Authority:
 
 
 def _new_key(path: Path) -> None:
-    openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", path)
+    openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
     path.chmod(0o600)

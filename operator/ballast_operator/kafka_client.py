@@ -64,6 +64,7 @@ class ConnectionSettings:
     ca_pem: str | None = None
     certificate_pem: str | None = None
     key_pem: str | None = None
+    key_password: str | None = None
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = None
@@ -119,7 +120,7 @@ def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
         context.load_default_certs()
     context.check_hostname = settings.verify_hostname
     if settings.certificate_pem and settings.key_pem:
-        load_pair(context, settings.certificate_pem, settings.key_pem)
+        load_pair(context, settings.certificate_pem, settings.key_pem, settings.key_password)
     return context
 
 

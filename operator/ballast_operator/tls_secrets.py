@@ -60,10 +60,10 @@ def as_ascii(bundle: str) -> str:
     return bundle.encode("ascii", "ignore").decode()
 
 
-def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+def load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str | None = None) -> None:
     # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(certificate + "\n" + key)
         file.flush()
         # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(file.name, password="")
+        context.load_cert_chain(file.name, password=password or "")

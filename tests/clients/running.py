@@ -59,10 +59,9 @@ class RunningBroker:
                 env=environment,
             )
         line = self._ready_line(self._process)
-        found = re.search(r"PLAINTEXT://([\d.]+:\d+)", line)
-        assert found, f"no ready line but {line!r}; the log says: {self.log_text()}"
-        self.bootstrap = found[1]
         self.listeners = dict(re.findall(r"(\w+)://([\d.]+:\d+)", line))
+        assert self.listeners, f"no ready line but {line!r}; the log says: {self.log_text()}"
+        self.bootstrap = self.listeners.get("PLAINTEXT", next(iter(self.listeners.values())))
         page = re.search(r"http://\S+", line)
         self.metrics = page[0] if page else ""
         return self

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,10 @@ from tests.clients import test_aiokafka as aio
 from tests.clients import test_librdkafka as rd
 from tests.clients.secured import USER, WAYS, Secured
 from tests.clients.test_quotas import change_quotas
+
+from ballast_cli import command_config
+from ballast_cli.__main__ import main
+from ballast_rebalance.admin import measure_by_admin
 
 pytestmark = [
     pytest.mark.spec("CLI-06"),
@@ -200,6 +206,21 @@ def test_certificates_are_changed_under_traffic(secured: Secured, topic: str) ->
     reader.assign([TopicPartition(topic, 0, 0)])
     assert [each.value() for each in rd.read(reader, sent + 1)] == [b"%d" % n for n in range(sent + 1)]
     reader.close()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_our_own_commands_come_in_as_kafkas_do(
+    secured: Secured, tmp_path: Path, topic: str, mechanism: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rd.create(secured.broker, topic, 2)
+    config = str(secured.java(tmp_path, "SAFE", mechanism))
+    at = ["--bootstrap", secured.broker.listeners["SAFE"], "--command-config", config]
+    assert main(["status", *at]) == 0
+    assert "volume-0" in capsys.readouterr().out
+    assert main(["reassign", "generate", *at, "--topics", topic, "--json", str(tmp_path / "plan.json")]) == 0
+    args = Namespace(bootstrap=secured.broker.listeners["SAFE"], command_config=Path(config))
+    measured = measure_by_admin(args.bootstrap, command_config.library_options(args, "test"))
+    assert topic in set(measured.replicas["topic"])
 
 
 def test_passwords_are_shown_to_nobody(secured: Secured) -> None:

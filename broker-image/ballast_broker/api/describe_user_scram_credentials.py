@@ -35,4 +35,4 @@ async def handle(request: Any, context: RequestContext) -> Any:
         else:
             result.credential_infos = known[user]
         results.append(result)
-    return kind(version=version, error_code=ErrorCode.NONE, error_message=None, results=results)
+    return kind(version=version, error_code=ErrorCode.NONE, error_message="", results=results)

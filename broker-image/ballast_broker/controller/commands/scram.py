@@ -69,6 +69,8 @@ def _upsertion(_context: CommandContext, wanted: Any) -> Any:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if wanted.iterations > MOST_ITERATIONS:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+    if not wanted.salt or not wanted.salted_password:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt and salted password must not be empty")
     kept = credential_of(MECHANISMS[wanted.mechanism], wanted.salted_password, wanted.salt, wanted.iterations)
     return record(
         "UserScramCredentialRecord",
