@@ -203,6 +203,9 @@ CLUSTER = _table(
     ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
     Reason(
+        "SecretUnusable", FALSE, "{error}.", "Mend the Secret; no pod is changed until then.", stalled=True,
+    ),
+    Reason(
         "SecurityHeld", FALSE,
         "The pods speak {found} among themselves, and spec.security.internal asks for {wanted}; nodes of both kinds do "
         "not understand each other.",

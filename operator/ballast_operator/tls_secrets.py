@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import ssl
 import tempfile
 from collections.abc import Iterable, Mapping
 
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 
+# Of a handshake; three are enough.
+MAX_TURNS = 10
+
 
 class SecretMissingError(Exception):
-    """A Secret that a KafkaCluster names is not there, lacks a key, or has one that cannot be used."""
+    """A Secret that a KafkaCluster names is not there, lacks a key, or has one that is no text."""
+
+
+class SecretUnusableError(Exception):
+    """Nodes could not start with what is in a Secret, or would not believe each other."""
 
 
 async def read_secret(api: KubernetesApi, namespace: str, name: str, keys: Iterable[str]) -> Mapping[str, str]:
@@ -47,12 +55,42 @@ def check_certificates(name: str, found: Mapping[str, str]) -> None:
         load_pair(context, found["tls.crt"], found["tls.key"])
     except (ssl.SSLError, ValueError) as error:
         why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
-        raise SecretMissingError(f"Secret {name}: tls.crt and tls.key cannot be used together: {why}") from None
+        raise SecretUnusableError(f"Secret {name}: tls.crt and tls.key cannot be used together: {why}") from None
     if "ca.crt" in found:
         try:
             context.load_verify_locations(cadata=as_ascii(found["ca.crt"]))
         except (ssl.SSLError, ValueError):
-            raise SecretMissingError(f"Secret {name}: ca.crt has no certificate that can be read") from None
+            raise SecretUnusableError(f"Secret {name}: ca.crt has no certificate that can be read") from None
+
+
+def check_believed(name: str, found: Mapping[str, str], hosts: Iterable[str]) -> None:
+    """Whether nodes with these names and this certificate believe each other, both ways; tried as they would do it."""
+    going, coming = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for context in (going, coming):
+        load_pair(context, found["tls.crt"], found["tls.key"])
+        context.load_verify_locations(cadata=as_ascii(found["ca.crt"]))
+    coming.verify_mode = ssl.CERT_REQUIRED
+    for host in hosts:
+        try:
+            _shake_hands(going, coming, host)
+        except ssl.SSLError as error:
+            why = str(getattr(error, "verify_message", None) or error.reason or error).rstrip(".")
+            said = f"Secret {name}: {host} would not be believed by the others with it: {why}"
+            raise SecretUnusableError(said) from None
+
+
+def _shake_hands(going: ssl.SSLContext, coming: ssl.SSLContext, host: str) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = going.wrap_bio(to_client, to_server, server_hostname=host)
+    server = coming.wrap_bio(to_server, to_client, server_side=True)
+    waiting = [client, server]
+    for _ in range(MAX_TURNS):
+        for side in waiting[:]:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+                waiting.remove(side)
+    if waiting:
+        raise ssl.SSLError("it does not come to an end")
 
 
 def as_ascii(bundle: str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 from making import cluster
 from tests.certificates import Authority
 
 from ballast_broker.security import names
+from ballast_local.certificates import make_certificate
 from ballast_operator.handlers.secured import Secured
 from ballast_operator.model.subject import SubjectError, subject_of
 from ballast_operator.plan.kube import KubeFacts
-from ballast_operator.tls_secrets import SecretMissingError, check_certificates
+from ballast_operator.resources import security
+from ballast_operator.tls_secrets import SecretUnusableError, check_believed, check_certificates
 
 pytestmark = pytest.mark.spec("OPR-40", "CLI-06")
 
@@ -47,8 +50,11 @@ def test_what_is_no_certificate_or_has_a_name_of_another_kind_is_refused(authori
         subject_of(authority.issue("mail", subject="/CN=a/emailAddress=a@example").read_text())
 
 
+PODS = ",".join(f"DNS:demo-{number}.demo-brokers.default.svc" for number in range(3))
+
+
 def files(authority: Authority, name: str, subject: str | None = None) -> dict[str, str]:
-    whole = authority.issue(name, subject=subject)
+    whole = authority.issue(name, subject=subject, names=PODS)
     found = {"tls.crt": whole.with_suffix(".crt"), "tls.key": whole.with_suffix(".key"), "ca.crt": authority.ca}
     return {key: path.read_text() for key, path in found.items()}
 
@@ -56,10 +62,34 @@ def files(authority: Authority, name: str, subject: str | None = None) -> dict[s
 def test_a_key_of_another_certificate_and_an_authority_that_is_none_are_told(authority: Authority) -> None:
     found, other = files(authority, "found"), files(authority, "other")
     check_certificates("demo", found)
-    with pytest.raises(SecretMissingError, match=r"Secret demo: tls\.crt and tls\.key cannot be used together: key"):
+    with pytest.raises(SecretUnusableError, match=r"Secret demo: tls\.crt and tls\.key cannot be used together: key"):
         check_certificates("demo", found | {"tls.key": other["tls.key"]})
-    with pytest.raises(SecretMissingError, match=r"Secret demo: ca\.crt has no certificate"):
+    with pytest.raises(SecretUnusableError, match=r"Secret demo: ca\.crt has no certificate"):
         check_certificates("demo", found | {"ca.crt": "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----"})
+
+
+def test_nodes_have_to_believe_each_other_both_ways(authority: Authority, tmp_path: Path) -> None:
+    found = files(authority, "found")
+    hosts = security.hosts(cluster(brokers=3), 0)
+    check_believed("demo", found, hosts)
+    with pytest.raises(SecretUnusableError, match=r"demo-3\..* would not be believed .*: Hostname mismatch"):
+        check_believed("demo", found, security.hosts(cluster(brokers=3), 4))
+    other = Authority(tmp_path, "other")
+    with pytest.raises(SecretUnusableError, match="unable to get local issuer certificate"):
+        check_believed("demo", found | {"ca.crt": other.ca.read_text()}, hosts)
+    certificate, key = make_certificate()  # not for clients
+    with pytest.raises(SecretUnusableError, match="unsuitable certificate purpose"):
+        check_believed("demo", {"tls.crt": certificate, "tls.key": key, "ca.crt": certificate}, ["localhost"])
+
+
+async def test_a_broker_more_needs_its_name_in_the_certificate_before_it_is_made(authority: Authority) -> None:
+    secured = Secured(Secrets(inside=files(authority, "inside")))  # type: ignore[arg-type]
+    inside = {"internal": {"tls": {"secretName": "inside"}}}
+    assert (await secured.look(cluster(brokers=3, security=inside), KubeFacts()))[1] is None
+    _, said = await secured.look(cluster(brokers=4, security=inside), KubeFacts())
+    assert said is not None
+    assert (said.reason, said.stalled) == ("SecretUnusable", True)
+    assert "Secret inside: demo-3.demo-brokers.default.svc would not be believed" in said.message
 
 
 class Secrets:
@@ -82,7 +112,7 @@ async def test_rights_need_a_certificate_with_a_name_that_can_be_listed(authorit
     api = Secrets(inside=files(authority, "inside", subject))
     _, said = await Secured(api).look(cluster(security=rights), KubeFacts())  # type: ignore[arg-type]
     assert said is not None
-    assert (said.reason, "the subject of tls.crt is" in said.message) == ("SecretNotFound", True)
+    assert (said.reason, "the subject of tls.crt is" in said.message) == ("SecretUnusable", True)
     without = {"internal": rights["internal"]}
     assert await Secured(api).look(cluster(security=without), KubeFacts()) == (KubeFacts(), None)  # type: ignore[arg-type]
 

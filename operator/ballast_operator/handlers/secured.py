@@ -13,7 +13,13 @@ from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.secured import security_held, subject_changed
 from ballast_operator.resources import security
 from ballast_operator.status import CLUSTER, Verdict
-from ballast_operator.tls_secrets import SecretMissingError, check_certificates, read_whole
+from ballast_operator.tls_secrets import (
+    SecretMissingError,
+    SecretUnusableError,
+    check_believed,
+    check_certificates,
+    read_whole,
+)
 
 
 class Secured:
@@ -21,7 +27,7 @@ class Secured:
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._checked: dict[str, Mapping[str, str]] = {}
+        self._checked: dict[str, object] = {}
 
     async def look(self, cluster: KafkaCluster, kube: KubeFacts) -> tuple[KubeFacts, Verdict | None]:
         """(the facts, with who the nodes are; why nothing may be laid out)."""
@@ -29,31 +35,41 @@ class Secured:
         if held is not None:
             return kube, held
         try:
-            principal = await self._principal(cluster)
+            principal = await self._principal(cluster, security.hosts(cluster, kube.replicas))
         except SecretMissingError as error:
             return kube, CLUSTER["SecretNotFound"].says(error=error)
+        except SecretUnusableError as error:
+            return kube, CLUSTER["SecretUnusable"].says(error=error)
         changed = subject_changed(cluster, kube, principal)
         return replace(kube, principal=principal), changed
 
-    async def _principal(self, cluster: KafkaCluster) -> str:
+    async def _principal(self, cluster: KafkaCluster, hosts: tuple[str, ...]) -> str:
         """After a look at all Secrets: a pod that lacks one does not start, and would be one broker less."""
         principal = ""
         for name, keys in security.keys_needed(cluster).items():
             found = await read_whole(self._api, cluster.meta.namespace, name, keys)
-            if self._checked.get(name) != found:
-                await asyncio.to_thread(check_certificates, name, found)
-                self._checked[name] = found
-            if name == cluster.spec.internal_secret and cluster.spec.authorization is not None:
+            internal = name == cluster.spec.internal_secret
+            look = (found, hosts if internal else ())
+            if self._checked.get(name) != look:
+                await asyncio.to_thread(_check, name, *look)
+                self._checked[name] = look
+            if internal and cluster.spec.authorization is not None:
                 principal = _user(name, found["tls.crt"])
         return principal
+
+
+def _check(name: str, found: Mapping[str, str], hosts: tuple[str, ...]) -> None:
+    check_certificates(name, found)
+    if hosts:
+        check_believed(name, found, hosts)
 
 
 def _user(name: str, certificate: str) -> str:
     try:
         found = subject_of(certificate)
     except SubjectError as error:
-        raise SecretMissingError(f"Secret {name}: tls.crt: {error}") from None
+        raise SecretUnusableError(f"Secret {name}: tls.crt: {error}") from None
     if not found or ";" in found:
         said = found or "empty"
-        raise SecretMissingError(f"Secret {name}: the subject of tls.crt is {said}; rights need one, and one without ;")
+        raise SecretUnusableError(f"Secret {name}: the subject of tls.crt is {said}; rights need one without ;")
     return found

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ballast_operator.model.cluster import AuthenticationType, KafkaCluster, Listener
-from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER
+from ballast_operator.model.cluster import AuthenticationType, ControllerMode, KafkaCluster, Listener
+from ballast_operator.resources import names
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER, CONTROLLER_ROLE
 
 INTERNAL_LISTENER = "INTERNAL"
 INTERNAL_PORT = 9091
@@ -130,6 +131,15 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
         if secret is not None:
             found[secret].add("ca.crt")
     return found
+
+
+def hosts(cluster: KafkaCluster, brokers: int) -> tuple[str, ...]:
+    """The names by which nodes go to each other, of the brokers that are wanted or there, and of controllers."""
+    found = [names.pod_name(cluster, ordinal) for ordinal in range(max(brokers, cluster.spec.brokers))]
+    controllers = cluster.spec.controllers
+    if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
+        found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers.count)]
+    return tuple(names.host(cluster, pod) for pod in found)
 
 
 def internal_secrets(pod_specs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
