@@ -39,6 +39,7 @@ LISTENERS = [
     for name, port, kind in (("CLIENTS", 9092, "SCRAM-SHA-512"), ("CERTIFIED", 9094, "TLS"))
 ]
 SECURITY = {"internal": {"tls": {"secretName": "demo-internal"}}}
+RIGHTS = {**SECURITY, "authorization": {"type": "Simple", "superUsers": ["CN=admin"]}}
 REFUSED = r"alert|reset|EOF"
 SUBJECT = "/O=ballast/CN=demo-internal"
 
@@ -227,7 +228,7 @@ def test_who_shows_nothing_or_the_wrong_thing_does_not_come_in(world: Secured) -
 def test_rights_roll_in_while_clients_go_on_and_hold_afterwards(world: Secured) -> None:
     before = world.pods()
     with producing(world.certified()) as errors:
-        world.declare(security={**SECURITY, "authorization": {"type": "Simple", "superUsers": ["CN=admin"]}})
+        world.declare(security=RIGHTS)
         world.until_new(before, 100)
         world.until_ready("KafkaCluster", "demo", 60)
     assert errors == []
@@ -269,6 +270,8 @@ def test_a_broker_that_is_killed_comes_back_among_the_others(world: Secured) -> 
 
 @pytest.mark.simulation  # for its time
 def test_a_certificate_of_somebody_else_is_told_before_brokers_lose_each_other(world: Secured) -> None:
+    world.declare(security=RIGHTS)
+    world.until_ready("KafkaCluster", "demo", 60)
     world.secret("demo-internal", world.inside, "/CN=stranger")
     message = world.until_reason("KafkaCluster", "demo", "SubjectChanged")
     assert "is of CN=stranger, and the brokers know CN=demo-internal,O=ballast" in message
