@@ -53,9 +53,9 @@ class Secured(World):
         self.inside, self.outside = Authority(data / "inside", "inside"), Authority(data / "outside", "outside")
         known = Addresses(data / "addresses.log", str(self.data))
         self.hosts = [known.take(f"pod/default/demo-{number}") for number in range(3)]
-        self.names = ",".join(
-            [f"DNS:demo-{n}.demo-brokers.default.svc" for n in range(3)] + [f"IP:{host}" for host in self.hosts]
-        )
+        pods = [f"{name}-{number}" for name in ("demo", "demo-controller") for number in range(3)]
+        names = [f"DNS:{pod}.demo-brokers.default.svc,IP:{known.take(f'pod/default/{pod}')}" for pod in pods]
+        self.names = ",".join(names)
         self.admin = self.outside.issue("admin")
         self.clients = ",".join(f"{host}:9092" for host in self.hosts)
 
@@ -299,3 +299,23 @@ def test_a_cluster_that_runs_is_not_torn_apart_by_another_way_to_speak_inside(wo
         world.until_ready("KafkaCluster", "demo", 90)
         consume(settings, 100)
         world.until_ready("KafkaTopic", "orders")
+
+
+@pytest.mark.simulation
+@pytest.mark.spec("OPR-44")
+def test_controllers_with_pods_of_their_own_speak_tls_as_well(tmp_path: Path) -> None:
+    with Secured(tmp_path) as world:
+        world.secret("demo-clients", world.outside)
+        world.secret("demo-internal", world.inside, SUBJECT)
+        dedicated = {"mode": "Dedicated", "count": 3}
+        world.declare(controllers=dedicated, security=RIGHTS)
+        world.topic("orders", partitions=6, replicas=3)
+        world.until_ready("KafkaCluster", "demo", 90)
+        world.until_ready("KafkaTopic", "orders")
+        before = world.pods()
+        assert len(before) == 6
+        with producing(world.certified()) as errors:
+            world.declare(controllers=dedicated, security=RIGHTS, config={"num.partitions": 2})
+            world.until_new(before, 120)
+            world.until_ready("KafkaCluster", "demo", 60)
+        assert errors == []
