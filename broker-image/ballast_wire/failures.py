@@ -75,8 +75,9 @@ def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
     """The request's first list, by its name."""
     if name == "AlterReplicaLogDirs":  # asked by directory, answered by topic
         return "topics", [topic for directory in request.dirs for topic in directory.topics]
-    if name == "AlterUserScramCredentials":
-        return "results", sorted({each.name for each in (*request.deletions, *request.upsertions)})
+    if name == "AlterUserScramCredentials":  # asked by what happens to passwords, answered by user
+        users = {each.name: None for each in (*request.deletions, *request.upsertions)}
+        return "results", list(users)
     for field in _fields(type(request), version):
         if field.is_array():
             return field.name, list(getattr(request, field.name) or ())

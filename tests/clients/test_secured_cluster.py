@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from e2e.asking import ask, message
+from e2e.processes import free_ports
 from tests.certificates import Authority
 from tests.clients import test_librdkafka as rd
 from tests.clients.running import RunningBroker
@@ -28,14 +28,6 @@ pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.timeout(120)]
 NODES = (1, 2, 3)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 LOGIN = 'username="node" password="s3cret"'
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class SecuredCluster:

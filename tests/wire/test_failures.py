@@ -19,7 +19,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
     "AlterPartitionReassignments": {"topics": [{"name": "t", "partitions": [{"partition_index": 3}]}]},
     "AlterReplicaLogDirs": {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [3]}]}]},
-    "AlterUserScramCredentials": {"deletions": [{"name": "t", "mechanism": 1}], "upsertions": []},
+    "AlterUserScramCredentials": {
+        "deletions": [{"name": "t", "mechanism": 1}],
+        "upsertions": [{"name": "t", "mechanism": 2, "iterations": 4096, "salt": b"s", "salted_password": b"p"}],
+    },
     "CreatePartitions": {"topics": [{"name": "t", "count": 3}]},
     "CreateTopics": {"topics": [{"name": "t", "assignments": [], "configs": [{"name": "x", "value": "y"}]}]},
     "DeleteGroups": {"groups_names": ["t"]},

@@ -137,8 +137,9 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         try:
             connection = self._connection(name, sock, f"/{ip}")
-        except OSError:
-            return  # it is gone already
+        except OSError:  # it is gone already
+            sock.close()
+            return
         self._per_ip[ip] += 1
         self._clients += name not in self.limits.own_listeners
         self.accepted_count += 1

@@ -11,8 +11,8 @@ import logging
 import os
 import re
 import ssl
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ballast_broker.config_types import ConfigError
@@ -108,15 +108,27 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
         raise ConfigError(f"{where} has no private key in it")
     if not any(kind == "CERTIFICATE" for kind, _ in blocks):
         raise ConfigError(f"{where} has no certificate in it")
-    # The ssl module reads keys from files only; this one is gone before anybody else could look for it.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write("".join(block for _, block in blocks))
-        file.flush()
-        try:
-            context.load_cert_chain(file.name, password=password or "")  # without one OpenSSL would ask at the terminal
-        except (ssl.SSLError, OSError, ValueError) as error:
-            hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
-            raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
+    try:
+        with _as_file(store.location, "".join(block for _, block in blocks)) as path:
+            context.load_cert_chain(path, password=password or "")  # without one OpenSSL would ask at the terminal
+    except (OSError, ValueError) as error:  # what ssl raises is an OSError
+        hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
+        raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
+
+
+@contextmanager
+def _as_file(location: str | None, text: str) -> Iterator[str]:
+    """The ssl module reads keys from files only; what is in a property, or in two files, becomes one in memory, and
+    never on a disk."""
+    if location is not None and not Path(location).is_dir():
+        yield location
+        return
+    descriptor = os.memfd_create("keystore")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _load_truststore(context: ssl.SSLContext, store: Store) -> None:

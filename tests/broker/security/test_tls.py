@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from ballast_broker.config import broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.settings import TlsSettings
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "broker-image")}
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +141,24 @@ def test_a_changed_file_is_taken_and_a_broken_one_is_not(
             file.write_text(broken) if broken else file.unlink(missing_ok=True)
             now[0] += LOOK_EVERY_S
             assert shown(contexts, authority) == "two"
-    assert len(caplog.messages) == 2, "once for each trouble"
-    assert "listener SSL keeps its old certificates" in caplog.messages[0]
-    assert "cannot be read: No such file" in caplog.messages[1]
+    told = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(told) == 2, "once for each trouble"
+    assert "listener SSL keeps its old certificates" in told[0]
+    assert "cannot be read: No such file" in told[1]
     file.write_text((authority.folder / "one.pem").read_text())
     now[0] += LOOK_EVERY_S
     assert shown(contexts, authority) == "one"
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_process_does_not_start_with_what_cannot_be_used(tmp_path: Path) -> None:
+    broken = tmp_path / "node.pem"
+    broken.write_text("half a certificate")
+    file = tmp_path / "node.properties"
+    lines = ("node.id=1", "listeners=SSL://127.0.0.1:0", "ssl.keystore.type=PEM", f"ssl.keystore.location={broken}")
+    file.write_text("\n".join((*lines, f"log.dirs={tmp_path}/data")) + "\n")
+    command = [sys.executable, "-m", "ballast_broker", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=ENVIRONMENT)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"broker 1: ssl.keystore.location {broken} has no private key in it" in ended.stderr
+    assert "Traceback" not in ended.stderr
