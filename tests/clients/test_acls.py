@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,7 +19,10 @@ from kafka import admin as python
 from kafka.errors import TopicAuthorizationFailedError
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import run
+from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
+
+from ballast_wire.messages import message
 
 pytestmark = [pytest.mark.spec("CLI-06"), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 PATIENCE_S = 30.0
@@ -90,6 +94,15 @@ def test_an_entry_that_may_not_be_is_refused_with_a_reason(broker: RunningBroker
         refused.result(PATIENCE_S)
 
 
+def test_a_code_of_nothing_known_ends_the_connection_and_nothing_else(broker: RunningBroker) -> None:
+    kind = message("CreateAclsRequest")
+    entry = {"resource_name": "t", "principal": "User:a", "host": "*", "operation": 0, "permission_type": 3}
+    for _ in range(2):
+        client = WireClient("127.0.0.1", broker.port)
+        with closing(client), pytest.raises(ConnectionError):
+            client.call(kind(creations=[kind.AclCreation(resource_type=2, **entry)]), 3)
+
+
 def is_open_to_kafka_python(broker: RunningBroker, topic: str) -> bool:
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap)) as sender:
         try:
@@ -111,6 +124,23 @@ def test_kafka_pythons_administration(broker: RunningBroker, topic: str) -> None
         (deleted,) = admin.delete_acls([anything])
         assert deleted[1] == [of_alice]
         until(lambda: is_open_to_kafka_python(broker, topic), "it is open again")
+
+
+def test_entries_are_kept_when_a_broker_is_killed(tmp_path: Path, topic: str) -> None:
+    properties = {"authorizer_class_name": STANDARD, "allow_everyone_if_no_acl_found": "true"}
+    running = RunningBroker(tmp_path / "killed", **properties).start()
+    try:
+        admin = confluent.AdminClient({"bootstrap.servers": running.bootstrap})
+        admin.create_topics([confluent.NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
+        created = admin.create_acls([binding(topic, "User:alice")])
+        for each in created.values():
+            each.result(PATIENCE_S)
+        del admin
+        running.kill()
+        running.start()
+        assert refused_by_librdkafka(running, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    finally:
+        running.kill()
 
 
 @pytest.mark.java

@@ -168,7 +168,9 @@ class AclAuthorizer(Authorizer):
         self._told.add(question)
         principal, host, operation, resource = question
         who = _who(principal, host)
-        log.info("%s from %s may not %s %s %s", *who, operation.name, resource.kind.name, resource.name)
+        # Without CLUSTER_ACTION a node takes no part, which whoever set it up has to learn.
+        level = logging.WARNING if operation is Operation.CLUSTER_ACTION else logging.INFO
+        log.log(level, "%s from %s may not %s %s %s", *who, operation.name, resource.kind.name, resource.name)
 
     def allows_for_any(self, asker: Asker, operation: Operation, kind: ResourceKind) -> bool:
         if self.would_allow(asker, operation, Resource(kind, ANY_NAME)):

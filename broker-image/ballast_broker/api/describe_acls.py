@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ballast_broker.api.alter_acls import check_codes
@@ -12,6 +13,8 @@ from ballast_broker.metadata.acls import Acl, AclFilter
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
+ACLS_PER_TURN = 300  # a few milliseconds, then others have their turn
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     check_codes(request)
@@ -20,20 +23,27 @@ async def handle(request: Any, context: RequestContext) -> Any:
         raise ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     asked = AclFilter.of(request)
     by_resource: dict[tuple[int, str, int], list[Acl]] = {}
-    for acl in sorted(acl for acl in context.broker.image().security.acl_ids if asked.means(acl)):
+    for acl in sorted({acl for acl in context.broker.image().security.acls.values() if asked.means(acl)}):
         by_resource.setdefault((acl.kind, acl.name, acl.pattern), []).append(acl)
     kind = message("DescribeAclsResponse")
     version = context.version
-    resources = [
-        kind.DescribeAclsResource(
-            version=version,
-            resource_type=resource_type,
-            resource_name=name,
-            pattern_type=pattern,
-            acls=[_description(kind.DescribeAclsResource.AclDescription, acl, version) for acl in acls],
+    resources, described = [], 0
+    for (resource_type, name, pattern), acls in by_resource.items():
+        descriptions = []
+        for acl in acls:
+            descriptions.append(_description(kind.DescribeAclsResource.AclDescription, acl, version))
+            described += 1
+            if described % ACLS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        resources.append(
+            kind.DescribeAclsResource(
+                version=version,
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=descriptions,
+            )
         )
-        for (resource_type, name, pattern), acls in by_resource.items()
-    ]
     return kind(version=version, error_code=ErrorCode.NONE, error_message="", resources=resources)
 
 

@@ -168,7 +168,7 @@ class Who(NamedTuple):
 
 
 Grant = tuple[int, int]  # permission and operation
-_Entries = dict[tuple[str, str], set[Grant]]  # by principal and host
+_Entries = dict[tuple[str, str], Counter[Grant]]  # by principal and host; a log may have one entry under two ids
 _Pattern = tuple[int, str]  # type and name
 
 
@@ -196,23 +196,20 @@ class AclIndex:
             patterns[pattern] = {}
             if acl.pattern == PatternType.PREFIXED:
                 self._prefix_lengths.setdefault(acl.kind, Counter())[len(acl.name)] += 1
-        patterns[pattern].setdefault((acl.principal, acl.host), set()).add((acl.permission, acl.operation))
+        patterns[pattern].setdefault((acl.principal, acl.host), Counter())[acl.permission, acl.operation] += 1
 
     def remove(self, acl: Acl) -> None:
         patterns = self._kinds[acl.kind]
         pattern, who = (acl.pattern, acl.name), (acl.principal, acl.host)
         entries = patterns[pattern]
-        entries[who].discard((acl.permission, acl.operation))
+        _take_one(entries[who], (acl.permission, acl.operation))
         if not entries[who]:
             del entries[who]
         if entries:
             return
         del patterns[pattern]
         if acl.pattern == PatternType.PREFIXED:
-            lengths = self._prefix_lengths[acl.kind]
-            lengths[len(acl.name)] -= 1
-            if not lengths[len(acl.name)]:
-                del lengths[len(acl.name)]
+            _take_one(self._prefix_lengths[acl.kind], len(acl.name))
 
     def decide(self, who: Who, operation: Operation, kind: int, name: str) -> bool | None:
         """None where no entry, whoever it names, is for this resource."""
@@ -254,7 +251,7 @@ class AclIndex:
         denied: set[_Pattern] = set()
         for pattern, entries in self._kinds.get(kind, {}).items():
             for each in who.named_by:
-                granted = entries.get(each, set())
+                granted = entries.get(each, Counter())
                 if not DENYING[operation].isdisjoint(granted):
                     denied.add(pattern)
                 if not exactly.isdisjoint(granted):
@@ -263,6 +260,12 @@ class AclIndex:
         if everything in denied:
             return False
         return any(pattern == everything or not _is_covered(pattern, denied) for pattern in allowed)
+
+
+def _take_one(counted: Counter[Any], key: Any) -> None:
+    counted[key] -= 1
+    if not counted[key]:
+        del counted[key]
 
 
 def _is_covered(pattern: _Pattern, denied: set[_Pattern]) -> bool:

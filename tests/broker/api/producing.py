@@ -9,7 +9,7 @@ from tests.broker.api.asking import Peer
 from tests.broker.replication.cluster import Cluster
 from tests.broker.replication.cluster import Node as Broker
 
-from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
+from ballast_broker.api.authorizer import ALLOWS_EVERYTHING, Authorizer
 from ballast_broker.api.produce import Produce
 from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
@@ -23,14 +23,14 @@ VERSION = 11
 
 
 class Producing:
-    def __init__(self, cluster: Cluster, node: Broker) -> None:
+    def __init__(self, cluster: Cluster, node: Broker, authorizer: Authorizer = ALLOWS_EVERYTHING) -> None:
         services: Any = SimpleNamespace(
             node_id=1,
             image=lambda: cluster.controller.image,
             replicas=node.replicas,
             traffic=Traffic(),
             clock=RealClock(),
-            authorizer=ALLOWS_EVERYTHING,
+            authorizer=authorizer,
         )
         self._produce = Produce(services, RequestMetrics())
 

@@ -143,6 +143,11 @@ def test_who_is_refused_is_told_of_in_the_log_once(caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["User:ann from 10.0.0.1 may not WRITE TOPIC orders"]
 
 
+def test_a_node_that_may_not_act_for_the_cluster_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert not Given().authorizer.allows(ANN, Operation.CLUSTER_ACTION, CLUSTER)
+    assert caplog.messages == ["User:ann from 10.0.0.1 may not CLUSTER_ACTION CLUSTER kafka-cluster"]
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ballast_broker.api.authorizer.MOST_REMEMBERED", 10)
     given = Given()

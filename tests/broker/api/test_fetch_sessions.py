@@ -14,7 +14,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.broker.replication.cluster import Cluster, Node
+from tests.broker.api.producing import Producing, answer
+from tests.broker.replication.cluster import Cluster, Node, batch_of
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
@@ -338,3 +339,27 @@ async def test_a_follower_needs_to_act_for_the_cluster(tmp_path: Path) -> None:
         assert errors_of(await asker.answer(asker.ask(replica_id=FOLLOWER))) == {0: REFUSED}
         rights.give("node", ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION)
         assert errors_of(await asker.answer(asker.ask(replica_id=FOLLOWER))) == {0: ErrorCode.NONE}
+
+
+@pytest.mark.spec("CLI-06")
+async def test_one_partition_is_written_and_read_by_who_may_and_by_nobody_else(tmp_path: Path) -> None:
+    """The shortest way of both: one batch, one partition, no session; asked before and after each change of rights."""
+    rights, partition = Rights(), TopicPartition("orders", 0)
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        asker = Asker(cluster, one, 1, authorizer=rights.authorizer)
+        producing = Producing(cluster, one, rights.authorizer)
+
+        async def tried() -> tuple[int, dict[int, int]]:
+            written = await answer(producing.send_batches(1, (partition, bytes(batch_of("a")))))
+            return written[0][1], errors_of(await asker.answer(asker.ask(session_epoch=FINAL)))
+
+        assert await tried() == (REFUSED, {0: REFUSED})
+        rights.give("ANONYMOUS", ResourceKind.TOPIC, "orders", Operation.WRITE)
+        assert await tried() == (ErrorCode.NONE, {0: REFUSED})
+        rights.give("ANONYMOUS", ResourceKind.TOPIC, "orders", Operation.READ)
+        assert await tried() == (ErrorCode.NONE, {0: ErrorCode.NONE})
+        rights.take_all()
+        assert await tried() == (REFUSED, {0: REFUSED})
+        assert told(await asker.answer(asker.ask(session_epoch=FINAL))) == {0: (-1, 0)}

@@ -7,10 +7,16 @@ import json
 import os
 import re
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
 from tests.broker.controller.cluster import Cluster
+
+from ballast_broker.metadata.acls import Acl
+from ballast_broker.metadata.batches import data_batch
+from ballast_broker.metadata.records import record
+from ballast_broker.metadata.snapshot import acl_record
 
 pytestmark = pytest.mark.java
 
@@ -69,3 +75,17 @@ def test_the_metadata_log_and_a_snapshot_of_it(tmp_path: Path) -> None:
     assert contents[-1]["type"] == "SnapshotFooter"
     partitions = [each["data"] for each in contents if each["type"] == "PARTITION_RECORD"]
     assert [(each["partitionId"], each["isr"]) for each in partitions] == [(0, [1]), (1, [1])]
+
+
+@pytest.mark.spec("CLI-06")
+@pytest.mark.timeout(120)
+def test_access_control_entries(tmp_path: Path) -> None:
+    entry = Acl(5, "transfers", 4, "User:ann", "10.0.0.1", 15, 2)
+    entry_id = uuid.UUID(int=1001)
+    path = tmp_path / "00000000000000000000.log"
+    records = [acl_record(entry_id, entry), record("RemoveAccessControlEntryRecord", id=entry_id)]
+    path.write_bytes(data_batch(records, 1_700_000_000_000, epoch=1))
+    created, removed = dump(path)
+    assert created["type"] == "ACCESS_CONTROL_ENTRY_RECORD"
+    assert list(created["data"].values())[1:] == list(entry)
+    assert (removed["type"], removed["data"]["id"]) == ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", created["data"]["id"])
