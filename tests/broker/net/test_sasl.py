@@ -364,10 +364,10 @@ async def test_frames_before_a_login_are_not_left_behind() -> None:
 
 @pytest.mark.spec("CLI-06", "CLI-09")
 async def test_who_stalls_before_the_password_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.05)
     async with Serving(who, access=access()) as serving:
         good = await serving.connect()
         await shake(good, "PLAIN")
+        monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.05)
         await plainly(good, "alice", PASSWORD)
         stalled = await serving.connect()
         await shake(stalled, "PLAIN")
