@@ -472,6 +472,11 @@ def _check_security(config: BrokerConfig) -> None:
             raise ConfigError(
                 f"listener.security.protocol.map gives {listener} {protocol}: there are {', '.join(PROTOCOLS)}"
             )
+    if config.voters and config.controller_listener not in config.security_map:
+        raise ConfigError(
+            f"controller.listener.names names {config.controller_listener}, which listener.security.protocol.map does "
+            "not map: say how controllers are to be reached"
+        )
     if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= config.given:
         raise ConfigError(
             "inter.broker.listener.name and security.inter.broker.protocol are both set: give one of them"

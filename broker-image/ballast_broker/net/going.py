@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.net.tls_socket import TlsSocket, wrap
 from ballast_broker.security.properties import PLAIN
-from ballast_broker.security.scram import ScramClient, ScramError
+from ballast_broker.security.scram import Salted, ScramClient, ScramError
 from ballast_broker.security.tls import TlsContexts
 from ballast_wire.messages import message
 
@@ -27,6 +27,7 @@ class Login:
     mechanism: str
     user: str
     password: str = field(repr=False)
+    found: Salted = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ async def authenticate(channel: Channel, login: Login) -> int:
     if login.mechanism == PLAIN:
         said = await _say(channel, login, f"\0{login.user}\0{login.password}".encode())
     else:
-        client = ScramClient(login.mechanism, login.user, login.password, secrets.token_urlsafe(24))
+        client = ScramClient(login.mechanism, login.user, login.password, secrets.token_urlsafe(24), login.found)
         try:
             said = await _say(channel, login, client.first())
             said = await _say(channel, login, client.final(said.auth_bytes))

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16_384
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MOST_FOUND = 8
+Salted = dict[tuple[bytes, int], bytes]  # salt and iterations → what the password comes to
 MECHANISM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _FIRST = re.compile(r"(?P<header>(?P<binding>[nyp])(?:=[^,]*)?,(?:a=(?P<authorization>[^,]*))?,)"
                     r"(?P<bare>(?:m=[^,]*,)?n=(?P<name>[^,]*),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)")  # fmt: skip
@@ -109,13 +111,17 @@ class ScramServer:
 
 
 class ScramClient:
-    """One authentication: `first`, the server's answer through `final`, and `check` what it says last."""
+    """One authentication: `first`, the server's answer through `final`, and `check` what it says last.
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:
+    What a password comes to takes milliseconds to find out: `found` keeps it from one authentication to the next.
+    """
+
+    def __init__(self, mechanism: str, user: str, password: str, nonce: str, found: Salted | None = None) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._password = password
         self._nonce = nonce
+        self._found: Salted = {} if found is None else found
         self._bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._expected = b""
 
@@ -130,7 +136,7 @@ class ScramClient:
         if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
             raise ScramError(f"the server asks for {iterations} iterations")
         salt = _decoded(found["salt"])
-        salted = salted_password(self._mechanism, self._password, salt, iterations)
+        salted = self._salted(salt, iterations)
         key = hmac.digest(salted, b"Client Key", self._hash)
         known = credential_of(self._mechanism, salted, salt, iterations)
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={found['nonce']}"
@@ -139,6 +145,15 @@ class ScramClient:
         proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
         self._expected = b"v=" + base64.b64encode(hmac.digest(known.server_key, exchange, self._hash))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _salted(self, salt: bytes, iterations: int) -> bytes:
+        known = self._found.get((salt, iterations))
+        if known is None:
+            known = salted_password(self._mechanism, self._password, salt, iterations)
+            if len(self._found) >= MOST_FOUND:  # each server has one salt for us, and seldom another
+                self._found.clear()
+            self._found[salt, iterations] = known
+        return known
 
     def check(self, answer: bytes) -> None:
         """The server knows the password as well."""

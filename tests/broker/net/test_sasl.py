@@ -11,6 +11,7 @@ import pytest
 from tests.broker.net.serving import Client, Serving, framed, until
 
 from ballast_broker.net import channel as channel_module
+from ballast_broker.net import secured
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
 from ballast_broker.net.sasl import SaslListener
@@ -359,3 +360,16 @@ async def test_frames_before_a_login_are_not_left_behind() -> None:
         await one.receive()
         await one.receive()
         assert response("Metadata", 2, await one.receive()).cluster_id == "alice"
+
+
+@pytest.mark.spec("CLI-06", "CLI-09")
+async def test_who_stalls_before_the_password_is_shown_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Serving(who, access=access()) as serving:
+        good = await serving.connect()
+        await shake(good, "PLAIN")
+        monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.05)
+        await plainly(good, "alice", PASSWORD)
+        stalled = await serving.connect()
+        await shake(stalled, "PLAIN")
+        assert await stalled.closed_by_server()
+        assert await known_as(good) == "alice"

@@ -269,9 +269,9 @@ def _hello(authority: Authority) -> bytes:
 
 
 async def test_the_time_to_say_who_one_is_ends(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.05)
     async with Serving(access=access(authority)) as serving:
         good = await serving.connect(tls=client(authority))
+        monkeypatch.setattr(secured, "SETTLED_WITHIN_S", 0.05)
         stalled = await serving.connect()
         async with asyncio.timeout(PATIENCE_S):
             assert await stalled.closed_by_server()

@@ -137,3 +137,20 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
 def test_a_server_that_answers_amiss_is_not_believed(answer: bytes) -> None:
     with pytest.raises(ScramError):
         ScramClient("SCRAM-SHA-256", "user", "x", "abc").final(answer)
+
+
+def test_a_password_is_worked_out_once_for_a_salt_and_no_wrong_one_is_kept() -> None:
+    found: dict[tuple[bytes, int], bytes] = {}
+
+    def comes_in(password: str, salt: bytes) -> None:
+        server = server_of("SCRAM-SHA-256", {"user": kept("SCRAM-SHA-256", password, salt)})
+        client = ScramClient("SCRAM-SHA-256", "user", password, "abc", found)
+        client.check(server.step(client.final(server.step(client.first()))))
+
+    comes_in("x", b"salt")
+    (first,) = found.values()
+    comes_in("x", b"salt")
+    assert list(found.values()) == [first]
+    for n in range(20):
+        comes_in("x", b"another %d" % n)
+    assert len(found) <= 8

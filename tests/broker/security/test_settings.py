@@ -92,6 +92,16 @@ def test_a_controllers_listener_is_not_open_by_default_where_another_is_not() ->
         broker_config(TLS | {"listeners": "SSL://a:1,CONTROLLER://a:2", "controller.quorum.voters": "1@a:2"})
 
 
+def test_how_controllers_are_reached_must_be_said_by_a_broker_as_well() -> None:
+    broker = {"process.roles": "broker", "controller.quorum.voters": "9@c:1", "controller.listener.names": "QUORUM"}
+    with pytest.raises(ConfigError, match=r"names QUORUM, which listener\.security\.protocol\.map does not map"):
+        broker_config(TLS | broker)
+    explicit = {"listener.security.protocol.map": "SSL:SSL,QUORUM:SSL"}
+    security = broker_config(TLS | broker | explicit).listener_security["QUORUM"]
+    assert security.protocol == "SSL"
+    assert security.tls is not None
+
+
 @pytest.mark.spec("CLI-06")
 @pytest.mark.parametrize(
     ("changes", "says"),
