@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballast_broker.config import BrokerConfig, broker_config, parse_properties
+from ballast_broker.config import BrokerConfig, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
+from ballast_broker.properties_file import parse_properties
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
+    from ballast_broker import security_settings as security
     from ballast_broker.app import Node, NodeFailed
     from ballast_broker.handles import MOST_FOR_LOGS, raise_limit, shares
     from ballast_broker.net.channel import SocketNetwork
@@ -93,11 +95,20 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     if handles.logs < MOST_FOR_LOGS:
         text = "the hard limit of open files is low: %d segments are kept open, and %d clients are let in"
         logging.getLogger("ballast").warning(text, *handles)
-    server = Server(connection_limits(config, handles.connections), threads)
-    network = SocketNetwork(f"broker-{config.node_id}")
+    client_id = f"broker-{config.node_id}"
+    try:
+        accesses = security.accesses(config, lambda user, mechanism: node.scram_credential(user, mechanism))
+        between = security.going(config, config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol)
+        to_controllers = security.going(config, config.controller_listener, config.sasl_mechanism_controller_protocol)
+    except ConfigError as error:
+        print(f"broker {config.node_id}: {error}", file=sys.stderr)
+        return 2
+    server = Server(connection_limits(config, handles.connections), threads, accesses)
     world = World(
-        RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, network, server, open_files=handles.logs
-    )
+        RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, SocketNetwork(client_id, between), server,
+        open_files=handles.logs, quorum_network=SocketNetwork(client_id, to_controllers),
+        probing=SocketNetwork(client_id),
+    )  # fmt: skip
     node = Node(config, world)
     stopping: asyncio.Task[Any] = loop.create_task(stop.wait())
     metrics = None

@@ -53,6 +53,8 @@ from ballast_broker.raft.wire import Quorum
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
 from ballast_broker.request_metrics import RequestMetrics
+from ballast_broker.security.properties import PROTOCOLS
+from ballast_broker.security.scram import MECHANISM_CODES, Credential
 from ballast_broker.storage.directories import META_PROPERTIES, LogDirectory
 from ballast_broker.storage.log import Log
 from ballast_broker.storage.manager import LogManager
@@ -91,6 +93,13 @@ class Node:
     @property
     def image(self) -> MetadataImage:
         return self.metadata.image
+
+    def scram_credential(self, user: str, mechanism: str) -> Credential | None:
+        """What the cluster keeps of a user's password, as far as this node has read the metadata."""
+        if not hasattr(self, "metadata"):
+            return None
+        kept = self.image.security.scram_credentials.get((user, MECHANISM_CODES[mechanism]))
+        return None if kept is None else Credential(kept.salt, kept.iterations, kept.stored_key, kept.server_key)
 
     @property
     def ready(self) -> bool:
@@ -157,7 +166,7 @@ class Node:
             quorum=Quorum(self._cluster_id, self._quorum_endpoints(), min(config.controller_names)),
             store=store,
             listener=self.metadata,
-            network=world.network,
+            network=world.quorum_network or world.network,
             clock=world.clock,
             threads=world.quorum_threads,
             random=world.random,
@@ -171,7 +180,7 @@ class Node:
                 rules=Rules(config),
                 clock=world.clock,
                 random=world.random,
-                network=world.network,
+                network=world.probing or world.network,
                 timing=settings.controller_timing(config),
             )
 
@@ -210,7 +219,7 @@ class Node:
             leader=self.driver,
             local=self.controller,
             endpoints=self._quorum_endpoints(),
-            network=self.world.network,
+            network=self.world.quorum_network or self.world.network,
             clock=self.world.clock,
             call_timeout_s=timeout_s,
         )
@@ -426,7 +435,9 @@ class _Broker:
         node = self._node
         bound = {e.name: self.ports[e.name] for e in node.config.client_listeners}
         listeners = {
-            e.name: Listener(e.host or node.config.advertised_host, e.port or bound.get(e.name, 0))
+            e.name: Listener(
+                e.host or node.config.advertised_host, e.port or bound.get(e.name, 0), PROTOCOLS.index(e.security)
+            )
             for e in node.config.advertised
         }
         clean = all(d.was_clean for d in node.logs.online_directories())

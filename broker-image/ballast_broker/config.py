@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, empty_or, one_of
+from ballast_broker.security.properties import (
+    JAAS_SUFFIX,
+    PLAIN,
+    PREFIX,
+    PROTOCOLS,
+    SECURITY_PROPERTIES,
+    listener_property,
+    parse_of_listener,
+)
+from ballast_broker.security.settings import ListenerSecurity, check_mechanism, listener_security
 from ballast_broker.topic_config import CODECS, log_config
 
 _P = Property
@@ -174,6 +184,8 @@ BROKER_PROPERTIES = {
         _P("unclean.leader.election.interval.ms", "long", 300_000, between(1)),
     )
 }
+BROKER_PROPERTIES |= {p.name: p for p in SECURITY_PROPERTIES}
+BROKER_PROPERTIES = dict(sorted(BROKER_PROPERTIES.items()))
 
 # Kafka has them, tools describe them, and here nothing follows from them: who sets one is told so.
 WITHOUT_EFFECT = frozenset(
@@ -222,13 +234,14 @@ class Voter(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BrokerConfig:
     """Every property by its name with dots as underscores (`config.num_partitions`), and what follows from several."""
 
     values: Mapping[str, Any]
     given: frozenset[str]  # names that the file or an override set
     warnings: tuple[str, ...] = ()
+    of_listeners: Mapping[tuple[str, str], Any] = field(default_factory=dict)  # listener, property → value
 
     def __getattr__(self, field: str) -> Any:
         try:
@@ -260,11 +273,14 @@ class BrokerConfig:
 
     @cached_property
     def security_map(self) -> dict[str, str]:
-        known = {name: name for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+        known = {name: name for name in PROTOCOLS}
         pairs = (entry.partition(":") for entry in self.values["listener.security.protocol.map"])
         mapped = {name.strip().upper(): security.strip().upper() for name, _, security in pairs}
         if mapped:
             return mapped
+        listeners = {text.partition("://")[0].upper() for text in self.values["listeners"]}
+        if listeners & (known.keys() - {"PLAINTEXT"}):
+            return known  # as in Kafka: whoever wants safety for some is to say it of the controllers as well
         controllers = {name.upper(): "PLAINTEXT" for name in self.values["controller.listener.names"]}
         return controllers | known
 
@@ -310,7 +326,27 @@ class BrokerConfig:
     @cached_property
     def inter_broker_listener(self) -> str:
         named = self.values["inter.broker.listener.name"]
-        return named.upper() if named else (self.client_listeners[0].name if self.client_listeners else "PLAINTEXT")
+        if named:
+            return str(named).upper()
+        if "security.inter.broker.protocol" in self.given:
+            return str(self.values["security.inter.broker.protocol"])
+        return self.client_listeners[0].name if self.client_listeners else "PLAINTEXT"
+
+    @cached_property
+    def listener_security(self) -> dict[str, ListenerSecurity]:
+        """Of all listeners of this node, and of that of the controllers, which it may only have the way to."""
+        served = {e.name: e.security for e in self.listeners_all}
+        names = {self.controller_listener: self.security_map.get(self.controller_listener, "PLAINTEXT")} | served
+        return {
+            name: listener_security(name, protocol, self.values, self.of_listeners, serving=name in served)
+            for name, protocol in names.items()
+        }
+
+    @cached_property
+    def controller_listener(self) -> str:
+        """The one through which controllers are asked: the first that is named."""
+        names = self.values["controller.listener.names"]
+        return names[0].upper() if names else "CONTROLLER"
 
     @cached_property
     def voters(self) -> tuple[Voter, ...]:
@@ -359,23 +395,6 @@ def _voter(text: str) -> Voter:
     return Voter(int(node), host.strip("[]"), int(port))
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: `key=value` (or `:`), `#` and `!` comments, `\\` at the end of a line goes on."""
-    found: dict[str, str] = {}
-    pending = ""
-    for line in text.splitlines():
-        line = pending + line.strip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            pending = line[:-1]
-            continue
-        cut = min((i for i in (line.find("="), line.find(":")) if i > 0), default=len(line))
-        found[line[:cut].strip()] = line[cut + 1 :].strip()
-    return found
-
-
 def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) -> BrokerConfig:
     """Check all of it and answer the frozen whole; raises ConfigError at the first thing that cannot be."""
     merged = dict(properties)
@@ -387,8 +406,15 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
     values = {name: p.default for name, p in BROKER_PROPERTIES.items()}
     warnings = []
     given = set()
+    of_listeners = {}
     for name, text in merged.items():
         known = BROKER_PROPERTIES.get(name)
+        if known is None and (place := listener_property(name)) is not None:
+            of_listeners[place] = parse_of_listener(name, place[1], text)
+            continue
+        if known is None and name.endswith(JAAS_SUFFIX[1:]):
+            warnings.append(f"property {name} has no effect: name it {PREFIX}LISTENER.MECHANISM{JAAS_SUFFIX}")
+            continue
         if known is None:
             warnings.append(f"property {name} is not known to Ballast and has no effect")
             continue
@@ -401,7 +427,7 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
     if not values["authorizer.class.name"]:
         without = sorted(given & AUTHORIZER_ONLY)
         warnings += [f"property {name} has no effect without authorizer.class.name" for name in without]
-    config = BrokerConfig(values, frozenset(given), tuple(warnings))
+    config = BrokerConfig(values, frozenset(given), tuple(warnings), of_listeners)
     _check_whole(config)
     return config
 
@@ -461,9 +487,6 @@ def _check_groups(values: Mapping[str, Any]) -> None:
 
 
 def _check_listeners(config: BrokerConfig) -> None:
-    for endpoint in (*config.listeners_all, *config.advertised_all):
-        if endpoint.security != "PLAINTEXT":
-            raise ConfigError(f"listener {endpoint} wants {endpoint.security}: only PLAINTEXT is built so far")
     names = [e.name for e in config.listeners_all]
     places = [(e.host, e.port) for e in config.listeners_all if e.port]
     if len(set(names)) != len(names) or len(set(places)) != len(places):
@@ -483,6 +506,46 @@ def _check_listeners(config: BrokerConfig) -> None:
         raise ConfigError(
             f"inter.broker.listener.name is {config.inter_broker_listener}, which advertised.listeners does not have"
         )
+    _check_security(config)
+
+
+def _check_security(config: BrokerConfig) -> None:
+    for listener, protocol in config.security_map.items():
+        if protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map gives {listener} {protocol}: there are {', '.join(PROTOCOLS)}"
+            )
+    if config.voters and config.controller_listener not in config.security_map:
+        raise ConfigError(
+            f"controller.listener.names names {config.controller_listener}, which listener.security.protocol.map does "
+            "not map: say how controllers are to be reached"
+        )
+    if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= config.given:
+        raise ConfigError(
+            "inter.broker.listener.name and security.inter.broker.protocol are both set: give one of them"
+        )
+    ways = []
+    if config.is_broker:
+        mechanism = config.values["sasl.mechanism.inter.broker.protocol"]
+        ways.append((config.inter_broker_listener, "sasl.mechanism.inter.broker.protocol", mechanism))
+    if config.voters:
+        mechanism = config.values["sasl.mechanism.controller.protocol"]
+        ways.append((config.controller_listener, "sasl.mechanism.controller.protocol", mechanism))
+    for listener, name, mechanism in ways:
+        sasl = config.listener_security[listener].sasl
+        if sasl is None:
+            continue
+        check_mechanism(name, mechanism)
+        if listener == config.controller_listener and mechanism != PLAIN:
+            raise ConfigError(
+                f"Invalid value {mechanism} for configuration {name}: users of SCRAM are in the metadata, which "
+                "controllers have only once they know each other; use PLAIN, or SSL with ssl.client.auth=required"
+            )
+        if mechanism not in sasl.mechanisms:
+            raise ConfigError(f"{name} is {mechanism}, which sasl.enabled.mechanisms of {listener} does not have")
+        if mechanism not in sasl.own:
+            jaas = f"{PREFIX}{listener.lower()}.{mechanism.lower()}{JAAS_SUFFIX}"
+            raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")
 
 
 def _check_controller(config: BrokerConfig) -> None:

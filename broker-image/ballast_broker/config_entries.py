@@ -48,9 +48,12 @@ DYNAMIC_BROKER_PROPERTIES = frozenset(
     }
 )
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = range(1, 8)
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = range(1, 10)
 UNKNOWN_TYPE = 0
-TYPES = {"boolean": BOOLEAN, "string": STRING, "int": INT, "long": LONG, "double": DOUBLE, "list": LIST}
+TYPES = {
+    "boolean": BOOLEAN, "string": STRING, "int": INT, "long": LONG, "double": DOUBLE, "list": LIST,
+    "password": PASSWORD,
+}  # fmt: skip
 # Kafka says another type of these than the one by which we read them.
 TYPES_BY_NAME = {
     "controller.listener.names": STRING,
@@ -92,6 +95,11 @@ class ConfigEntry:
     type: int
     synonyms: tuple[Synonym, ...]
     read_only: bool = False
+
+    @property
+    def sensitive(self) -> bool:
+        """A password: its value is shown to nobody."""
+        return self.type == PASSWORD
 
     @property
     def source(self) -> ConfigSource:

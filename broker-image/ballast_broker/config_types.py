@@ -61,7 +61,7 @@ ANYTHING = Rule(lambda value: None)
 @dataclass(frozen=True, slots=True)
 class Property:
     name: str
-    kind: str  # boolean, int, long, double, string, list
+    kind: str  # boolean, int, long, double, string, password, list
     default: Any
     rule: Rule = ANYTHING
 
@@ -150,5 +150,6 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "long": _whole(LONG_MAX),
     "double": _double,
     "string": str,
+    "password": str,
     "list": _list,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ballast_broker.api import describe_acls
+from ballast_broker.api import describe_acls, sasl
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import ask_for_what_is_allowed, check_cluster
@@ -22,6 +22,7 @@ from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
+SASL_KEYS = frozenset({17, 36})
 DESCRIBE_ACLS, DESCRIBE_QUORUM = 29, 55
 RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59})
 # What nodes alone ask a controller for.
@@ -36,6 +37,7 @@ CONTROLLER_APIS = {
     api.key: api
     for api in (
         _api(1, "Fetch", 17, 17),
+        _api(17, "SaslHandshake", 0, 1),
         _api(API_VERSIONS, "ApiVersions", 0, 4),
         _api(19, "CreateTopics", 2, 7),
         _api(20, "DeleteTopics", 1, 6),
@@ -43,12 +45,14 @@ CONTROLLER_APIS = {
         _api(30, "CreateAcls", 1, 3),
         _api(31, "DeleteAcls", 1, 3),
         _api(33, "AlterConfigs", 0, 2),
+        _api(36, "SaslAuthenticate", 0, 2),
         _api(37, "CreatePartitions", 0, 3),
         _api(43, "ElectLeaders", 0, 2),
         _api(44, "IncrementalAlterConfigs", 0, 1),
         _api(45, "AlterPartitionReassignments", 0, 1),
         _api(46, "ListPartitionReassignments", 0, 0),
         _api(49, "AlterClientQuotas", 0, 1),
+        _api(51, "AlterUserScramCredentials", 0, 0),
         _api(52, "Vote", 0, 2),
         _api(53, "BeginQuorumEpoch", 0, 1),
         _api(54, "EndQuorumEpoch", 0, 1),
@@ -81,6 +85,8 @@ class ControllerHandlers:
             return self._raft
         if api.key in API_KEYS:
             return self._controller
+        if api.key in SASL_KEYS:
+            return sasl.handle
         if api.key == DESCRIBE_ACLS:
             return describe_acls.handle
         return self._versions if api.key == API_VERSIONS else self._cluster

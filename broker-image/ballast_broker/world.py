@@ -35,7 +35,9 @@ class World:
     random: Random
     threads: Threads
     quorum_threads: Threads  # the metadata log's own: a disk that does not answer may hold all others
-    network: Network
+    network: Network  # between brokers
     listening: Listening
     cleaner: CleanerRunner | None = None  # None: a process of its own
     open_files: int = MOST_FOR_LOGS  # that logs may keep open
+    quorum_network: Network | None = None  # to controllers; None: as between brokers
+    probing: Network | None = None  # to see whether somebody is there, without a word; None: as between brokers

@@ -40,6 +40,13 @@ def failure_response(name: str, request: Any | None, version: int, error: ErrorC
     response = kind(version=version)
     own_error = _has(kind, "error_code", version)
     _fill(response, kind, version, error, text)
+    if name == "DescribeUserScramCredentials":
+        # As Kafka does: the error once for each user who was asked for, and nothing else.
+        response.error_message = None
+        result = kind.DescribeUserScramCredentialsResult
+        response.results = [
+            result(version=version, error_code=error, error_message=None) for _ in getattr(request, "users", None) or ()
+        ]
     if name == "DescribeClientQuotas":
         response.entries = None
     if request is None or name in NEVER_REPEATED or (own_error and name not in REPEATED_BESIDE):
@@ -69,6 +76,9 @@ def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
     """The request's first list, by its name."""
     if name == "AlterReplicaLogDirs":  # asked by directory, answered by topic
         return "topics", [topic for directory in request.dirs for topic in directory.topics]
+    if name == "AlterUserScramCredentials":  # asked by what happens to passwords, answered by user
+        users = {each.name: None for each in (*request.deletions, *request.upsertions)}
+        return "results", list(users)
     for field in _fields(type(request), version):
         if field.is_array():
             return field.name, list(getattr(request, field.name) or ())

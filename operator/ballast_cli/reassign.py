@@ -14,11 +14,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, command_config
 from ballast_cli.arguments import addresses, at_least_one, identifiers
 from ballast_cli.reach import require_listener
 from ballast_cli.reassignment import (
+    CLIENT_ID,
     INTER_BROKER_RATES,
     LOG_DIRS_RATE,
     THROTTLED_REPLICAS,
@@ -43,6 +45,7 @@ PATIENCE_S = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("generate", "execute", "verify", "cancel"))
     parser.add_argument("--bootstrap", required=True, type=addresses, metavar="HOST:PORT[,...]")
+    command_config.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="the plan; generate writes it, the others read it")
     parser.add_argument("--topics", metavar="NAME,...", help="generate: only these topics (default: all)")
     parser.add_argument("--brokers", metavar="ID,...", type=identifiers, help="generate: onto these (default: all)")
@@ -60,22 +63,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    options = command_config.library_options(args, CLIENT_ID)
     if args.action == "generate":
-        with _connected(args.bootstrap) as cluster:
+        with _connected(args.bootstrap, options) as cluster:
             return generate(cluster, args)
     plan = _plan_of(args)
     if not plan:
         print("The plan moves nothing: there is nothing to do.")
         return 0
     actions = {"execute": execute, "verify": verify, "cancel": cancel}
-    with _connected(args.bootstrap) as cluster:
+    with _connected(args.bootstrap, options) as cluster:
         return actions[args.action](cluster, args, plan)
 
 
 @contextlib.contextmanager
-def _connected(bootstrap: str) -> Iterator[Cluster]:
+def _connected(bootstrap: str, options: Mapping[str, Any] | None = None) -> Iterator[Cluster]:
     require_listener(bootstrap)
-    cluster = Cluster(bootstrap)
+    cluster = Cluster(bootstrap, options)
     from kafka.errors import AuthorizationError, KafkaError
 
     try:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ballast_cli import CommandError
 
 ANY = "any"
+CLIENT_ID = "ballast-reassign"
 ALTER_LOG_DIRS_EVERY_S = 0.1
 INTER_BROKER_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -192,12 +193,14 @@ def _directory_state(key: Key, target: Target, seen: Snapshot) -> State:
 class Cluster:
     """Through any Kafka cluster's admin protocol."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, options: Mapping[str, Any] | None = None) -> None:
+        """`options` are kafka-python's."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
         try:
-            self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), client_id="ballast-reassign")
+            how = {"client_id": CLIENT_ID} | dict(options or {})
+            self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap.split(","), **how)
         except (KafkaError, OSError, ValueError) as error:
             raise CommandError(f"no cluster at {bootstrap}: {error}") from error
 

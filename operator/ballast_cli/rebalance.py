@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import argparse
 
+from ballast_cli import CommandError, command_config
 from ballast_rebalance import command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command.add_arguments(parser)
+    command_config.add_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.command_config is not None:
+        if args.bootstrap is None:
+            raise CommandError("--command-config says how to reach what --bootstrap names: give both")
+        args.client_options = command_config.library_options(args, "ballast-rebalance")
     return command.run(args)

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, command_config
 from ballast_cli.arguments import addresses
 from ballast_cli.reach import require_listener
 
 if TYPE_CHECKING:
-    from ballast_operator.kafka_client import KafkaConnection
+    from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
     from ballast_operator.kubeconfig import ApiAccess
     from ballast_operator.model.kafka import KafkaView
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=addresses, metavar="HOST:PORT", help="a broker; several are separated by commas"
     )
+    command_config.add_argument(parser)
     parser.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="one object per cluster and look, for programs")
 
@@ -42,9 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ballast_cli.picture import draw, summary
 
+    settings = None
+    if args.bootstrap is not None:
+        settings = command_config.connection(args)
+    elif args.command_config is not None:
+        raise CommandError("--command-config says how to reach what --bootstrap names: give both")
     while True:
         began = time.monotonic()
-        pages, troubles = _looks(args.bootstrap)
+        pages, troubles = _looks(settings)
         # Who watches wants to see it come back.
         if troubles and not pages and not args.watch:
             raise CommandError("; ".join(troubles))
@@ -72,16 +78,16 @@ def fitted(text: str, size: os.terminal_size) -> str:
     return "\n".join(lines)
 
 
-def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
+def _looks(settings: ConnectionSettings | None) -> tuple[list[KafkaView], list[str]]:
     """What was seen of each cluster, and why nothing of some."""
     pages: list[KafkaView] = []
     troubles: list[str] = []
     try:
-        for address, body in _targets(bootstrap):
+        for target, body in _targets(settings):
             try:
-                if body is not None and not address:
+                if body is not None and not target.bootstrap_servers:
                     raise CommandError(_without_address(body))
-                pages.append(_look(address, body))
+                pages.append(_look(target, body))
             except CommandError as error:
                 troubles.append(str(error))
     except CommandError as error:
@@ -89,28 +95,25 @@ def _looks(bootstrap: str | None) -> tuple[list[KafkaView], list[str]]:
     return pages, troubles
 
 
-def _look(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
-    require_listener(bootstrap)  # no loop runs yet that would keep Ctrl-C for later
-    return asyncio.run(_view_of(bootstrap, body))
+def _look(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> KafkaView:
+    require_listener(settings.bootstrap_servers)  # no loop runs yet that would keep Ctrl-C for later
+    return asyncio.run(_view_of(settings, body))
 
 
-async def _view_of(bootstrap: str, body: Mapping[str, Any] | None) -> KafkaView:
-    from ballast_operator.kafka_client import (
-        ConnectionSettings,
-        KafkaConnection,
-        KafkaForbiddenError,
-        KafkaUnavailableError,
-    )
+async def _view_of(settings: ConnectionSettings, body: Mapping[str, Any] | None) -> KafkaView:
+    from ballast_operator.kafka_client import KafkaConnection, KafkaForbiddenError, KafkaUnavailableError
     from ballast_operator.model.cluster import read_cluster
     from ballast_operator.plan.claimed import as_claimed
 
-    kafka = KafkaConnection(ConnectionSettings(bootstrap))
+    kafka = KafkaConnection(settings)
     try:
         view = await observe_cluster(kafka)
     except KafkaForbiddenError as error:
-        raise CommandError(f"{bootstrap} does not allow it: {error} It takes DESCRIBE on the cluster.") from error
+        raise CommandError(
+            f"{settings.bootstrap_servers} does not allow it: {error} It takes DESCRIBE on the cluster."
+        ) from error
     except KafkaUnavailableError as error:
-        raise CommandError(f"{bootstrap} does not answer: {error}") from error
+        raise CommandError(f"{settings.bootstrap_servers} does not answer: {error}") from error
     finally:
         await kafka.close()
     return as_claimed(read_cluster(body), view) if body is not None else view
@@ -131,10 +134,11 @@ async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
     )  # fmt: skip
 
 
-def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]]:
-    """(address or "", the KafkaCluster if it is known) of each cluster to show."""
-    if bootstrap is not None:
-        return [(bootstrap, None)]
+def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettings, Mapping[str, Any] | None]]:
+    """How to reach each cluster to show (no address where none is known yet), and the KafkaCluster if it is one."""
+    if settings is not None:
+        return [(settings, None)]
+    from ballast_operator.kafka_client import ConnectionSettings
     from ballast_operator.kubeconfig import KubeconfigError, find_access
 
     try:
@@ -152,7 +156,7 @@ def _targets(bootstrap: str | None) -> list[tuple[str, Mapping[str, Any] | None]
         raise CommandError(f"the Kubernetes API at {access.server} does not answer: {why}. {OTHERWISE}") from error
     if not bodies:
         raise CommandError(f"there is no KafkaCluster in the namespace {access.namespace}. {OTHERWISE}")
-    return [(body.get("status", {}).get("bootstrapServers", ""), body) for body in bodies]
+    return [(ConnectionSettings(body.get("status", {}).get("bootstrapServers", "")), body) for body in bodies]
 
 
 def _without_address(body: Mapping[str, Any]) -> str:

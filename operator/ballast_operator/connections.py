@@ -5,16 +5,15 @@ When what a KafkaCluster says about reaching it changes, the old connection is c
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.kubernetes import KubernetesApi
 from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.model.cluster import External, KafkaCluster
+from ballast_operator.plan.secured import Reach
+from ballast_operator.tls_secrets import SecretMissingError, read_secret, read_whole
 
-
-class SecretMissingError(Exception):
-    """A Secret that a KafkaCluster names is not there, lacks a key, or has one that is no text."""
+TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
 
 
 class Connections:
@@ -24,9 +23,11 @@ class Connections:
         self._api = api
         self._current: KafkaConnection | None = None
 
-    async def get(self, cluster: KafkaCluster, bootstrap: str) -> KafkaConnection:
+    async def get(self, cluster: KafkaCluster, reach: Reach) -> KafkaConnection:
         """A connection by the present settings; it connects at its first request."""
-        settings = ConnectionSettings(bootstrap)
+        settings = ConnectionSettings(reach.bootstrap)
+        if reach.secret is not None:
+            settings = await self._internal(cluster.meta.namespace, reach, reach.secret)
         if cluster.spec.external is not None:
             settings = await self._external(cluster.meta.namespace, cluster.spec.external)
         if self._current is None or self._current.settings != settings:
@@ -39,13 +40,20 @@ class Connections:
         if current is not None:
             await current.close()
 
+    async def _internal(self, namespace: str, reach: Reach, secret: str) -> ConnectionSettings:
+        tls = await read_whole(self._api, namespace, secret, TLS_KEYS)
+        return ConnectionSettings(
+            reach.bootstrap, tls=True, hosts=reach.hosts,
+            ca_pem=tls["ca.crt"], certificate_pem=tls["tls.crt"], key_pem=tls["tls.key"],
+        )  # fmt: skip
+
     async def _external(self, namespace: str, external: External) -> ConnectionSettings:
         tls: Mapping[str, str] = {}
         if external.tls and external.tls.secret_name:
-            tls = await self._secret(namespace, external.tls.secret_name, ("ca.crt", "tls.crt", "tls.key"))
+            tls = await read_secret(self._api, namespace, external.tls.secret_name, TLS_KEYS)
         sasl: Mapping[str, str] = {}
         if external.sasl:
-            sasl = await self._secret(namespace, external.sasl.secret_name, ("username", "password"))
+            sasl = await read_secret(self._api, namespace, external.sasl.secret_name, ("username", "password"))
         for key in ("username", "password") if external.sasl else ():
             if key not in sasl:
                 raise SecretMissingError(
@@ -62,17 +70,3 @@ class Connections:
             username=sasl.get("username"),
             password=sasl.get("password"),
         )
-
-    async def _secret(self, namespace: str, name: str, keys: Sequence[str]) -> Mapping[str, str]:
-        """These keys of it, as far as it has them. What lies beside them may be anything, a keystore for instance."""
-        found = await self._api.find(path_of("v1", "secrets", namespace, name))
-        if found is None:
-            raise SecretMissingError(f"Secret {name} does not exist")
-        data = found.get("data") or {}
-        values: dict[str, str] = {}
-        for key in keys:
-            try:
-                values |= {key: base64.b64decode(data[key]).decode()} if key in data else {}
-            except UnicodeDecodeError:
-                raise SecretMissingError(f"Secret {name}: {key} is no text") from None
-        return values

@@ -13,7 +13,7 @@ from ballast_operator.apply.refused import refusal_told
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
-from ballast_operator.connections import Connections, SecretMissingError
+from ballast_operator.connections import Connections
 from ballast_operator.events import Events
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.reassignments import ReassignmentHandler
@@ -26,6 +26,7 @@ from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.model.meta import Key
 from ballast_operator.status import CLUSTER as CLUSTER_REASONS
 from ballast_operator.status import SHARED, NotServedError, Verdict
+from ballast_operator.tls_secrets import SecretMissingError
 from ballast_operator.worker import Again, Work
 
 log = logging.getLogger(__name__)
@@ -115,10 +116,10 @@ class ClusterCycle:
     async def _reach(self, cluster: KafkaCluster, work: Work, again: Again) -> KafkaConnection | None:
         """The connection, if the cluster answers; None while it is still starting."""
         with refusal_told(CLUSTER_REASONS["KubernetesRefused"]):
-            bootstrap = await self._clusters.prepare(cluster, work.cluster, again)
-        if bootstrap is None:
+            reach = await self._clusters.prepare(cluster, work.cluster, again)
+        if reach is None:
             return None
-        kafka = await self._connections.get(cluster, bootstrap)
+        kafka = await self._connections.get(cluster, reach)
         # Before anything is done after an outage: does it answer again, and is it the cluster that it was?
         look = work.cluster or self._outage is not None
         if await self._clusters.observe(cluster, kafka, look, again) and self._outage is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin import DescribeQuorumRequest
 
 from ballast_operator.reachability import why_unreachable
+from ballast_operator.tls_secrets import as_ascii, load_pair
 
 T = TypeVar("T")
 
@@ -53,7 +55,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How to reach a cluster; equal settings may share a connection."""
+    """How to reach a cluster; equal settings may share a connection. `hosts`: which names the certificates at addresses
+    have to carry, where it is not the address itself."""
 
     bootstrap_servers: str
     tls: bool = False
@@ -61,9 +64,11 @@ class ConnectionSettings:
     ca_pem: str | None = None
     certificate_pem: str | None = None
     key_pem: str | None = None
+    key_password: str | None = None
     sasl_mechanism: str | None = None
     username: str | None = None
     password: str | None = None
+    hosts: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         return f"ConnectionSettings({self.bootstrap_servers!r}, tls={self.tls}, sasl={self.sasl_mechanism})"
@@ -94,25 +99,29 @@ def client_options(settings: ConnectionSettings) -> dict[str, Any]:
     return options
 
 
+class _Context(ssl.SSLContext):
+    """Where the name that a certificate has to carry is another than the address that was connected to."""
+
+    hosts: Mapping[str, str] = {}
+
+    def wrap_socket(self, sock: socket.socket, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        address = str(options.get("server_hostname"))
+        if address in self.hosts:
+            options["server_hostname"] = self.hosts[address]
+        return super().wrap_socket(sock, *arguments, **options)
+
+
 def _ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    # Bundles of certificates have names of authorities as comments, in any language.
-    authorities = settings.ca_pem.encode("ascii", "ignore").decode() if settings.ca_pem else None
-    context = ssl.create_default_context(cadata=authorities)
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    context.hosts = dict(settings.hosts)
+    if settings.ca_pem:
+        context.load_verify_locations(cadata=as_ascii(settings.ca_pem))
+    else:
+        context.load_default_certs()
     context.check_hostname = settings.verify_hostname
     if settings.certificate_pem and settings.key_pem:
-        _load_pair(context, settings.certificate_pem, settings.key_pem)
+        load_pair(context, settings.certificate_pem, settings.key_pem, settings.key_password)
     return context
-
-
-def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
-    import tempfile
-
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(certificate + "\n" + key)
-        file.flush()
-        # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(file.name, password="")
 
 
 class KafkaConnection:

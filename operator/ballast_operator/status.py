@@ -203,6 +203,21 @@ CLUSTER = _table(
     ),
     Reason("SecretNotFound", FALSE, "{error}.", "Create the Secret with the keys named.", stalled=True),
     Reason(
+        "SecretUnusable", FALSE, "{error}.", "Mend the Secret; no pod is changed until then.", stalled=True,
+    ),
+    Reason(
+        "SecurityHeld", FALSE,
+        "The pods speak {found} among themselves, and spec.security.internal asks for {wanted}; nodes of both kinds do "
+        "not understand each other.",
+        "Put it back; or delete StatefulSet {sets}: all pods stop, and come back with their volumes and speaking the "
+        "other way. Clients wait meanwhile.", stalled=True,
+    ),
+    Reason(
+        "SubjectChanged", FALSE,
+        "The certificate in Secret {secret} is of {found}, and the brokers know {expected} for one of themselves.",
+        "Issue it with the former subject; brokers and operator take it up by themselves.", stalled=True,
+    ),
+    Reason(
         "KubernetesRefused", FALSE, "Kubernetes refuses what the cluster needs: {error}.",
         "Correct the spec, or give Kubernetes what it lacks.", stalled=True,
     ),

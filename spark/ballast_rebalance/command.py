@@ -171,6 +171,7 @@ def job_options(args: argparse.Namespace) -> JobOptions:
         threshold=Threshold(args.min_improvement, args.min_spread),
         metrics=metrics,
         bootstrap=args.bootstrap,
+        client_options=getattr(args, "client_options", {}),
         capacity_bytes=args.capacity,
         weights=dict(args.weight),
         horizon_s=args.horizon,

@@ -109,7 +109,14 @@ def test_who_stops_following_learns_that_the_moves_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reassign, "progress", interrupt)
-    args = Namespace(bootstrap=brokers.bootstrap, json=str(plan), preserve_throttles=False, wait=True, action="verify")
+    args = Namespace(
+        bootstrap=brokers.bootstrap,
+        json=str(plan),
+        preserve_throttles=False,
+        wait=True,
+        action="verify",
+        command_config=None,
+    )
     with pytest.raises(KeyboardInterrupt):
         reassign.run(args)
     told = capsys.readouterr().err

@@ -29,6 +29,7 @@ class RunningBroker:
         self.folder = folder
         self.log_dirs = [folder / f"volume-{n}" for n in range(VOLUMES)]
         self.bootstrap = ""
+        self.listeners: dict[str, str] = {}  # address of each
         self.metrics = ""
         self.on_end: list[Callable[[], object]] = []  # clients that do not outlive it
         self._process: subprocess.Popen[str] | None = None
@@ -61,9 +62,9 @@ class RunningBroker:
                 env=environment,
             )
         line = self._ready_line(self._process)
-        found = re.search(r"PLAINTEXT://([\d.]+:\d+)", line)
-        assert found, f"no ready line but {line!r}; the log says: {self.log_text()}"
-        self.bootstrap = found[1]
+        self.listeners = dict(re.findall(r"(\w+)://([\d.]+:\d+)", line))
+        assert self.listeners, f"no ready line but {line!r}; the log says: {self.log_text()}"
+        self.bootstrap = self.listeners.get("PLAINTEXT", next(iter(self.listeners.values())))
         page = re.search(r"http://\S+", line)
         self.metrics = page[0] if page else ""
         return self

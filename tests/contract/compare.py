@@ -36,7 +36,8 @@ TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
-    "member_id", "entity_type", "pattern_type", "index", "is_future_key", "transactional_id", "producer_id",
+    "member_id", "entity_type", "pattern_type", "index", "is_future_key", "transactional_id", "producer_id", "user",
+    "mechanism",
 )  # fmt: skip
 OPAQUE = {
     "cluster_id": "CLUSTER",

@@ -37,7 +37,9 @@ TYPED = (
         "kafka-",
         "tests/clients/test_java_tools.py::test_leaderless_partitions_as_the_page_says",
     ),
-    ("docs/security.md", "kafka-", "tests/clients/test_acls.py::test_the_tool_as_the_page_has_it"),
+    ("docs/security.md", "kafka-acls", "tests/clients/test_acls.py::test_the_tool_as_the_page_has_it"),
+    ("docs/security.md", r"\./ballast status --", "tests/clients/test_secured_page.py::test_the_page_typed"),
+    ("docs/security.md", "kafka-configs", "tests/clients/test_secured_page.py::test_the_page_typed_at_kafkas_tools"),
     (
         "docs/configuration.md",
         "kafka-configs",

@@ -11,7 +11,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.certificates import Authority
 from tests.docs.up import KUBECTL, ROOT, Up
+
+from ballast_local.workloads.addresses import Addresses
 
 EXAMPLES = ROOT / "manifests" / "examples"
 MAX_MEMORY_MB = 400
@@ -108,6 +111,26 @@ def test_a_volume_removed(up: Up) -> None:
     apply(up, "cluster-volume-removed", "bkc/demo")
     assert [len(row["directories"]) for row in up.get("bkc/demo")["status"]["brokers"]] == [2, 2, 2]
     up.shell("kubectl wait --for=condition=Ready kafkatopic/orders --timeout=60s")
+
+
+@pytest.mark.spec("OPR-40")
+def test_a_cluster_with_tls_and_rights_waits_for_its_secrets(up: Up) -> None:
+    """cert-manager would make them; here openssl does, with the addresses that the embedded pods are going to have."""
+    up.shell("kubectl apply -f manifests/examples/cluster-secured.yaml")
+    up.shell("kubectl wait --for=jsonpath='{.status.conditions[0].reason}'=SecretNotFound bkc/secured --timeout=60s")
+    known = Addresses(up.folder / "addresses.log", str(up.data))
+    hosts = [known.take(f"pod/default/secured-{number}") for number in range(3)]
+    pods = [f"secured-{number}.secured-brokers.default.svc" for number in range(3)]
+    names = ",".join([f"IP:{host}" for host in hosts] + [f"DNS:{pod}" for pod in pods])
+    for name in ("secured-internal", "secured-clients"):
+        authority = Authority(up.folder / name, name)
+        key = authority.issue("tls", names=names).with_suffix(".key")
+        files = {"tls.crt": key.with_suffix(".crt"), "tls.key": key, "ca.crt": authority.ca}
+        given = " ".join(f"--from-file={file}={shlex.quote(str(path))}" for file, path in files.items())
+        up.shell(f"kubectl create secret generic {name} --type=kubernetes.io/tls {given}")
+    apply(up, "cluster-secured", "bkc/secured")
+    assert up.get("bkc/secured")["status"]["brokersText"] == "3/3"
+    up.shell("kubectl delete bkc secured")
 
 
 @pytest.mark.spec("OPR-25")

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from making import cluster
+from tests.certificates import Authority
 
 from ballast_local.certificates import make_certificate
 from ballast_local.cluster import LocalCluster
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
-from ballast_operator.connections import Connections, SecretMissingError
+from ballast_operator.connections import Connections
 from ballast_operator.kafka_client import ConnectionSettings, client_options
 from ballast_operator.kubeconfig import ApiAccess, read_kubeconfig
+from ballast_operator.plan.secured import Reach
+from ballast_operator.tls_secrets import SecretMissingError
 
 BINARY = b"\x30\x82\x0a\xff\xfe"
 EXTERNAL = {"bootstrapServers": "127.0.0.1:9092", "tls": {"secretName": "ca"}}
@@ -33,7 +39,7 @@ async def settings(data: Path, secrets: dict[str, dict[str, bytes]], **how: Any)
                 body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": encoded}
                 await api.create(path_of("v1", "secrets", "default"), body)
             connections = Connections(api)
-            found = await connections.get(cluster(volumes=[], external={**EXTERNAL, **how}), "")
+            found = await connections.get(cluster(volumes=[], external={**EXTERNAL, **how}), Reach(""))
             await connections.close()
             return found.settings
         finally:
@@ -88,3 +94,36 @@ def test_nobody_is_asked_at_the_terminal_for_the_password_of_a_key() -> None:
     locked = ConnectionSettings("kafka:9093", tls=True, certificate_pem=certificate, key_pem=LOCKED)
     with pytest.raises(ssl.SSLError):
         client_options(locked)
+
+
+@pytest.mark.spec("OPR-40")
+def test_at_the_address_of_a_pod_the_certificate_has_to_have_the_name_of_the_pod(tmp_path: Path) -> None:
+    name = "demo-0.demo-brokers.default.svc"
+    authority = Authority(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority.issue("pod", names=f"DNS:{name}"))
+    for hosts, said in (
+        ((("10.0.0.7", name),), None),
+        ((), "IP address mismatch"),
+        ((("10.0.0.7", "demo-1.demo-brokers.default.svc"),), "Hostname mismatch"),
+    ):
+        settings = ConnectionSettings("10.0.0.7:9091", tls=True, ca_pem=authority.ca.read_text(), hosts=hosts)
+        context = client_options(settings)["ssl_context"]
+        here, there = socket.socketpair()
+        with here, there:
+            answering = threading.Thread(target=answer, args=(server, there))
+            answering.start()
+            try:
+                if said is None:
+                    context.wrap_socket(here, server_hostname="10.0.0.7").close()
+                else:
+                    with pytest.raises(ssl.SSLCertVerificationError, match=said):
+                        context.wrap_socket(here, server_hostname="10.0.0.7")
+            finally:
+                here.close()
+                answering.join(10)
+
+
+def answer(context: ssl.SSLContext, there: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        context.wrap_socket(there, server_side=True).close()

@@ -19,6 +19,7 @@ from world import World
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
 from ballast_cli.up import ROOT
+from ballast_operator.kafka_client import ConnectionSettings
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.kafka import KafkaView
 
@@ -69,11 +70,11 @@ def test_a_cluster_that_does_not_answer_is_asked_again(
 ) -> None:
     looks = []
 
-    def look(bootstrap: str, body: object) -> None:
-        looks.append(bootstrap)
+    def look(settings: ConnectionSettings, body: object) -> None:
+        looks.append(settings)
         if len(looks) == 3:
             raise KeyboardInterrupt
-        raise CommandError(f"{bootstrap} does not answer: refused")
+        raise CommandError(f"{settings.bootstrap_servers} does not answer: refused")
 
     monkeypatch.setattr(status, "_look", look)
     monkeypatch.setattr(status, "WATCH_SECONDS", 0.0)

@@ -164,6 +164,14 @@ def test_a_cluster_that_exists_already_is_asked_only_where_the_job_can_log_in() 
     assert parsed(args).bootstrap == "old:9092"
     secured = external({}, tls={"secretName": "ca"})
     assert "TLS or SASL" in (refusal(secured) or "")
+    for how in (
+        {"listeners": [{"name": "CLIENTS", "port": 9092, "tls": {"secretName": "clients"}}]},
+        {"security": {"internal": {"tls": {"secretName": "inside"}}, "authorization": {"type": "Simple"}}},
+    ):
+        run = cluster({}, **how)
+        assert "TLS or SASL, or that give rights" in (refusal(run) or "")
+        args = rebalance_object(run)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]
+        assert parsed(args).bootstrap is None
     watched = external(JOB, tls={"secretName": "ca"})
     assert refusal(watched) is None
     args = rebalance_object(watched)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]  # type: ignore[index]

@@ -20,6 +20,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
     "AlterPartitionReassignments": {"topics": [{"name": "t", "partitions": [{"partition_index": 3}]}]},
     "AlterReplicaLogDirs": {"dirs": [{"path": "/d", "topics": [{"name": "t", "partitions": [3]}]}]},
+    "AlterUserScramCredentials": {
+        "deletions": [{"name": "t", "mechanism": 1}],
+        "upsertions": [{"name": "t", "mechanism": 2, "iterations": 4096, "salt": b"s", "salted_password": b"p"}],
+    },
     "ConsumerGroupDescribe": {"group_ids": ["t"]},
     "CreateAcls": {"creations": [{"resource_name": "t", "principal": "User:a", "host": "*"}]},
     "CreatePartitions": {"topics": [{"name": "t", "count": 3}]},

@@ -143,12 +143,14 @@ def _rendered(entries: Iterable[ConfigEntry], with_synonyms: bool, version: int)
         kind(
             version=version,
             name=each.name,
-            value=each.value,
+            value=None if each.sensitive else each.value,
             read_only=each.read_only,
             config_source=each.source,
-            is_sensitive=False,
+            is_sensitive=each.sensitive,
             synonyms=[
-                kind.DescribeConfigsSynonym(version=version, name=s.name, value=s.value, source=s.source)
+                kind.DescribeConfigsSynonym(
+                    version=version, name=s.name, value=None if each.sensitive else s.value, source=s.source
+                )
                 for s in (each.synonyms if with_synonyms else ())
             ],
             config_type=each.type,

@@ -32,6 +32,7 @@ OF_THE_CLUSTER = {
     45: Operation.ALTER,  # AlterPartitionReassignments
     46: Operation.DESCRIBE,  # ListPartitionReassignments
     49: Operation.ALTER_CONFIGS,  # AlterClientQuotas
+    51: Operation.ALTER,  # AlterUserScramCredentials
     55: Operation.DESCRIBE,  # DescribeQuorum
     57: Operation.ALTER,  # UpdateFeatures
     64: Operation.ALTER,  # UnregisterBroker

@@ -44,6 +44,7 @@ from ballast_broker.controller.commands.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
 )
+from ballast_broker.controller.commands.scram import alter_user_scram_credentials
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.controller.error_responses import error_response
 from ballast_broker.controller.replica import MetadataReplica
@@ -70,6 +71,7 @@ COMMANDS: dict[int, tuple[str, Command]] = {
     44: ("IncrementalAlterConfigs", incremental_alter_configs),
     45: ("AlterPartitionReassignments", alter_partition_reassignments),
     49: ("AlterClientQuotas", alter_client_quotas),
+    51: ("AlterUserScramCredentials", alter_user_scram_credentials),
     56: ("AlterPartition", alter_partition),
     57: ("UpdateFeatures", update_features),
     64: ("UnregisterBroker", unregister_broker),

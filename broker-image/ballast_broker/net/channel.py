@@ -7,18 +7,27 @@ fails all that wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from ballast_broker.net.going import Going, Login, authenticate, shake_hands
+from ballast_broker.net.tls_socket import TlsSocket
+from ballast_broker.security.tls import reason_of
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 MAX_WAITING = 10_000
+RECORDS_PER_TURN = 64
+RENEWED_AT = 0.5  # of the time that a login holds: a renewal waits its turn behind fetches, which wait themselves
 Decode = Callable[..., Any]
 # A machine that acknowledges nothing for four seconds is cut off. Once it is back, a new connection finds it sooner
 # than what the kernel sends again, ever more rarely. A process that is busy or stopped has a kernel that answers.
@@ -26,8 +35,13 @@ UNHEARD = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_USER_TIMEOUT": 4000}
 
 
 class SocketNetwork:
-    def __init__(self, client_id: str) -> None:
+    """`going`: what is asked of us, and what we ask, where we go; by default nothing."""
+
+    def __init__(self, client_id: str, going: Going | None = None) -> None:
         self._client_id = client_id
+        self._going = going or Going()
+        self._told: dict[tuple[str, int], str] = {}
+        self._renewals: set[asyncio.Task[None]] = set()
 
     async def connect(self, host: str, port: int, *, timeout_s: float) -> SocketChannel:
         """To the first of the host's addresses where somebody answers: a name may have one of each family, and a
@@ -40,10 +54,56 @@ class SocketNetwork:
             left_s = began + timeout_s - loop.time()
             try:
                 async with asyncio.timeout(left_s / (len(found) - tried)):
-                    return SocketChannel(await _connected(family, address), self._client_id)
+                    return await self._channel(await _connected(family, address), host, port)
             except OSError as error:
                 refusal = error
         raise refusal
+
+    async def _channel(self, sock: socket.socket, host: str, port: int) -> SocketChannel:
+        """One that is let in; ConnectionError where it is not, which is told once and not at each attempt."""
+        going = self._going
+        if going.tls is None and going.login is None:
+            return SocketChannel(sock, self._client_id)
+        channel: SocketChannel | None = None
+        try:
+            if going.tls is None:
+                channel = SocketChannel(sock, self._client_id)
+            else:
+                channel = TlsChannel(await shake_hands(going.tls.current(), sock, host), self._client_id)
+            if going.login is not None:
+                self._renew_later(channel, going.login, await authenticate(channel, going.login))
+        except BaseException as error:
+            if channel is not None:
+                channel.close()
+            if isinstance(error, ConnectionError | ssl.SSLError):
+                said = reason_of(error)
+                if self._told.get((host, port)) != said:
+                    self._told[host, port] = said
+                    log.warning("%s:%d does not let us in: %s", host, port, said)
+                raise ConnectionResetError(f"{host}:{port}: {said}") from error
+            raise
+        self._told.pop((host, port), None)
+        return channel
+
+    def _renew_later(self, channel: SocketChannel, login: Login, lifetime_ms: int) -> None:
+        """A login that does not hold for ever is renewed in time, between other requests."""
+        loop = asyncio.get_running_loop()
+
+        async def renew() -> None:
+            try:
+                self._renew_later(channel, login, await authenticate(channel, login))
+            except OSError as error:
+                if isinstance(error, ConnectionAbortedError):  # else the connection has ended anyway
+                    log.warning("a login is not renewed: %s", error)
+                channel.close()
+
+        def begin() -> None:
+            task = loop.create_task(renew())
+            self._renewals.add(task)
+            task.add_done_callback(self._renewals.discard)
+
+        if lifetime_ms > 0:
+            channel.renewal = loop.call_later(lifetime_ms / 1000 * RENEWED_AT, begin)
 
 
 async def _connected(family: int, address: Any) -> socket.socket:
@@ -80,6 +140,7 @@ class SocketChannel:
         self._frame: bytearray | None = None
         self._filled = 0
         self._closed = False
+        self.renewal: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -201,6 +262,8 @@ class SocketChannel:
         if self._closed:
             return
         self._closed = True
+        if self.renewal is not None:
+            self.renewal.cancel()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._socket.close()
@@ -212,3 +275,21 @@ class SocketChannel:
 
     def close(self) -> None:
         self._fail(ConnectionResetError("the connection was closed here"))
+
+
+class TlsChannel(SocketChannel):
+    """A turn of the loop reads more than one record, and what is decrypted already."""
+
+    def __init__(self, sock: TlsSocket, client_id: str) -> None:
+        self._tls = sock
+        super().__init__(cast(socket.socket, sock), client_id)
+        if sock.pending():
+            self._loop.call_soon(self._on_readable)
+
+    def _on_readable(self) -> None:
+        for _ in range(RECORDS_PER_TURN):
+            super()._on_readable()
+            if self._closed or not self._tls.more:
+                return
+        if self._tls.pending():
+            self._loop.call_soon(self._on_readable)

@@ -75,6 +75,7 @@ class Connection:
         "host",
         "last_active",
         "listener",
+        "max_frame_bytes",
         "principal",
     )
 
@@ -87,6 +88,7 @@ class Connection:
         self.host = host
         self.listener = listener
         self.principal = ANONYMOUS
+        self.max_frame_bytes = server.max_request_bytes
         self.closed = False
         self.last_active = self._loop.time()
         self._head = b""  # the first bytes of a frame whose length is not complete
@@ -193,7 +195,7 @@ class Connection:
                 return
             (size,) = _length_of(data, position)
             body = position + FRAME_LENGTH_BYTES
-            if size < 0 or size > self._server.max_request_bytes:
+            if size < 0 or size > self.max_frame_bytes:
                 raise MalformedRequest(f"a request of {size} bytes")
             if end - body < size:
                 if not self._server.take_memory(size, self):

@@ -14,12 +14,13 @@ import os
 import select
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
 from ballast_broker.net.frame_buffers import FrameBuffers
+from ballast_broker.net.secured import Access, SecuredConnection, TlsConnection
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
 
@@ -49,7 +50,7 @@ class Limits:
 class Server:
     """Everything that listens in one process. Each listener has a `dispatch` that turns a frame into a reply."""
 
-    def __init__(self, limits: Limits, threads: Threads) -> None:
+    def __init__(self, limits: Limits, threads: Threads, accesses: Mapping[str, Access] | None = None) -> None:
         self.loop = event_loop.running()
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
@@ -60,6 +61,7 @@ class Server:
         self.accepted_count = 0
         self.refused_count = 0
         self._dispatches: dict[str, Dispatch] = {}
+        self._accesses = accesses or {}  # of listeners that are not open to everybody
         self._threads = threads
         self._per_ip: Counter[str] = Counter()
         self._clients = 0  # connections that `max_connections` counts
@@ -133,10 +135,22 @@ class Server:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        try:
+            connection = self._connection(name, sock, f"/{ip}")
+        except OSError:  # it is gone already
+            sock.close()
+            return
         self._per_ip[ip] += 1
         self._clients += name not in self.limits.own_listeners
         self.accepted_count += 1
-        self.connections.add(Connection(self, sock, f"/{ip}", name, self._dispatches[name]))
+        self.connections.add(connection)
+
+    def _connection(self, name: str, sock: socket.socket, host: str) -> Connection:
+        access, dispatch = self._accesses.get(name), self._dispatches[name]
+        if access is None:
+            return Connection(self, sock, host, name, dispatch)
+        kind = SecuredConnection if access.tls is None else TlsConnection
+        return kind(self, sock, host, name, dispatch, access)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)

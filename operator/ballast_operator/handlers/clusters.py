@@ -10,7 +10,6 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ballast_operator.connections import SecretMissingError
 from ballast_operator.events import NORMAL, WARNING
 from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.plans import observe_whole
@@ -22,7 +21,9 @@ from ballast_operator.model.meta import Key
 from ballast_operator.observe import observe_brokers
 from ballast_operator.plan.claimed import as_claimed
 from ballast_operator.plan.cluster_status import cluster_status, health
+from ballast_operator.plan.secured import Reach
 from ballast_operator.status import CLUSTER, SHARED, NotServedError, Verdict, conditions, ready_condition
+from ballast_operator.tls_secrets import SecretMissingError
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ class ClusterHandler:
         self._rebalance = RebalanceJobs(shared)
         self._uid: str | None = None
 
-    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
-        """The bootstrap address, or None while there is none yet."""
+    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
+        """How to reach it, or None while there is no way yet."""
         if self._uid not in (None, cluster.meta.uid):
             await self.forget()  # deleted and made anew, as fast as to look like one
         self._uid = cluster.meta.uid
         if cluster.spec.external is not None:
-            return cluster.spec.external.bootstrap_servers
+            return Reach(cluster.spec.external.bootstrap_servers)
         return await self._managed.prepare(cluster, look, again)
 
     async def observe(self, cluster: KafkaCluster, kafka: KafkaConnection, look: bool, again: Again) -> bool:

@@ -29,6 +29,7 @@ from ballast_operator.resources.layout import (
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
 from ballast_operator.resources.pods import claim_templates
 from ballast_operator.resources.properties import config_map_name
+from ballast_operator.resources.security import internal_secrets
 from ballast_operator.status import CLUSTER, NotServedError
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class KubeObjects:
         facts = kube_facts(cluster, stateful_set, found_pods, claims)
         dedicated = self._identity is not None and self._identity.dedicated
         sets = (stateful_set, await self._stateful_set(cluster, CONTROLLER_ROLE) if dedicated else None)
+        if sets[1] is not None:
+            template = sets[1]["spec"]["template"]["spec"]
+            facts = replace(facts, internal=facts.internal | internal_secrets([template]))
         facts = replace(facts, sets=frozenset(one["metadata"]["uid"] for one in sets if one is not None))
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
         self.nodes = {name: await self._node(name) for name in sorted(names_)}

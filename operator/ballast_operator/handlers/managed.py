@@ -17,6 +17,7 @@ from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers import claims
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.ownership import Ownership
+from ballast_operator.handlers.secured import Secured
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
@@ -36,6 +37,7 @@ from ballast_operator.observe import (
 from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import failed_directories, health
 from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
@@ -72,25 +74,28 @@ class ManagedCluster:
         self._shared = shared
         self._objects = KubeObjects(shared)
         self._ownership = Ownership(shared)
+        self._secured = Secured(shared.api)
         self._kube = KubeFacts()
         self._identity: Identity | None = None
-        self._bootstrap: str | None = None
+        self._reach: Reach | None = None
         self._tidied: set[str | None] = set()
         self._refused: Verdict | None = None
+        self._held: Verdict | None = None
         self._answered = False
 
     @property
     def pods(self) -> Mapping[int, str]:
         return {ordinal: pod.name for ordinal, pod in self._kube.pods.items()}
 
-    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> str | None:
-        """Bring Kubernetes into line; the addresses of the brokers' pods, if there are any."""
-        if not look and self._bootstrap is not None:
-            return self._bootstrap
+    async def prepare(self, cluster: KafkaCluster, look: bool, again: Again) -> Reach | None:
+        """Bring Kubernetes into line; how to reach the brokers' pods, if there are any."""
+        if not look and self._reach is not None:
+            return self._reach
         self._refused = None
         self._identity = await self._objects.identity(cluster)
         self._kube = await self._objects.facts(cluster)
-        if not cluster.meta.paused and not cluster.meta.deleting:
+        self._kube, self._held = await self._secured.look(cluster, self._kube)
+        if not cluster.meta.paused and not cluster.meta.deleting and self._held is None:
             layout = plan.held_layout(cluster, self._identity, self._kube)
             await self._lay_out(layout, self._kube)
             await self._restart_troubled(layout)
@@ -98,10 +103,8 @@ class ManagedCluster:
                 again.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)
-        port = cluster.spec.listeners[0].port
-        running = [pod for _, pod in sorted(self._kube.pods.items()) if pod.address and pod.ready]
-        self._bootstrap = ",".join(f"{pod.address}:{port}" for pod in running) or None
-        return self._bootstrap
+        self._reach = reach_of(cluster, self._kube)
+        return self._reach
 
     async def _lay_out(self, layout: Layout, kube: KubeFacts) -> None:
         """What is refused is told; what is there already is served all the same."""
@@ -138,8 +141,8 @@ class ManagedCluster:
 
     def explain(self, cluster: KafkaCluster) -> Verdict | None:
         """What Kubernetes knows about brokers that do not come up."""
-        if self._refused is not None:
-            return self._refused
+        if self._held is not None or self._refused is not None:
+            return self._held or self._refused
         lost = self._lost()
         if lost is not None:
             return lost
@@ -161,8 +164,8 @@ class ManagedCluster:
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
-        if cluster.meta.deleting:
-            return self._health(scene, status), status
+        if cluster.meta.deleting or self._held is not None:
+            return self._held or self._health(scene, status), status
         drains: list[Drain] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
@@ -200,7 +203,7 @@ class ManagedCluster:
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube
         port = cluster.spec.listeners[0].port
-        addresses = [f"{view.host}:{view.port}" for view in scene.view.brokers.values() if view.online and view.host]
+        addresses = [f"{view.host}:{port}" for view in scene.view.brokers.values() if view.online and view.host]
         return replace(
             status,
             bootstrap_servers=",".join(addresses)
@@ -413,7 +416,7 @@ class ManagedCluster:
         unread = set(online) - configs.keys()
         changes = []
         for broker, found in configs.items():
-            wanted = "*" if broker in excess else _paths(broker, leaving)
+            wanted = "*" if broker in excess else plan.paths_of(broker, leaving)
             if found.get(CORDON) != wanted:
                 changes.append(AlterConfig(BROKER, str(broker), {CORDON: wanted}))
         for (_, name), outcome in (await kafka_actions.alter_configs(scene.kafka, changes)).items():
@@ -470,10 +473,6 @@ class ManagedCluster:
         if configs != self._tidied:
             await self._objects.drop_old_configs(layout, scene.kube)
             self._tidied = configs
-
-
-def _paths(broker: int, directories: Mapping[DirectoryId, str]) -> str | None:
-    return ",".join(sorted(d.path for d in directories if d.broker == broker)) or None
 
 
 def _unique(prefix: str, content: Any) -> str:

@@ -43,6 +43,16 @@ class SaslMechanism(StrEnum):
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
 
+class AuthenticationType(StrEnum):
+    TLS = "TLS"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+class AuthorizationType(StrEnum):
+    SIMPLE = "Simple"
+
+
 class ImagePullPolicy(StrEnum):
     ALWAYS = "Always"
     IF_NOT_PRESENT = "IfNotPresent"
@@ -105,10 +115,45 @@ class NodePorts:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsSecret:
+    secret_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    type: AuthenticationType
+
+
+@dataclass(frozen=True, slots=True)
 class Listener:
     name: str
     port: int
     node_ports: NodePorts | None = None
+    tls: TlsSecret | None = None
+    authentication: Authentication | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.tls is None and self.authentication is None
+
+
+@dataclass(frozen=True, slots=True)
+class Internal:
+    tls: TlsSecret
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """Super users are named without `User:`."""
+
+    type: AuthorizationType
+    super_users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    internal: Internal
+    authorization: Authorization | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +208,7 @@ class ClusterSpec:
     volumes: tuple[Volume, ...] = ()
     storage: Storage | None = None
     listeners: tuple[Listener, ...] = (Listener("PLAINTEXT", 9092),)
+    security: Security | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     image: str = "ballast-broker"
     image_pull_policy: ImagePullPolicy | None = None
@@ -176,6 +222,15 @@ class ClusterSpec:
     @property
     def deletes_claims(self) -> bool:
         return self.storage is not None and self.storage.delete_claim
+
+    @property
+    def internal_secret(self) -> str | None:
+        """The Secret by which brokers, controllers and the operator speak TLS with each other."""
+        return None if self.security is None else self.security.internal.tls.secret_name
+
+    @property
+    def authorization(self) -> Authorization | None:
+        return None if self.security is None else self.security.authorization
 
 
 @dataclass(frozen=True, slots=True)

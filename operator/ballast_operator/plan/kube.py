@@ -16,11 +16,13 @@ from ballast_operator.resources.names import (
     CONTROLLER_ROLE,
     DRAINED,
     METADATA_VOLUME,
+    PRINCIPAL,
     RACKS,
     REVISION,
     ROLE_LABEL,
 )
 from ballast_operator.resources.pods import template_volumes
+from ballast_operator.resources.security import internal_secrets
 
 Object = Mapping[str, Any]
 VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -39,6 +41,7 @@ class PodFacts:
     claims: Mapping[str, str] = field(default_factory=dict)
     trouble: str | None = None
     config: str | None = None
+    port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class ClaimFacts:
 class KubeFacts:
     """`replicas` is what the StatefulSet wants; without one, what pods, and claims that were not drained, amount to.
 
-    `sets` are the uids of the StatefulSets that there are, of brokers and of controllers.
+    `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
+    which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it.
     """
 
     exists: bool = False
@@ -76,6 +80,8 @@ class KubeFacts:
     controller_claims: tuple[ClaimFacts, ...] = ()
     racks: Mapping[int, str] = field(default_factory=dict)
     sets: frozenset[str] = frozenset()
+    internal: frozenset[str] = frozenset()
+    principal: str = ""
 
     @property
     def all_claims(self) -> tuple[ClaimFacts, ...]:
@@ -108,6 +114,7 @@ def kube_facts(
             controllers=controllers,
             claims=claim_rows,
             controller_claims=controller_claims,
+            internal=_internal(cluster, None, pods),
         )
     annotations = stateful_set["metadata"].get("annotations") or {}
     return KubeFacts(
@@ -121,17 +128,30 @@ def kube_facts(
         claims=claim_rows,
         controller_claims=controller_claims,
         racks=_read_racks(annotations.get(RACKS, "")) if cluster.spec.rack is not None else {},
+        internal=_internal(cluster, stateful_set, pods),
+        principal=annotations.get(PRINCIPAL, ""),
     )
 
 
+def _internal(cluster: KafkaCluster, stateful_set: Object | None, pods: Iterable[Object]) -> frozenset[str]:
+    specs = [pod["spec"] for role in (BROKER_ROLE, CONTROLLER_ROLE) for pod in _of_role(cluster, role, pods).values()]
+    if stateful_set is not None:
+        specs.append(stateful_set["spec"]["template"]["spec"])
+    return internal_secrets(specs)
+
+
 def _members(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[int, PodFacts]:
+    return {ordinal: pod_facts(pod) for ordinal, pod in _of_role(cluster, role, pods).items()}
+
+
+def _of_role(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[int, Object]:
     """Those that are called as the StatefulSet of this role calls its pods: others may carry the labels, too."""
     found = {}
     for pod in pods:
         stateful_set, _, ordinal = pod["metadata"]["name"].rpartition("-")
         labels = pod["metadata"].get("labels") or {}
         if labels.get(ROLE_LABEL) == role and stateful_set == names.stateful_set(cluster, role) and ordinal.isdecimal():
-            found[int(ordinal)] = pod_facts(pod)
+            found[int(ordinal)] = pod
     return found
 
 
@@ -156,6 +176,7 @@ def with_racks(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, NodeF
 
 def pod_facts(pod: Object) -> PodFacts:
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    ports = [port for container in spec.get("containers") or () for port in container.get("ports") or ()]
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
@@ -176,6 +197,7 @@ def pod_facts(pod: Object) -> PodFacts:
         config=next(
             (volume["configMap"]["name"] for volume in spec.get("volumes") or () if "configMap" in volume), None
         ),
+        port=next((port["containerPort"] for port in ports if port.get("name") == "kafka"), None),
     )
 
 

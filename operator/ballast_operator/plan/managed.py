@@ -5,7 +5,7 @@ Nothing that holds a replica is ever removed, and nothing is removed while it is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
@@ -34,7 +34,7 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(cluster, identity, brokers, volumes, added, kube.racks)
+    return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal)
 
 
 def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
@@ -56,7 +56,7 @@ def wanted_layout(
     held = held_layout(cluster, identity, kube)
     wanted = {volume.name for volume in cluster.spec.volumes}
     kept = tuple(volume for volume in held.volumes if volume.name in wanted or volume.name in volumes)
-    return Layout(cluster, identity, brokers, kept, held.added, held.racks)
+    return Layout(cluster, identity, brokers, kept, held.added, held.racks, held.principal)
 
 
 def excess_brokers(cluster: KafkaCluster, kube: KubeFacts) -> tuple[int, ...]:
@@ -112,6 +112,11 @@ def directories_of(
         if volume is not None and directory.broker in brokers:
             found[directory] = volume
     return found
+
+
+def paths_of(broker: int, directories: Iterable[DirectoryId]) -> str | None:
+    """Those of one broker, as its configuration lists them."""
+    return ",".join(sorted(d.path for d in directories if d.broker == broker)) or None
 
 
 def replicas_in(view: KafkaView, directories: Collection[DirectoryId], brokers: Collection[int]) -> int | None:

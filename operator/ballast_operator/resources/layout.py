@@ -29,7 +29,7 @@ class Identity:
 class Layout:
     """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end.
 
-    `racks` holds those of the brokers whose rack is known.
+    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate.
     """
 
     cluster: KafkaCluster
@@ -38,6 +38,7 @@ class Layout:
     volumes: tuple[Volume, ...]
     added: tuple[int, ...] = ()
     racks: Mapping[int, str] = field(default_factory=dict)
+    principal: str = ""
 
     @property
     def volume_names(self) -> tuple[str, ...]:

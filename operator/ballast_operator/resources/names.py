@@ -16,6 +16,8 @@ CONFIG_ROLE = "config"
 REVISION = f"{GROUP}/revision"
 ADDED = f"{GROUP}/added-brokers"
 RACKS = f"{GROUP}/racks"
+# On the brokers' StatefulSet: the subject of the certificate that the brokers take for their own.
+PRINCIPAL = f"{GROUP}/principal"
 # On a claim: it was empty when its broker or volume was removed, and nothing has used it since.
 DRAINED = f"{GROUP}/drained"
 METADATA_VOLUME = "metadata"

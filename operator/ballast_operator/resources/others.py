@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
-from ballast_operator.resources import names
+from ballast_operator.resources import names, security
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
 from ballast_operator.resources.properties import config_map_data, config_map_name
@@ -17,7 +17,7 @@ def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
 
 def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
     """Gives every pod its name, also before it is ready: a broker has to find the others to become ready."""
-    listener, metrics = cluster.spec.listeners[0], cluster.spec.metrics or Metrics()
+    metrics = cluster.spec.metrics or Metrics()
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -27,7 +27,7 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
             "publishNotReadyAddresses": True,
             "selector": {names.CLUSTER_LABEL: cluster.meta.name},
             "ports": [
-                {"name": "kafka", "port": listener.port, "targetPort": listener.port},
+                _port("kafka", security.endpoints(cluster)[0].port),
                 {"name": "controller", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
                 {"name": "metrics", "port": metrics.port, "targetPort": metrics.port},
             ],
@@ -36,16 +36,21 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def bootstrap_service(cluster: KafkaCluster) -> dict[str, Any]:
-    listener = cluster.spec.listeners[0]
+    inside = [listener.port for listener in cluster.spec.listeners if listener.node_ports is None]
+    ports = [_port("kafka", inside[0]), *(_port(f"kafka-{n}", port) for n, port in enumerate(inside[1:], 2))]
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(cluster, names.bootstrap_service(cluster)),
         "spec": {
             "selector": names.selector(cluster, BROKER_ROLE),
-            "ports": [{"name": "kafka", "port": listener.port, "targetPort": listener.port}],
+            "ports": ports,
         },
     }
+
+
+def _port(name: str, port: int) -> dict[str, Any]:
+    return {"name": name, "port": port, "targetPort": port}
 
 
 def outside_services(cluster: KafkaCluster, brokers: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Metrics, Volume
-from ballast_operator.resources import names
+from ballast_operator.resources import names, security
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import (
     ADDED,
@@ -17,6 +17,7 @@ from ballast_operator.resources.names import (
     CONTROLLER_PORT,
     CONTROLLER_ROLE,
     METADATA_VOLUME,
+    PRINCIPAL,
     RACKS,
     REVISION,
 )
@@ -57,6 +58,8 @@ def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
 def _annotations(layout: Layout) -> dict[str, str]:
     """What a later look has to know."""
     found = {ADDED: ",".join(map(str, layout.added))} if layout.added else {}
+    if layout.principal and layout.cluster.spec.authorization is not None:
+        found[PRINCIPAL] = layout.principal
     if layout.racks:
         found[RACKS] = json.dumps({str(ordinal): rack for ordinal, rack in sorted(layout.racks.items())})
     return found
@@ -119,6 +122,7 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
         "volumes": [
             {"name": "config", "configMap": {"name": config_map_name(layout)}},
             {"name": "scratch", "emptyDir": {}},
+            *security.volumes(cluster, role),
         ],
     }
     if cluster.spec.rack is not None:
@@ -157,15 +161,15 @@ def _in_a_rack(cluster: KafkaCluster) -> dict[str, Any]:
 def _container(layout: Layout, role: str) -> dict[str, Any]:
     cluster = layout.cluster
     spec = cluster.spec
-    listener, metrics = spec.listeners[0], spec.metrics or Metrics()
+    listeners, metrics = security.endpoints(cluster), spec.metrics or Metrics()
     addresses = [f"{CONTROLLER_LISTENER}://$(POD_IP):{CONTROLLER_PORT}"]
     ports = [{"name": "metrics", "containerPort": metrics.port}]
     if role == BROKER_ROLE:
-        addresses = [f"{one.name}://$(POD_IP):{one.port}" for one in spec.listeners] + addresses
-        ports += [{"name": "kafka", "containerPort": listener.port}]
-        ports += [{"name": f"kafka-{n}", "containerPort": one.port} for n, one in enumerate(spec.listeners[1:], 2)]
+        addresses = [f"{one.name}://$(POD_IP):{one.port}" for one in listeners] + addresses
+        ports += [{"name": "kafka", "containerPort": listeners[0].port}]
+        ports += [{"name": f"kafka-{n}", "containerPort": one.port} for n, one in enumerate(listeners[1:], 2)]
     ports.append({"name": "controller", "containerPort": CONTROLLER_PORT})
-    probe_port = listener.port if role == BROKER_ROLE else CONTROLLER_PORT
+    probe_port = listeners[0].port if role == BROKER_ROLE else CONTROLLER_PORT
     container: dict[str, Any] = {
         "name": "broker" if role == BROKER_ROLE else "controller",
         "image": spec.image,
@@ -180,6 +184,7 @@ def _container(layout: Layout, role: str) -> dict[str, Any]:
         "volumeMounts": [
             {"name": "config", "mountPath": CONFIG_ROOT, "readOnly": True},
             {"name": "scratch", "mountPath": "/tmp"},
+            *security.mounts(cluster, role),
             *({"name": v.name, "mountPath": names.mount_path(v.name)} for v in _volumes(layout, role)),
         ],
         "securityContext": {

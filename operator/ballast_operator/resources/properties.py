@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 
 from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
-from ballast_operator.resources import names
+from ballast_operator.resources import names, security
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import (
     BROKER_ROLE,
@@ -30,7 +30,6 @@ def shared_properties(layout: Layout) -> dict[str, str]:
     """What all nodes have in common; a change restarts them."""
     cluster = layout.cluster
     spec = cluster.spec
-    listener = spec.listeners[0]
     metrics = spec.metrics or Metrics()
     replication = layout.identity.replication
     return {
@@ -43,10 +42,9 @@ def shared_properties(layout: Layout) -> dict[str, str]:
         "cluster.id": layout.identity.cluster_id,
         "controller.quorum.voters": _voters(layout),
         "controller.listener.names": CONTROLLER_LISTENER,
-        "inter.broker.listener.name": listener.name,
-        "listener.security.protocol.map": ",".join(
-            f"{name}:PLAINTEXT" for name in (*(one.name for one in spec.listeners), CONTROLLER_LISTENER)
-        ),
+        "inter.broker.listener.name": security.endpoints(cluster)[0].name,
+        "listener.security.protocol.map": security.protocol_map(cluster),
+        **security.node_security(cluster, layout.principal),
         "metrics.port": str(metrics.port),
     }
 
@@ -93,8 +91,9 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
         "node.id": str(ordinal),
         "process.roles": "broker,controller" if votes else "broker",
         "advertised.listeners": ",".join(
-            _advertised(cluster, listener, ordinal) for listener in cluster.spec.listeners
+            _advertised(cluster, listener, ordinal) for listener in security.endpoints(cluster)
         ),
+        **security.listener_security(cluster),
     }
     if ordinal in layout.racks:
         own["broker.rack"] = layout.racks[ordinal]
@@ -114,6 +113,9 @@ def config_map_name(layout: Layout) -> str:
     Racks are no part of the name: they concern single brokers, which are restarted when theirs has changed.
     """
     content = [shared_properties(layout), directory_properties(layout)]
+    for_clients = security.listener_security(layout.cluster)
+    if for_clients:
+        content.append(for_clients)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
     return f"{layout.cluster.meta.name}-config-{digest}"
 

@@ -40,8 +40,10 @@ def job_of(cluster: KafkaCluster) -> RebalanceJob | None:
 def refusal(cluster: KafkaCluster) -> str | None:
     """Why the job that is asked for cannot work, in a sentence without its full stop."""
     job, external = job_of(cluster), cluster.spec.external
-    if job is not None and job.prometheus is None and external and (external.tls or external.sasl):
-        return "the job cannot ask brokers that want TLS or SASL; name a Prometheus in spec.rebalance.job.prometheus"
+    wants = external.tls or external.sasl if external else not _is_open(cluster)
+    if job is not None and job.prometheus is None and wants:
+        why = "the job cannot ask brokers that want TLS or SASL, or that give rights"
+        return f"{why}; name a Prometheus in spec.rebalance.job.prometheus"
     return None
 
 
@@ -86,9 +88,16 @@ def _bootstrap(cluster: KafkaCluster) -> str | None:
     """The brokers' address; None where the job could not authenticate, so that Prometheus alone is asked."""
     external = cluster.spec.external
     if external is None:
+        if not _is_open(cluster):
+            return None
         port = cluster.spec.listeners[0].port
         return f"{names.bootstrap_service(cluster)}.{cluster.meta.namespace}.svc:{port}"
     return None if external.tls or external.sasl else external.bootstrap_servers
+
+
+def _is_open(cluster: KafkaCluster) -> bool:
+    """Whether anybody may ask the brokers through their first listener."""
+    return cluster.spec.listeners[0].is_plain and cluster.spec.authorization is None
 
 
 def pod_labels(cluster: KafkaCluster) -> dict[str, str]:

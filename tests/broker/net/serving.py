@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
 from ballast_broker.storage.disk import RealDisk, RealThreads
@@ -28,9 +30,12 @@ def echo(peer: Peer, frame: memoryview) -> Reply:
 class Serving:
     """For `async with`. Ends every connection that the test opened."""
 
-    def __init__(self, dispatch: Dispatch = echo, kind: type[Server] = Server, **limits: Any) -> None:
+    def __init__(
+        self, dispatch: Dispatch = echo, kind: type[Server] = Server, access: Access | None = None, **limits: Any
+    ) -> None:
         self.threads = RealThreads()
-        self.server = kind(Limits(**limits), self.threads)
+        accesses = {} if access is None else {"PLAINTEXT": access}
+        self.server = kind(Limits(**limits), self.threads, accesses)
         self.port = self.server.listen("PLAINTEXT", "127.0.0.1", 0, dispatch)
         self._clients: list[Client] = []
 
@@ -45,13 +50,22 @@ class Serving:
         await asyncio.sleep(0)
         assert not self.server.connections
 
-    async def connect(self, *, port: int | None = None, receive_buffer_bytes: int | None = None) -> Client:
-        client = Client(*await _open(port or self.port, receive_buffer_bytes))
+    async def connect(
+        self,
+        *,
+        port: int | None = None,
+        receive_buffer_bytes: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        host: str = "localhost",
+    ) -> Client:
+        client = Client(*await _open(port or self.port, receive_buffer_bytes, tls, host))
         self._clients.append(client)
         return client
 
 
-async def _open(port: int, receive_buffer_bytes: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open(
+    port: int, receive_buffer_bytes: int | None, tls: ssl.SSLContext | None, host: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     sock = socket.socket()
     if receive_buffer_bytes is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -62,7 +76,13 @@ async def _open(port: int, receive_buffer_bytes: int | None) -> tuple[asyncio.St
         sock.close()
         raise
     # A small limit: what is not asked for stays in the kernel, so that a slow reader really is one.
-    return await asyncio.open_connection(sock=sock, limit=4096)
+    try:
+        return await asyncio.open_connection(
+            sock=sock, limit=4096, ssl=tls, server_hostname=None if tls is None else host
+        )
+    except BaseException:
+        sock.close()
+        raise
 
 
 class Client:

@@ -1,0 +1,93 @@
+"""Where this node goes to others: the handshake of TLS and the login, before a request. Loop thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ballast_broker.net.tls_socket import TlsSocket, wrap
+from ballast_broker.security.properties import PLAIN
+from ballast_broker.security.scram import Salted, ScramClient, ScramError
+from ballast_broker.security.tls import TlsContexts
+from ballast_wire.messages import message
+
+if TYPE_CHECKING:
+    from ballast_broker.seams import Channel
+
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+    found: Salted = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    tls: TlsContexts | None = None
+    login: Login | None = None
+
+
+async def shake_hands(context: ssl.SSLContext, sock: socket.socket, host: str) -> TlsSocket:
+    wrapped = wrap(context, sock, server=False, host=host)
+    try:
+        while True:
+            try:
+                wrapped.do_handshake()
+                return wrapped
+            except ssl.SSLWantReadError:
+                await _ready(wrapped.fileno(), to_read=True)
+            except ssl.SSLWantWriteError:
+                await _ready(wrapped.fileno(), to_read=False)
+    except BaseException:
+        wrapped.close()
+        raise
+
+
+async def _ready(descriptor: int, *, to_read: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    if to_read:
+        loop.add_reader(descriptor, ready.set)
+    else:
+        loop.add_writer(descriptor, ready.set)
+    remove: Callable[[int], bool] = loop.remove_reader if to_read else loop.remove_writer
+    try:
+        await ready.wait()
+    finally:
+        remove(descriptor)
+
+
+async def authenticate(channel: Channel, login: Login) -> int:
+    """How many milliseconds it holds, 0 for ever. ConnectionError where either side does not believe the other."""
+    asked = message("SaslHandshakeRequest")(version=HANDSHAKE_VERSION, mechanism=login.mechanism)
+    answer = await channel.call(asked, HANDSHAKE_VERSION)
+    if answer.error_code:
+        raise ConnectionAbortedError(f"it does not know {login.mechanism}, but {', '.join(answer.mechanisms)}")
+    if login.mechanism == PLAIN:
+        said = await _say(channel, login, f"\0{login.user}\0{login.password}".encode())
+    else:
+        client = ScramClient(login.mechanism, login.user, login.password, secrets.token_urlsafe(24), login.found)
+        try:
+            said = await _say(channel, login, client.first())
+            said = await _say(channel, login, client.final(said.auth_bytes))
+            client.check(said.auth_bytes)
+        except ScramError as error:
+            raise ConnectionAbortedError(f"{login.mechanism} as {login.user} failed: {error}") from None
+    return int(said.session_lifetime_ms or 0)
+
+
+async def _say(channel: Channel, login: Login, token: bytes) -> Any:
+    asked = message("SaslAuthenticateRequest")(version=AUTHENTICATE_VERSION, auth_bytes=token)
+    answer = await channel.call(asked, AUTHENTICATE_VERSION)
+    if answer.error_code:
+        raise ConnectionAbortedError(f"{login.mechanism} as {login.user} failed: {answer.error_message}")
+    return answer

@@ -1,0 +1,237 @@
+"""SASL on the server's side of one connection: who it is, before anything else is answered, and again when it is time.
+
+SaslHandshake names the mechanism, then its messages travel in SaslAuthenticate (or by themselves, where the handshake
+was version 0). ApiVersions is answered meanwhile, by the listener's own dispatch. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ballast_broker.net_reply import Dispatch, Peer, Pending, Principal, Reply
+from ballast_broker.security.properties import PLAIN
+from ballast_broker.security.scram import Credential, ScramError, ScramServer
+from ballast_wire.errors import ErrorCode
+from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.headers import frame_response, is_flexible, parse_request_header, skip_header_tags
+from ballast_wire.messages import message
+
+if TYPE_CHECKING:
+    from ballast_broker.net.secured import SecuredConnection
+
+log = logging.getLogger(__name__)
+
+SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
+HIGHEST = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
+WITH_LIFETIME = 1  # the version of SaslAuthenticate
+MAX_FRAME_BYTES = 16 * 1024
+FindCredential = Callable[[str, str], Credential | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SaslListener:
+    """What is the same for all connections of a listener."""
+
+    mechanisms: tuple[str, ...]
+    plain_users: Mapping[str, str] = field(repr=False)
+    find: FindCredential  # user, mechanism
+    failure_delay_s: float = 0.1
+    max_reauth_ms: int = 0
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+
+class Refused(Exception):
+    """Who it is could not be shown; the text is told to the client."""
+
+
+class Mechanism(Protocol):
+    user: str
+    done: bool
+
+    def step(self, message: bytes) -> bytes: ...
+
+
+class _Plain:
+    """RFC 4616: whom to be, who one is, and the password, with zeros between."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+        self.user = ""
+        self.done = False
+
+    def step(self, message: bytes) -> bytes:
+        try:
+            wanted, user, password = message.decode().split("\0")
+        except ValueError:
+            raise Refused("Invalid SASL/PLAIN response: expected 3 tokens") from None
+        if not user:
+            raise Refused("Authentication failed: username not specified")
+        if not password:
+            raise Refused("Authentication failed: password not specified")
+        expected = self._users.get(user)
+        right = hmac.compare_digest((expected or "").encode(), password.encode())
+        if expected is None or not right:
+            raise Refused("Authentication failed: Invalid username or password")
+        if wanted and wanted != user:
+            raise Refused("Authentication failed: Client requested an authorization id that is different from username")
+        self.user, self.done = user, True
+        return b""
+
+
+class Authentication:
+    """The dispatch of one connection until it is known who that is; after that only where sessions end."""
+
+    def __init__(
+        self, listener: SaslListener, dispatch: Dispatch, connection: SecuredConnection, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._listener = listener
+        self._dispatch = dispatch
+        self._connection = connection
+        self._loop = loop
+        self._mechanism_name = ""
+        self._mechanism: Mechanism | None = None
+        self._bare = False  # messages without Kafka's header
+        self._known_as: tuple[str, str] | None = None  # mechanism and user of a session that may have to be renewed
+        self._ends_at_s = 0.0
+        self._over = False
+
+    def __call__(self, peer: Peer, frame: memoryview) -> Reply:
+        if self._known_as is not None and self._mechanism is None:
+            return self._in_session(peer, frame)
+        return self._before(peer, frame)
+
+    def _in_session(self, peer: Peer, frame: memoryview) -> Reply:
+        if int.from_bytes(frame[:2], "big") == SASL_HANDSHAKE:
+            return self._before(peer, frame)
+        if self._loop.time() >= self._ends_at_s:
+            raise MalformedRequest("its session has ended and it did not authenticate again")
+        return self._dispatch(peer, frame)
+
+    def _before(self, peer: Peer, frame: memoryview) -> Reply:
+        if self._over:
+            raise MalformedRequest("a request after authentication failed")
+        if self._known_as is None and len(frame) > MAX_FRAME_BYTES:
+            raise MalformedRequest(f"a request of {len(frame)} bytes before authentication")
+        if self._bare:
+            return self._bare_message(bytes(frame))
+        header = parse_request_header(frame)
+        key, version = header.api_key, header.version
+        if key not in HIGHEST:
+            if self._known_as is not None:
+                return self._in_session(peer, frame)
+            if key != API_VERSIONS:
+                raise MalformedRequest(f"API key {key} before authentication")
+            return self._dispatch(peer, frame)
+        if not 0 <= version <= HIGHEST[key]:
+            raise MalformedRequest(f"version {version} of API key {key} is not supported")
+        name = "SaslHandshake" if key == SASL_HANDSHAKE else "SaslAuthenticate"
+        body = skip_header_tags(frame, header.end) if is_flexible(name + "Request", version) else header.end
+        try:
+            request = message(name + "Request").decode(bytes(frame[body:]), version=version)
+        except Exception as error:  # the codec raises whatever the bytes lead it to
+            raise MalformedRequest(f"{name} version {version} cannot be read") from error
+        answer = self._handshake if key == SASL_HANDSHAKE else self._authenticate
+        return answer(request, version, header.correlation_id)
+
+    def _handshake(self, request: Any, version: int, correlation_id: int) -> Reply:
+        known = self._listener.mechanisms
+        mechanism = request.mechanism
+        error = ErrorCode.NONE
+        if self._mechanism is not None:
+            error = ErrorCode.ILLEGAL_SASL_STATE
+        elif mechanism not in known:
+            error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        response = message("SaslHandshakeResponse")(version=version, error_code=error, mechanisms=list(known))
+        reply = _framed("SaslHandshake", SASL_HANDSHAKE, response, version, correlation_id)
+        if error is not ErrorCode.NONE:
+            log.info("%s asks for mechanism %.40r", self._connection.host, mechanism)
+            return self._end_with(reply)
+        self._mechanism_name, self._mechanism = mechanism, self._begin(mechanism)
+        self._bare = version == 0
+        return reply
+
+    def _begin(self, name: str) -> Mechanism:
+        listener = self._listener
+        if name == PLAIN:
+            return _Plain(listener.plain_users)
+        nonce = secrets.token_urlsafe(24)
+        return ScramServer(name, lambda user: listener.find(user, name), nonce, listener.secret)
+
+    def _authenticate(self, request: Any, version: int, correlation_id: int) -> Reply:
+        if self._mechanism is None:
+            text = "SaslAuthenticate request received without a SaslHandshake before it"
+            return self._refuse(ErrorCode.ILLEGAL_SASL_STATE, text, version, correlation_id)
+        try:
+            answer = self._step(self._mechanism, request.auth_bytes or b"")
+        except Refused as refused:
+            return self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, str(refused), version, correlation_id)
+        response = message("SaslAuthenticateResponse")(
+            version=version, error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
+        )
+        if version >= WITH_LIFETIME:
+            response.session_lifetime_ms = self._listener.max_reauth_ms if self._mechanism is None else 0
+        return _framed("SaslAuthenticate", SASL_AUTHENTICATE, response, version, correlation_id)
+
+    def _refuse(self, error: ErrorCode, text: str, version: int, correlation_id: int) -> Reply:
+        kind = message("SaslAuthenticateResponse")
+        response = kind(version=version, error_code=error, error_message=text, auth_bytes=b"")
+        return self._end_with(_framed("SaslAuthenticate", SASL_AUTHENTICATE, response, version, correlation_id))
+
+    def _bare_message(self, token: bytes) -> Reply:
+        if self._mechanism is None:
+            raise MalformedRequest("a message of SASL before its handshake")
+        try:
+            answer = self._step(self._mechanism, token)
+        except Refused:
+            return self._end_with(b"")
+        return len(answer).to_bytes(4, "big") + answer
+
+    def _step(self, mechanism: Mechanism, token: bytes) -> bytes:
+        """The answer; where it was the last message, the connection is settled."""
+        try:
+            answer = mechanism.step(token)
+        except ScramError as error:
+            log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, error)
+            text = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+            raise Refused(f"{text} {self._mechanism_name}") from None
+        except Refused as refused:
+            log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, refused)
+            raise
+        if mechanism.done:
+            self._known(mechanism.user)
+        return answer
+
+    def _known(self, user: str) -> None:
+        known_as = (self._mechanism_name, user)
+        if self._known_as is not None and self._known_as != known_as:
+            raise Refused(f"Cannot change principals during re-authentication from User:{self._known_as[1]}")
+        self._mechanism, self._bare = None, False
+        renewed = self._listener.max_reauth_ms > 0
+        if renewed:
+            self._known_as = known_as
+            self._ends_at_s = self._loop.time() + self._listener.max_reauth_ms / 1000
+        self._connection.settled(Principal(name=user), self if renewed else self._dispatch)
+
+    def _end_with(self, reply: bytes) -> Reply:
+        """Later, so that guessing is slow; then the connection is closed."""
+        self._over = True
+        told: asyncio.Future[tuple[bytes, ...]] = self._loop.create_future()
+
+        def tell() -> None:
+            if not told.done():
+                told.set_result((reply,) if reply else ())
+                told.add_done_callback(lambda _: self._connection.close(None))
+
+        self._loop.call_later(self._listener.failure_delay_s, tell)
+        return Pending(told, pipelined=False, for_this_client_only=True)
+
+
+def _framed(name: str, key: int, response: Any, version: int, correlation_id: int) -> bytes:
+    flexible = is_flexible(name + "Request", version)
+    return frame_response(key, correlation_id, response.encode(version=version), flexible=flexible)

@@ -1,0 +1,1 @@
+"""Who somebody is, and that nobody else listens: properties, passwords, certificates. Knows no connections."""

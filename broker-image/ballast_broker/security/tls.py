@@ -1,0 +1,210 @@
+"""Certificates and keys as Python's ssl wants them, read anew when their files change.
+
+A context is never changed: connections that stand keep theirs, new ones get the new one. What cannot be read keeps the
+old one, and is told once. Files are looked at when somebody comes in or goes out, and not oftener than every few
+seconds: they are small, and local.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ballast_broker.config_types import ConfigError
+from ballast_broker.security.settings import Store, TlsSettings
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 3.0
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+SUITES_OF_13 = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+Stamp = tuple[object, ...]
+
+
+class TlsContexts:
+    """The context in force, of one listener and one direction."""
+
+    def __init__(self, settings: TlsSettings, monotonic: Callable[[], float], *, server: bool) -> None:
+        self.settings = settings
+        self._server = server
+        self._monotonic = monotonic
+        self._stamp = self._files()
+        self._context = _context(settings, server=server)
+        self._refused: Stamp = ()
+        self._look_at_s = monotonic() + LOOK_EVERY_S
+
+    def current(self) -> ssl.SSLContext:
+        now = self._monotonic()
+        if now >= self._look_at_s:
+            self._look_at_s = now + LOOK_EVERY_S
+            stamp = self._files()
+            if stamp not in (self._stamp, self._refused):
+                self._read_anew(stamp)
+        return self._context
+
+    def _read_anew(self, stamp: Stamp) -> None:
+        try:
+            self._context = _context(self.settings, server=self._server)
+        except ConfigError as error:
+            self._refused = stamp
+            log.error("listener %s keeps its old certificates: %s", self.settings.listener.upper(), error)
+        else:
+            self._stamp, self._refused = stamp, ()
+            log.info("listener %s has new certificates", self.settings.listener.upper())
+
+    def _files(self) -> Stamp:
+        stores = (self.settings.keystore, self.settings.truststore)
+        return tuple(tuple(map(_stamp_of, _files(store.location))) for store in stores if store.location is not None)
+
+
+def _files(location: str) -> tuple[Path, ...]:
+    """A keystore may be a directory with the files of a Secret of Kubernetes: mounted, it is no single file."""
+    path = Path(location)
+    return (path / "tls.key", path / "tls.crt") if path.is_dir() else (path,)
+
+
+def _stamp_of(path: Path) -> Stamp:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return (error.errno,)
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _context(settings: TlsSettings, *, server: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    versions = sorted(VERSIONS[each] for each in settings.versions)
+    _choose_ciphers(context, settings.ciphers, versions)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    if settings.keystore.is_there:
+        _load_keystore(context, settings.keystore, settings.key_password)
+    if server:
+        context.verify_mode = CLIENT_AUTH[settings.client_auth]
+    else:
+        context.check_hostname = settings.check_host
+    if settings.truststore.is_there:
+        _load_truststore(context, settings.truststore)
+    elif not server:
+        context.load_default_certs()
+    return context
+
+
+def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> None:
+    if store.location is not None:
+        where, text = f"ssl.keystore.location {store.location}", _read("ssl.keystore.location", store.location)
+    else:
+        where = "ssl.keystore.certificate.chain with ssl.keystore.key"
+        text = f"{store.key}\n{store.certificates}"
+    blocks = _blocks(text)
+    if not any(kind.endswith("PRIVATE KEY") for kind, _ in blocks):
+        raise ConfigError(f"{where} has no private key in it")
+    if not any(kind == "CERTIFICATE" for kind, _ in blocks):
+        raise ConfigError(f"{where} has no certificate in it")
+    try:
+        with _as_file(store.location, "".join(block for _, block in blocks)) as path:
+            context.load_cert_chain(path, password=password or "")  # without one OpenSSL would ask at the terminal
+    except (OSError, ValueError) as error:  # what ssl raises is an OSError
+        hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
+        raise ConfigError(f"{where} cannot be used: {reason_of(error)}{hint}") from None
+
+
+@contextmanager
+def _as_file(location: str | None, text: str) -> Iterator[str]:
+    """The ssl module reads keys from files only; what is in a property, or in two files, becomes one in memory, and
+    never on a disk."""
+    if location is not None and not Path(location).is_dir():
+        yield location
+        return
+    descriptor = os.memfd_create("keystore")
+    try:
+        os.write(descriptor, text.encode())
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
+    if store.location is not None:
+        where, text = f"ssl.truststore.location {store.location}", _read("ssl.truststore.location", store.location)
+    else:
+        where, text = "ssl.truststore.certificates", store.certificates or ""
+    authorities = "".join(block for kind, block in _blocks(text) if kind == "CERTIFICATE")
+    if not authorities:
+        raise ConfigError(f"{where} has no certificate in it")
+    try:
+        context.load_verify_locations(cadata=authorities)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{where} cannot be used: {reason_of(error)}") from None
+
+
+def _read(name: str, path: str) -> str:
+    found = []
+    for file in _files(path):
+        try:
+            found.append(file.read_text(errors="replace"))
+        except OSError as error:
+            raise ConfigError(f"{name} {file} cannot be read: {error.strerror}") from None
+    return "\n".join(found)
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Kind and text of each; in a property their lines may have become one."""
+    found = []
+    for match in _BLOCK.finditer(text):
+        kind, body = match.groups()
+        if ":" not in body:  # else it has headers, and lines that must stay
+            joined = "".join(body.split())
+            body = "\n" + "\n".join(joined[at : at + 64] for at in range(0, len(joined), 64)) + "\n"
+        found.append((kind, f"-----BEGIN {kind}-----{body}-----END {kind}-----\n"))
+    return found
+
+
+def _choose_ciphers(context: ssl.SSLContext, suites: tuple[str, ...], versions: list[ssl.TLSVersion]) -> None:
+    if not suites:
+        return
+    modern, older = SUITES_OF_13.intersection(suites), [each for each in suites if each not in SUITES_OF_13]
+    if modern and modern != SUITES_OF_13 and ssl.TLSVersion.TLSv1_3 in versions:
+        raise ConfigError(
+            "ssl.cipher.suites chooses among those of TLS 1.3, which cannot be done here: name all three of them, or "
+            "none and TLS 1.2 is spoken"
+        )
+    if not modern and ssl.TLSVersion.TLSv1_3 in versions:
+        versions.remove(ssl.TLSVersion.TLSv1_3)
+    if not older and ssl.TLSVersion.TLSv1_2 in versions:
+        versions.remove(ssl.TLSVersion.TLSv1_2)
+    if not versions:
+        raise ConfigError("ssl.cipher.suites has none for the versions of TLS that are enabled")
+    names = [_openssl_name(each) for each in older]
+    for name, suite in zip(names, older, strict=True):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(name)
+        except ssl.SSLError:
+            raise ConfigError(f"Invalid value {suite} for configuration ssl.cipher.suites: it is not known") from None
+    if names:
+        context.set_ciphers(":".join(names))
+
+
+def _openssl_name(suite: str) -> str:
+    """Of `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256` what OpenSSL calls it: `ECDHE-RSA-AES128-GCM-SHA256`."""
+    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    cipher = re.sub(r"AES_(\d+)", r"AES\1", cipher).replace("_CBC_", "_")
+    if "POLY1305" in cipher:
+        cipher = cipher.removesuffix("_SHA256")
+    return (f"{exchange}-{cipher}" if exchange != "RSA" else cipher).replace("_", "-")
+
+
+def reason_of(error: BaseException) -> str:
+    """What OpenSSL says, without where in its sources."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return str(getattr(error, "strerror", None) or error)

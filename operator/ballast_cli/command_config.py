@@ -1,0 +1,143 @@
+"""`--command-config FILE`: how to reach a cluster that asks who one is, in the properties of Kafka's own clients."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ballast_cli import CommandError
+
+if TYPE_CHECKING:
+    from ballast_operator.kafka_client import ConnectionSettings
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+KNOWN = frozenset(
+    {
+        "security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.endpoint.identification.algorithm",
+        "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
+        "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+    }
+)  # fmt: skip
+
+
+def add_argument(parser: Any) -> None:
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="properties of Kafka's clients: TLS, user and password"
+    )
+
+
+def connection(args: argparse.Namespace) -> ConnectionSettings:
+    """To the `--bootstrap` of the arguments."""
+    return settings_of(args.bootstrap, args.command_config)
+
+
+def library_options(args: argparse.Namespace, client_id: str) -> dict[str, Any]:
+    """The same for kafka-python, without the addresses; of a cluster that asks nothing there is nothing to say."""
+    from ballast_operator.kafka_client import client_options
+
+    if args.command_config is None:
+        return {}
+    settings = settings_of(args.bootstrap, args.command_config)
+    try:
+        options = client_options(settings)
+    except OSError as error:  # what ssl raises is one
+        raise CommandError(f"{args.command_config}: what it names cannot be used: {error}") from error
+    security = ("security_protocol", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
+    kept = {name: value for name, value in options.items() if name in security or name.startswith("ssl_")}
+    return kept | {"client_id": client_id}
+
+
+def settings_of(bootstrap: str, file: Path | None) -> ConnectionSettings:
+    from ballast_operator.kafka_client import ConnectionSettings
+
+    if file is None:
+        return ConnectionSettings(bootstrap)
+    from ballast_broker.properties_file import parse_properties
+
+    try:
+        given = parse_properties(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--command-config {file}: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return _settings(bootstrap, given)
+    except CommandError as error:
+        raise CommandError(f"--command-config {file}: {error}") from None
+
+
+def _settings(bootstrap: str, given: Mapping[str, str]) -> ConnectionSettings:
+    from ballast_operator.kafka_client import ConnectionSettings
+
+    for name in given:
+        if name not in KNOWN:
+            print(f"--command-config: {name} has no effect here", file=sys.stderr)
+    protocol = given.get("security.protocol", "PLAINTEXT")
+    if protocol not in PROTOCOLS:
+        raise CommandError(f"security.protocol is {protocol}: there are {', '.join(PROTOCOLS)}")
+    how: dict[str, Any] = {}
+    if protocol.endswith("SSL"):
+        how |= _tls(given)
+    if protocol.startswith("SASL"):
+        how |= _sasl(given)
+    return ConnectionSettings(bootstrap, **how)
+
+
+def _tls(given: Mapping[str, str]) -> dict[str, Any]:
+    algorithm = given.get("ssl.endpoint.identification.algorithm", "https")
+    if algorithm not in ("https", ""):
+        raise CommandError(f"ssl.endpoint.identification.algorithm is {algorithm}: it is https, or nothing")
+    keystore = _store(given, "ssl.keystore.type", "ssl.keystore.location")
+    if keystore is None and "ssl.keystore.certificate.chain" in given:
+        if "ssl.keystore.key" not in given:
+            raise CommandError("ssl.keystore.certificate.chain is given without ssl.keystore.key")
+        keystore = f"{given['ssl.keystore.key']}\n{given['ssl.keystore.certificate.chain']}"
+    trusted = _store(given, "ssl.truststore.type", "ssl.truststore.location")
+    return {
+        "tls": True,
+        "verify_hostname": algorithm == "https",
+        "ca_pem": trusted or given.get("ssl.truststore.certificates"),
+        "certificate_pem": keystore,
+        "key_pem": keystore,
+        "key_password": given.get("ssl.key.password"),
+    }
+
+
+def _store(given: Mapping[str, str], kind: str, location: str) -> str | None:
+    path = given.get(location)
+    if path is None:
+        return None
+    if given.get(kind, "JKS").upper() != "PEM":
+        text = f"{kind} is {given.get(kind, 'JKS')}: only PEM is read here"
+        raise CommandError(f"{text} (openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes makes it)")
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{location} {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _sasl(given: Mapping[str, str]) -> dict[str, Any]:
+    from ballast_broker.security.jaas import JaasError, parse_login_module
+
+    mechanism = given.get("sasl.mechanism", "GSSAPI")
+    if mechanism not in MODULES:
+        raise CommandError(f"sasl.mechanism is {mechanism}: there are {', '.join(MODULES)}")
+    try:
+        module = parse_login_module(given.get("sasl.jaas.config", ""))
+    except JaasError as error:
+        raise CommandError(f"sasl.jaas.config: {error}") from None
+    if module.name != MODULES[mechanism]:
+        raise CommandError(f"sasl.jaas.config: the login module of {mechanism} is {MODULES[mechanism]}")
+    if not {"username", "password"} <= module.options.keys():
+        raise CommandError("sasl.jaas.config needs username and password")
+    return {
+        "sasl_mechanism": mechanism,
+        "username": module.options["username"],
+        "password": module.options["password"],
+    }

@@ -1,0 +1,154 @@
+"""Encryption, authentication and rights of a cluster as its brokers' properties, and the Secrets in its pods. PURE.
+
+With `security.internal` brokers, controllers and the operator have a listener of their own, and both sides show the one
+certificate. Secrets are mounted as directories, so that what is renewed comes to the brokers without a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ballast_operator.model.cluster import AuthenticationType, ControllerMode, KafkaCluster, Listener
+from ballast_operator.resources import names
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER, CONTROLLER_ROLE
+
+INTERNAL_LISTENER = "INTERNAL"
+INTERNAL_PORT = 9091
+INTERNAL_VOLUME = "tls-internal"
+TLS_ROOT = "/etc/ballast-tls"
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+# Of the group that the pod's processes belong to, and of nobody else.
+FILE_MODE = 0o440
+
+
+def endpoints(cluster: KafkaCluster) -> tuple[Listener, ...]:
+    """All listeners of a broker, the one that brokers use among themselves first."""
+    own = (Listener(INTERNAL_LISTENER, INTERNAL_PORT),) if cluster.spec.internal_secret else ()
+    return (*own, *cluster.spec.listeners)
+
+
+def protocol_map(cluster: KafkaCluster) -> str:
+    inside = "SSL" if cluster.spec.internal_secret else "PLAINTEXT"
+    found = {listener.name: _protocol(listener) for listener in endpoints(cluster)}
+    if cluster.spec.internal_secret:
+        found[INTERNAL_LISTENER] = inside
+    return ",".join(f"{name}:{protocol}" for name, protocol in [*found.items(), (CONTROLLER_LISTENER, inside)])
+
+
+def _protocol(listener: Listener) -> str:
+    encrypted = listener.tls is not None
+    if _mechanism(listener) is not None:
+        return "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+    return "SSL" if encrypted else "PLAINTEXT"
+
+
+def _mechanism(listener: Listener) -> AuthenticationType | None:
+    wanted = listener.authentication.type if listener.authentication else None
+    return None if wanted is AuthenticationType.TLS else wanted
+
+
+def _by_certificate(listener: Listener) -> bool:
+    return listener.authentication is not None and listener.authentication.type is AuthenticationType.TLS
+
+
+def node_security(cluster: KafkaCluster, principal: str) -> dict[str, str]:
+    """What all nodes need. `principal` is the subject of the internal certificate."""
+    if not cluster.spec.internal_secret:
+        return {}
+    found: dict[str, str] = {}
+    for listener in (INTERNAL_LISTENER, CONTROLLER_LISTENER):
+        found |= _stores(listener, INTERNAL_VOLUME, authorities=True)
+        found[f"listener.name.{listener.lower()}.ssl.client.auth"] = "required"
+    authorization = cluster.spec.authorization
+    if authorization is not None:
+        users = dict.fromkeys((principal, *authorization.super_users))
+        found["authorizer.class.name"] = AUTHORIZER
+        found["super.users"] = ";".join(f"User:{user}" for user in users)
+    return found
+
+
+def listener_security(cluster: KafkaCluster) -> dict[str, str]:
+    """What brokers need beside that, for clients."""
+    found: dict[str, str] = {}
+    for listener in cluster.spec.listeners:
+        prefix = f"listener.name.{listener.name.lower()}"
+        if listener.tls is not None:
+            by_certificate = _by_certificate(listener)
+            found |= _stores(listener.name, secret_volume(listener), authorities=by_certificate)
+            found[f"{prefix}.ssl.client.auth"] = "required" if by_certificate else "none"
+        mechanism = _mechanism(listener)
+        if mechanism is not None:
+            found[f"{prefix}.sasl.enabled.mechanisms"] = str(mechanism)
+            found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = f"{SCRAM_MODULE} required;"
+    return found
+
+
+def _stores(listener: str, volume: str, authorities: bool) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}.ssl"
+    found = {f"{prefix}.keystore.type": "PEM", f"{prefix}.keystore.location": f"{TLS_ROOT}/{volume}"}
+    if authorities:
+        found[f"{prefix}.truststore.type"] = "PEM"
+        found[f"{prefix}.truststore.location"] = f"{TLS_ROOT}/{volume}/ca.crt"
+    return found
+
+
+def secret_volume(listener: Listener) -> str:
+    return f"tls-{listener.name.lower().replace('_', '-')}"
+
+
+def secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
+    """Which volume of a pod holds which Secret. Controllers need none of those for clients."""
+    internal = cluster.spec.internal_secret
+    found = {INTERNAL_VOLUME: internal} if internal else {}
+    for listener in cluster.spec.listeners if role == BROKER_ROLE else ():
+        if listener.tls is not None:
+            found[secret_volume(listener)] = listener.tls.secret_name
+    return found
+
+
+def volumes(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
+    return [
+        {"name": volume, "secret": {"secretName": secret, "defaultMode": FILE_MODE}}
+        for volume, secret in secrets(cluster, role).items()
+    ]
+
+
+def mounts(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
+    return [
+        {"name": volume, "mountPath": f"{TLS_ROOT}/{volume}", "readOnly": True} for volume in secrets(cluster, role)
+    ]
+
+
+def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
+    """The Secrets that pods mount, with the keys that they cannot do without."""
+    found = {secret: {"tls.crt", "tls.key"} for secret in secrets(cluster).values()}
+    asking = [
+        listener.tls.secret_name for listener in cluster.spec.listeners if listener.tls and _by_certificate(listener)
+    ]
+    for secret in (*asking, cluster.spec.internal_secret):
+        if secret is not None:
+            found[secret].add("ca.crt")
+    return found
+
+
+def hosts(cluster: KafkaCluster, brokers: int) -> tuple[str, ...]:
+    """The names by which nodes go to each other, of the brokers that are wanted or there, and of controllers."""
+    found = [names.pod_name(cluster, ordinal) for ordinal in range(max(brokers, cluster.spec.brokers))]
+    controllers = cluster.spec.controllers
+    if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
+        found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers.count)]
+    return tuple(names.host(cluster, pod) for pod in found)
+
+
+def internal_secrets(pod_specs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The Secrets by which these pods speak among themselves, "" where they do so without one."""
+    return frozenset(_internal_secret(spec) for spec in pod_specs)
+
+
+def _internal_secret(pod_spec: Mapping[str, Any]) -> str:
+    for volume in pod_spec.get("volumes") or ():
+        if volume["name"] == INTERNAL_VOLUME and "secret" in volume:
+            return str(volume["secret"]["secretName"])
+    return ""

@@ -1,0 +1,164 @@
+"""Contexts of TLS from PEM, in files or in the properties, and files that change."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.certificates import Authority
+
+from ballast_broker.config import broker_config
+from ballast_broker.config_types import ConfigError
+from ballast_broker.security.settings import TlsSettings
+from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "broker-image")}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority(tmp_path_factory.mktemp("ca"))
+    made.issue("one")
+    made.issue("two")
+    made.issue("locked", password="to the key")
+    return made
+
+
+def settings(authority: Authority, name: str = "one", **changes: Any) -> TlsSettings:
+    properties = {
+        "node.id": "1",
+        "listeners": "SSL://a:9092",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.folder / f"{name}.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+    }
+    named = {key.replace("_", "."): value for key, value in changes.items()}
+    whole = {key: value for key, value in (properties | named).items() if value is not None}
+    found = broker_config(whole).listener_security["SSL"].tls
+    assert found is not None
+    return found
+
+
+def shown(contexts: TlsContexts, authority: Authority) -> str:
+    """The common name of the certificate that a client meets."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = ssl.create_default_context(cafile=str(authority.ca))
+    client = asking.wrap_bio(back, there, server_hostname="localhost")
+    server = contexts.current().wrap_bio(there, back, server_side=True)
+    for _ in range(4):
+        for each in (client, server):
+            try:
+                each.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    subject: Any = client.getpeercert()
+    return str(dict(part[0] for part in subject["subject"])["commonName"])
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_key_may_have_a_password(authority: Authority) -> None:
+    right = settings(authority, "locked", ssl_key_password="to the key")
+    assert shown(TlsContexts(right, float, server=True), authority) == "locked"
+    for wrong in ("to another", None):
+        with pytest.raises(ConfigError, match=r"cannot be used: .*is ssl\.key\.password right\?") as refused:
+            TlsContexts(settings(authority, "locked", ssl_key_password=wrong), float, server=True)
+        assert "to another" not in str(refused.value)
+
+
+@pytest.mark.spec("CLI-06")
+def test_certificates_may_stand_in_the_properties_on_one_line(authority: Authority) -> None:
+    def on_one_line(path: Path) -> str:
+        return " ".join(path.read_text().split("\n"))
+
+    found = settings(
+        authority,
+        ssl_keystore_location=None,
+        ssl_keystore_certificate_chain=on_one_line(authority.folder / "one.crt"),
+        ssl_keystore_key=on_one_line(authority.folder / "one.key"),
+        ssl_truststore_location=None,
+        ssl_truststore_certificates=on_one_line(authority.ca),
+    )
+    assert shown(TlsContexts(found, float, server=True), authority) == "one"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ssl_keystore_location": "/nowhere.pem"}, "ssl.keystore.location /nowhere.pem cannot be read: No such file"),
+        ({"ssl_truststore_location": "/nowhere.pem"}, "ssl.truststore.location /nowhere.pem cannot be read"),
+        ({"ssl_keystore_location": "CA"}, "has no private key in it"),
+        ({"ssl_keystore_location": "KEY"}, "has no certificate in it"),
+        ({"ssl_truststore_location": "KEY"}, "has no certificate in it"),
+        ({"ssl_keystore_location": "MIXED"}, "key values mismatch"),
+        ({"ssl_cipher_suites": "TLS_NO_SUCH"}, "Invalid value TLS_NO_SUCH for configuration ssl.cipher.suites"),
+        ({"ssl_cipher_suites": "TLS_AES_128_GCM_SHA256"}, "name all three of them"),
+    ],
+)
+def test_what_cannot_be_used_is_named(authority: Authority, tmp_path: Path, changes: dict[str, str], says: str) -> None:
+    mixed = tmp_path / "mixed.pem"
+    mixed.write_text((authority.folder / "one.key").read_text() + (authority.folder / "two.crt").read_text())
+    files = {"CA": authority.ca, "KEY": authority.folder / "one.key", "MIXED": mixed}
+    changed = {name: str(files.get(value, value)) for name, value in changes.items()}
+    with pytest.raises(ConfigError) as refused:
+        TlsContexts(settings(authority, **changed), float, server=True)
+    assert says in str(refused.value)
+
+
+def test_suites_of_tls_12_are_chosen_by_their_names_in_java(authority: Authority) -> None:
+    suites = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"
+    context = TlsContexts(settings(authority, ssl_cipher_suites=suites), float, server=True).current()
+    assert context.maximum_version == ssl.TLSVersion.TLSv1_2
+    older = [each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"]
+    assert older == ["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"]
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_changed_file_is_taken_and_a_broken_one_is_not(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "node.pem"
+    file.write_text((authority.folder / "one.pem").read_text())
+    now = [0.0]
+    contexts = TlsContexts(settings(authority, ssl_keystore_location=str(file)), lambda: now[0], server=True)
+    assert shown(contexts, authority) == "one"
+    file.write_text((authority.folder / "two.pem").read_text())
+    assert shown(contexts, authority) == "one", "it is not looked at for each connection"
+    now[0] += LOOK_EVERY_S
+    assert shown(contexts, authority) == "two"
+    same = contexts.current()
+    now[0] += LOOK_EVERY_S
+    assert contexts.current() is same, "nothing has changed"
+
+    with caplog.at_level(logging.ERROR):
+        for broken in ("half a certificate", None, None):
+            file.write_text(broken) if broken else file.unlink(missing_ok=True)
+            now[0] += LOOK_EVERY_S
+            assert shown(contexts, authority) == "two"
+    told = [each.message for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(told) == 2, "once for each trouble"
+    assert "listener SSL keeps its old certificates" in told[0]
+    assert "cannot be read: No such file" in told[1]
+    file.write_text((authority.folder / "one.pem").read_text())
+    now[0] += LOOK_EVERY_S
+    assert shown(contexts, authority) == "one"
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_process_does_not_start_with_what_cannot_be_used(tmp_path: Path) -> None:
+    broken = tmp_path / "node.pem"
+    broken.write_text("half a certificate")
+    file = tmp_path / "node.properties"
+    lines = ("node.id=1", "listeners=SSL://127.0.0.1:0", "ssl.keystore.type=PEM", f"ssl.keystore.location={broken}")
+    file.write_text("\n".join((*lines, f"log.dirs={tmp_path}/data")) + "\n")
+    command = [sys.executable, "-m", "ballast_broker", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=ENVIRONMENT)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"broker 1: ssl.keystore.location {broken} has no private key in it" in ended.stderr
+    assert "Traceback" not in ended.stderr

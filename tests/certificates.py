@@ -1,0 +1,49 @@
+"""Authorities and certificates for tests, made by openssl as a person would make them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+HERE = "IP:127.0.0.1,DNS:localhost"
+DAYS = 30
+
+
+def openssl(*arguments: object) -> str:
+    command = ["openssl", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, timeout=60, text=True, check=False)
+    assert ended.returncode == 0, f"{command}: {ended.stderr}"
+    return ended.stdout
+
+
+class Authority:
+    """`ca` is the file that others believe; `issue` answers a file with a key and its certificate."""
+
+    def __init__(self, folder: Path, name: str = "tests") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ca = folder / f"{name}-ca.crt"
+        self._key = folder / f"{name}-ca.key"
+        _new_key(self._key)
+        openssl("req", "-x509", "-new", "-key", self._key, "-subj", f"/CN={name}", "-days", DAYS, "-out", self.ca)
+
+    def issue(
+        self, name: str, *, subject: str | None = None, names: str = HERE, days: int = DAYS, password: str | None = None
+    ) -> Path:
+        key, request, extensions = (self.folder / f"{name}.{each}" for each in ("key", "csr", "ext"))
+        certificate, whole = self.folder / f"{name}.crt", self.folder / f"{name}.pem"
+        _new_key(key)
+        openssl("req", "-new", "-utf8", "-key", key, "-subj", subject or f"/CN={name}", "-out", request)
+        extensions.write_text(f"extendedKeyUsage=serverAuth,clientAuth\nsubjectAltName={names}\n")
+        openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._key, "-CAcreateserial", "-days", days,
+                "-out", certificate, "-extfile", extensions)  # fmt: skip
+        if password is not None:
+            plain = key.rename(key.with_suffix(".open"))
+            openssl("pkcs8", "-topk8", "-v2", "aes-256-cbc", "-in", plain, "-passout", f"pass:{password}", "-out", key)
+        whole.write_text(key.read_text() + certificate.read_text())
+        return whole
+
+
+def _new_key(path: Path) -> None:
+    openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path)
+    path.chmod(0o600)

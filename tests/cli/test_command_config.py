@@ -1,0 +1,118 @@
+"""`--command-config FILE`: Kafka's client properties, and what is wrong with them, told without what is secret."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from tests.certificates import Authority
+
+from ballast_cli import CommandError
+from ballast_cli.__main__ import main
+from ballast_cli.command_config import library_options, settings_of
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+BY_PLAIN = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"]
+
+
+def written(folder: Path, *lines: str) -> Path:
+    file = folder / "client.properties"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_password_and_what_is_trusted(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.crt"
+    ca.write_text("whom we believe")
+    found = settings_of(
+        "a:1",
+        written(
+            tmp_path,
+            "# as for Kafka's own tools",
+            "security.protocol=SASL_SSL",
+            "sasl.mechanism=SCRAM-SHA-512",
+            f"sasl.jaas.config={SCRAM} required \\",
+            '  username="ann" password="a\\\\"b;";',
+            "ssl.truststore.type=PEM",
+            f"ssl.truststore.location={ca}",
+            "ssl.endpoint.identification.algorithm=",
+        ),
+    )
+    assert (found.tls, found.verify_hostname, found.ca_pem) == (True, False, "whom we believe")
+    assert (found.sasl_mechanism, found.username, found.password) == ("SCRAM-SHA-512", "ann", 'a"b;')
+    assert 'a"b' not in repr(found)
+
+
+@pytest.mark.spec("CLI-06")
+def test_a_certificate_whose_key_has_a_password(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.issue("ann", password="hush")
+    lines = (
+        "security.protocol=SSL",
+        "ssl.keystore.type=PEM",
+        f"ssl.keystore.location={own}",
+        "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={authority.ca}",
+    )
+    right = Namespace(bootstrap="a:1", command_config=written(tmp_path, *lines, "ssl.key.password=hush"))
+    options = library_options(right, "test")
+    assert sorted(options) == ["client_id", "security_protocol", "ssl_check_hostname", "ssl_context"]
+    assert options["client_id"] == "test"
+    wrong = Namespace(bootstrap="a:1", command_config=written(tmp_path, *lines))
+    with pytest.raises(CommandError, match="what it names cannot be used"):
+        library_options(wrong, "test")
+
+
+def test_what_has_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings_of("a:1", written(tmp_path, "security.protocol=PLAINTEXT", "request.timeout.ms=5"))
+    assert capsys.readouterr().err == "--command-config: request.timeout.ms has no effect here\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["security.protocol=TLS"], "security.protocol is TLS: there are PLAINTEXT, SSL"),
+        (["security.protocol=SSL", "ssl.truststore.location=/x.jks"], "ssl.truststore.type is JKS: only PEM"),
+        (["security.protocol=SSL", "ssl.keystore.type=PKCS12", "ssl.keystore.location=/x"], "is PKCS12: only PEM"),
+        (
+            ["security.protocol=SSL", "ssl.truststore.type=PEM", "ssl.truststore.location=/nowhere"],
+            "ssl.truststore.location /nowhere: No such file",
+        ),
+        (["security.protocol=SSL", "ssl.keystore.certificate.chain=x"], "given without ssl.keystore.key"),
+        (["security.protocol=SSL", "ssl.endpoint.identification.algorithm=no"], "it is https, or nothing"),
+        (["security.protocol=SASL_SSL"], "sasl.mechanism is GSSAPI: there are PLAIN"),
+        (BY_PLAIN, "does not contain any login modules"),
+        (
+            [
+                "security.protocol=SASL_SSL",
+                "sasl.mechanism=PLAIN",
+                f'sasl.jaas.config={PLAIN} required username="hush";',
+            ],
+            "needs username and password",
+        ),
+        (
+            [
+                "security.protocol=SASL_SSL",
+                "sasl.mechanism=PLAIN",
+                f'sasl.jaas.config={SCRAM} required username="hush";',
+            ],
+            "the login module of PLAIN is",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, lines: list[str], says: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        settings_of("a:1", written(tmp_path, *lines))
+    assert says in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_and_one_without_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CommandError, match="No such file"):
+        settings_of("a:1", tmp_path / "nowhere")
+    assert main(["status", "--command-config", str(written(tmp_path, ""))]) == 2
+    assert "--command-config says how to reach what --bootstrap names" in capsys.readouterr().err

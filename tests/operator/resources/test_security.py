@@ -1,0 +1,150 @@
+"""Encryption, authentication and rights of a cluster: what its nodes are told, and what their pods mount."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from making import cluster
+
+from ballast_operator.resources import others, pods, security
+from ballast_operator.resources.layout import Layout, new_identity
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, PRINCIPAL
+from ballast_operator.resources.properties import config_map_data, config_map_name
+
+pytestmark = pytest.mark.spec("OPR-40")
+INSIDE = {"internal": {"tls": {"secretName": "inside"}}}
+RIGHTS = {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["admin", "CN=inside"]}}
+LISTENERS = [
+    {"name": "SCRAM", "port": 9092, "tls": {"secretName": "clients"}, "authentication": {"type": "SCRAM-SHA-256"}},
+    {"name": "BY_CERT", "port": 9095, "tls": {"secretName": "clients"}, "authentication": {"type": "TLS"}},
+    {"name": "OPEN", "port": 9096},
+    {"name": "PASSWORD", "port": 9097, "authentication": {"type": "SCRAM-SHA-512"}},
+    {"name": "ENCRYPTED", "port": 9098, "tls": {"secretName": "outside"}, "nodePorts": {"host": "n", "first": 32000}},
+]
+
+
+def layout(principal: str = "CN=inside", **spec: Any) -> Layout:
+    subject = cluster(brokers=3, **spec)
+    identity = new_identity(subject, "cluster-id")
+    return Layout(subject, identity, 3, subject.spec.volumes, principal=principal)
+
+
+def properties(found: Layout, pod: str) -> dict[str, str]:
+    text = config_map_data(found, 3 if found.identity.dedicated else 0)[f"{pod}.properties"]
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def pod_spec(found: Layout, role: str) -> dict[str, Any]:
+    spec: dict[str, Any] = pods.pod_template(found, role)["spec"]
+    return spec
+
+
+def secrets_of(spec: dict[str, Any]) -> dict[str, str]:
+    """Mount path → Secret."""
+    held = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
+    assert all(secret["defaultMode"] == 0o440 for secret in held.values())
+    mounted = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] in held]
+    assert all(mount["readOnly"] for mount in mounted)
+    return {mount["mountPath"]: held[mount["name"]]["secretName"] for mount in mounted}
+
+
+def test_nodes_have_a_listener_of_their_own_for_which_both_sides_show_the_one_certificate() -> None:
+    found = layout(security=INSIDE)
+    told = properties(found, "demo-1")
+    assert told["inter.broker.listener.name"] == "INTERNAL"
+    assert told["listener.security.protocol.map"] == "INTERNAL:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:SSL"
+    assert told["advertised.listeners"].split(",") == [
+        "INTERNAL://demo-1.demo-brokers.default.svc:9091",
+        "PLAINTEXT://demo-1.demo-brokers.default.svc:9092",
+    ]
+    for listener in ("internal", "controller"):
+        assert {key: value for key, value in told.items() if key.startswith(f"listener.name.{listener}.")} == {
+            f"listener.name.{listener}.ssl.client.auth": "required",
+            f"listener.name.{listener}.ssl.keystore.type": "PEM",
+            f"listener.name.{listener}.ssl.keystore.location": "/etc/ballast-tls/tls-internal",
+            f"listener.name.{listener}.ssl.truststore.type": "PEM",
+            f"listener.name.{listener}.ssl.truststore.location": "/etc/ballast-tls/tls-internal/ca.crt",
+        }
+    assert "authorizer.class.name" not in told
+    spec = pod_spec(found, BROKER_ROLE)
+    assert secrets_of(spec) == {"/etc/ballast-tls/tls-internal": "inside"}
+    (container,) = spec["containers"]
+    assert container["args"][1].startswith("listeners=INTERNAL://$(POD_IP):9091,PLAINTEXT://$(POD_IP):9092,CONTROLLER")
+    assert {"name": "kafka", "containerPort": 9091} in container["ports"]
+    (port,) = others.bootstrap_service(found.cluster)["spec"]["ports"]
+    assert port["port"] == 9092
+    assert others.headless_service(found.cluster)["spec"]["ports"][0]["port"] == 9091
+
+
+def test_each_listener_asks_of_clients_what_the_spec_says() -> None:
+    found = layout(security=INSIDE, listeners=LISTENERS)
+    told = properties(found, "demo-0")
+    assert dict(pair.split(":") for pair in told["listener.security.protocol.map"].split(",")) == {
+        "INTERNAL": "SSL",
+        "SCRAM": "SASL_SSL",
+        "BY_CERT": "SSL",
+        "OPEN": "PLAINTEXT",
+        "PASSWORD": "SASL_PLAINTEXT",
+        "ENCRYPTED": "SSL",
+        "CONTROLLER": "SSL",
+    }
+    assert told["listener.name.scram.sasl.enabled.mechanisms"] == "SCRAM-SHA-256"
+    assert told["listener.name.scram.scram-sha-256.sasl.jaas.config"].endswith("ScramLoginModule required;")
+    assert told["listener.name.password.sasl.enabled.mechanisms"] == "SCRAM-SHA-512"
+    assert told["listener.name.scram.ssl.client.auth"] == "none"
+    assert told["listener.name.by_cert.ssl.client.auth"] == "required"
+    assert told["listener.name.by_cert.ssl.truststore.location"] == "/etc/ballast-tls/tls-by-cert/ca.crt"
+    assert not any(key.startswith(("listener.name.open.", "listener.name.password.ssl")) for key in told)
+    assert secrets_of(pod_spec(found, BROKER_ROLE)) == {
+        "/etc/ballast-tls/tls-internal": "inside",
+        "/etc/ballast-tls/tls-scram": "clients",
+        "/etc/ballast-tls/tls-by-cert": "clients",
+        "/etc/ballast-tls/tls-encrypted": "outside",
+    }
+    assert security.keys_needed(found.cluster) == {
+        "inside": {"tls.crt", "tls.key", "ca.crt"},
+        "clients": {"tls.crt", "tls.key", "ca.crt"},
+        "outside": {"tls.crt", "tls.key"},
+    }
+    ports = others.bootstrap_service(found.cluster)["spec"]["ports"]
+    assert [(port["name"], port["port"]) for port in ports] == [
+        ("kafka", 9092),
+        ("kafka-2", 9095),
+        ("kafka-3", 9096),
+        ("kafka-4", 9097),
+    ]
+
+
+def test_another_authentication_restarts_brokers_and_a_renewed_secret_does_not() -> None:
+    listener = {"name": "SCRAM", "port": 9092, "authentication": {"type": "SCRAM-SHA-256"}}
+    other = {**listener, "authentication": {"type": "SCRAM-SHA-512"}}
+    before, after = (layout(security=INSIDE, listeners=[one]) for one in (listener, other))
+    assert config_map_name(before) != config_map_name(after)
+    assert pods.revision(before, BROKER_ROLE) != pods.revision(after, BROKER_ROLE)
+    renewed = layout("CN=another", security=INSIDE, listeners=[listener])
+    assert pods.revision(before, BROKER_ROLE) == pods.revision(renewed, BROKER_ROLE)
+
+
+def test_the_nodes_are_super_users_without_being_named() -> None:
+    found = layout(security=RIGHTS)
+    told = properties(found, "demo-0")
+    assert told["authorizer.class.name"] == "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    assert told["super.users"] == "User:CN=inside;User:admin"
+    assert pods.stateful_set(found, BROKER_ROLE)["metadata"]["annotations"][PRINCIPAL] == "CN=inside"
+
+
+def test_controllers_are_told_the_same_and_are_given_no_secret_of_clients() -> None:
+    found = layout(security=RIGHTS, listeners=LISTENERS, controllers={"mode": "Dedicated", "count": 3})
+    told = properties(found, "demo-controller-2")
+    assert told["listener.name.controller.ssl.client.auth"] == "required"
+    assert told["super.users"] == "User:CN=inside;User:admin"
+    assert not any(key.startswith("listener.name.scram.") for key in told)
+    assert secrets_of(pod_spec(found, CONTROLLER_ROLE)) == {"/etc/ballast-tls/tls-internal": "inside"}
+
+
+def test_without_any_of_it_nothing_is_mounted_and_nothing_said() -> None:
+    found = layout("")
+    assert secrets_of(pod_spec(found, BROKER_ROLE)) == {}
+    assert not any(key.startswith("listener.name.") for key in properties(found, "demo-0"))
+    assert properties(found, "demo-0")["inter.broker.listener.name"] == "PLAINTEXT"
