@@ -287,7 +287,8 @@ def without(group: ConsumerGroup, member_ids: Sequence[str], topics: TopicsImage
     changes: list[Change] = []
     for member_id in member_ids:
         changes += _farewell_of(member_id)
-    left = [each.about for each in group.members.values() if each.member_id not in member_ids]
+    going = frozenset(member_ids)
+    left = [each.about for each in group.members.values() if each.member_id not in going]
     gone = group.patterns() - {about.pattern for about in left}
     changes += [PatternChange(pattern, None) for pattern in sorted(gone) if pattern in group.resolved]
     return [*changes, EpochChange(group.epoch + 1, _hash_of(group, left, topics))]

@@ -25,6 +25,7 @@ from ballast_broker.coordinator.consumers.group import (
     TargetEpochChange,
     TopicsGoneChange,
 )
+from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 VERSION = 0
@@ -37,6 +38,7 @@ KINDS = {
     8: "ConsumerGroupCurrentMemberAssignment",
     16: "ConsumerGroupRegularExpression",
 }
+LONGEST_NAME = 2**15 - 1
 ABOUT_KIND = 5
 NO_TAGS = b"\0"
 # One tagged field, number 0, of one byte: none. A member of which it is not said is to Apache Kafka a classic one.
@@ -53,6 +55,8 @@ def encode(group_id: str, change: Change) -> tuple[bytes, bytes | None]:
     kind, naming, value = _ENCODE[type(change)](change)
     name = KINDS[kind]
     key = message(name + "Key")(group_id=group_id, **naming)
+    if any(len(text.encode()) > LONGEST_NAME for text in (group_id, *naming.values())):
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A name is longer than the {LONGEST_NAME} bytes of a key.")
     body = None if value is None else bytes(message(name + "Value")(**value).encode(VERSION))
     if body is not None and kind == ABOUT_KIND:
         body = body.removesuffix(NO_TAGS) + NOT_CLASSIC

@@ -37,7 +37,6 @@ from ballast_broker.coordinator.consumers.heartbeat import (
 from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import KeyValue, Settled
 from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.metadata.image import RESOURCE_GROUP
 from ballast_wire.errors import ApiError, ErrorCode
@@ -148,9 +147,9 @@ class ConsumerGroups:
         try:
             limits = self._config.limits
             answer = heartbeat(group, ask, self._host.image().topics, limits, refresh=refresh)
-            ended = None if group_id in shard.consumers else self._host.end_classic(shard, group_id)
-            before, settled = ended or ((), None)
-            await turn.write(shard, group, answer.changes, before, settled)
+            is_new = group_id not in shard.consumers
+            ending = (lambda: self._host.end_classic(shard, group_id)) if is_new else None
+            await turn.write(shard, group, answer.changes, ending)
         except BaseException:
             life.topics_changed = True
             raise
@@ -183,16 +182,13 @@ class ConsumerGroups:
                 answers.append(error.code)
         return answers
 
-    async def end(
-        self, shard: Shard, group_id: str, offsets: Callable[[], Ending] = lambda: ((), lambda committed: None)
-    ) -> None:
+    async def end(self, shard: Shard, group_id: str, offsets: Callable[[], Ending | None] = lambda: None) -> None:
         """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty."""
         async with self._turn(shard, group_id) as turn:
             group = self._existing(shard, group_id)
             if group.state is not GroupState.EMPTY:
                 raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-            entries, settled = offsets()
-            await turn.write(shard, group, group.farewell(), entries, settled)
+            await turn.write(shard, group, group.farewell(), offsets)
 
     # -- offsets --------------------------------------------------------------------------------------------------
     @staticmethod
@@ -381,11 +377,12 @@ class _Turn:
         shard: Shard,
         group: ConsumerGroup,
         changes: Sequence[Change],
-        before: Sequence[KeyValue] = (),
-        also: Settled | None = None,
+        ending: Callable[[], Ending | None] | None = None,
     ) -> None:
-        """Raises where it is not written; until it is known whether it is, nobody else has a turn."""
-        entries = [*before, *(records.encode(group.group_id, change) for change in changes)]
+        """Raises where it is not written; until it is known whether it is, nobody else has a turn. `ending`: of what
+        goes with it; asked last, when nothing can go wrong any more but the log."""
+        entries = [records.encode(group.group_id, change) for change in changes]
+        before, also = (ending and ending()) or ((), None)
         if not entries:
             return
 
@@ -398,7 +395,7 @@ class _Turn:
             self._over_if_done()
 
         self._is_writing = True
-        error = await self._host.append(shard, entries, settled)
+        error = await self._host.append(shard, [*before, *entries], settled)
         if error is not ErrorCode.NONE:
             raise ApiError(error)
 

@@ -244,6 +244,16 @@ async def test_a_group_on_its_way_to_the_other_protocol_takes_nobody_in(tmp_path
         assert isinstance(scene.groups.describe("g"), ConsumerGroup)
 
 
+@pytest.mark.spec("CLI-08")
+async def test_a_name_too_long_to_be_written_harms_nobody(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await scene.become_empty("g")
+        with pytest.raises(ApiError) as caught:
+            await beat(scene, "m" * 40_000)
+        assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert (await scene.groups.join("g", ask("classic"))).error is ErrorCode.NONE
+
+
 async def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await beat(scene, "a")
