@@ -116,6 +116,7 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
 
 def _consumer_config(config: BrokerConfig) -> ConsumerConfig:
     return ConsumerConfig(
+        patterns_take_rights=config.has_authorizer,
         session_timeout_ms=config.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         session_timeouts_ms=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         check_enabled(context)
         _check_allowed(request, context)
         ask = _ask(request, context)
-        answer = await groups.heartbeat(request.group_id, ask)
+        answer = await groups.heartbeat(request.group_id, ask, _may_describe(context))
     except ApiError as error:
         text = error.message or WORDING.get(error.code)
         return kind(version=context.version, error_code=error.code, error_message=text)
@@ -58,6 +59,13 @@ def _check_allowed(request: Any, context: RequestContext) -> None:
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not all(context.authorize(Operation.DESCRIBE, topic(name)) for name in request.subscribed_topic_names or ()):
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _may_describe(context: RequestContext) -> Callable[[str], bool] | None:
+    """What a pattern stands for is no more than what its member may know of."""
+    if not context.broker.authorizer.enforces:
+        return None
+    return lambda name: context.may(Operation.DESCRIBE, topic(name))
 
 
 def _ask(request: Any, context: RequestContext) -> Ask:

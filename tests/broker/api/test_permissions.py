@@ -95,7 +95,7 @@ async def test_who_may_do_nothing_is_refused_everything_and_nothing_is_done() ->
     ids = {name: scene.add_topic(name, [1]) for name in ("t1", "t2", "secret", "seen", "w1")}
     before = scene.history[:]
     asker = Asker(scene, replicas=Untouched(), authorizer=knowing(), **{"authorizer.class.name": STANDARD})
-    asker.services.groups = SimpleNamespace(list_groups=lambda: [SimpleNamespace(group_id="g1")])
+    asker.services.groups = SimpleNamespace(list_groups=lambda: [SimpleNamespace(group_id="g1")], consumers=Untouched())
     asker.services.next_producer_id = Untouched()
     asker.services.clock = RealClock()
     asker.services.transactions = SimpleNamespace(list_all=lambda: [created("x1", 5, 1000, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from ballast_broker.coordinator.consumers.group import Resolved
 from ballast_broker.coordinator.consumers.patterns import BadPattern, compiled
@@ -12,7 +13,10 @@ NAMES_PER_TURN = 500  # a millisecond or two, then others have their turn
 LONGEST_TURN_S = 0.005  # of a pattern that makes much work of each name
 
 
-async def resolve(text: str, image: MetadataImage, wall_ms: int) -> Resolved:
+MayDescribe = Callable[[str], bool]
+
+
+async def resolve(text: str, image: MetadataImage, wall_ms: int, may_describe: MayDescribe | None = None) -> Resolved:
     topics: list[str] = []
     try:
         pattern = compiled(text)
@@ -21,7 +25,7 @@ async def resolve(text: str, image: MetadataImage, wall_ms: int) -> Resolved:
     loop = asyncio.get_running_loop()
     began = loop.time()
     for number, name in enumerate(image.topics.sorted_names, 1):
-        if pattern.matches(name):
+        if pattern.matches(name) and (may_describe is None or may_describe(name)):
             topics.append(name)
         if number % NAMES_PER_TURN == 0 or loop.time() - began > LONGEST_TURN_S:
             await asyncio.sleep(0)

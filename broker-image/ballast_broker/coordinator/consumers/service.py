@@ -34,7 +34,7 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     patterns_resolved,
     without,
 )
-from ballast_broker.coordinator.consumers.resolving import resolve
+from ballast_broker.coordinator.consumers.resolving import MayDescribe, resolve
 from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
@@ -44,6 +44,8 @@ from ballast_wire.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 TURN_TIMEOUT_S = 5.0
+# After so long a pattern is looked at again where rights may have changed; no record of the group tells when they do.
+RIGHTS_HOLD_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class ConsumerConfig:
     session_timeouts_ms: tuple[int, int] = (45_000, 60_000)  # the least and the most that a group may have
     heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
     limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+    patterns_take_rights: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +69,8 @@ class _Life:
     timer: asyncio.TimerHandle | None = None
     resolving: bool = False
     resolve_again: bool = False
+    unresolved: bool = False  # it was to be done, and nobody was there whose rights it takes
+    may_describe: MayDescribe | None = None  # of the last member with a pattern that was heard of
     users: int = 0  # who have, or wait for, a turn
 
 
@@ -121,7 +126,8 @@ class ConsumerGroups:
         own = self._host.image().configs.of(RESOURCE_GROUP, group_id).get(name)
         return default if own is None else min(max(int(own), allowed[0]), allowed[1])
 
-    async def heartbeat(self, group_id: str, ask: Ask) -> Answer:
+    async def heartbeat(self, group_id: str, ask: Ask, may_describe: MayDescribe | None = None) -> Answer:
+        """`may_describe`: which topics the asker may know of, where that is not all."""
         shard = self._host.shard_of(group_id)
         known = shard.consumers.get(group_id)
         member = None if known is None else known.members.get(ask.member_id)
@@ -129,12 +135,15 @@ class ConsumerGroups:
             # It is alive, however long it waits for its turn.
             self._beat(self._life(group_id), group_id, ask.member_id)
         async with self._turn(shard, group_id) as turn:
+            if ask.pattern or (member is not None and member.about.pattern):
+                turn.life.may_describe = may_describe
             if ask.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
                 group = self._existing(shard, group_id)
                 answer = leave(group, ask, self._host.image().topics)
                 await turn.write(shard, group, answer.changes)
             else:
                 answer = await self._beat_in_turn(turn, shard, group_id, ask)
+                self._look_at_rights(turn.life, shard, group_id)
             return answer
 
     async def _beat_in_turn(self, turn: _Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
@@ -327,7 +336,19 @@ class ConsumerGroups:
                 life.timer = loop.call_later(delay_s, self._wake, life, shard, group)
 
     # -- patterns -------------------------------------------------------------------------------------------------
+    def _look_at_rights(self, life: _Life, shard: Shard, group_id: str) -> None:
+        group = shard.consumers.get(group_id)
+        if group is None or life.may_describe is None or life.resolving:
+            return
+        before_ms = self._host.now().wall_ms - RIGHTS_HOLD_MS
+        old = any(each in group.resolved and group.resolved[each].timestamp_ms < before_ms for each in group.patterns())
+        if life.unresolved or old:
+            self._resolve_patterns(life, shard, group)
+
     def _resolve_patterns(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
+        life.unresolved = self._config.patterns_take_rights and life.may_describe is None
+        if life.unresolved:
+            return
         if life.resolving:
             life.resolve_again = True
         elif group.patterns():
@@ -342,7 +363,7 @@ class ConsumerGroups:
                 image = self._host.image()
                 found: list[PatternChange] = []
                 for pattern in sorted(group.patterns()):
-                    resolved = await resolve(pattern, image, self._host.now().wall_ms)
+                    resolved = await resolve(pattern, image, self._host.now().wall_ms, life.may_describe)
                     found.append(PatternChange(pattern, resolved))
                 try:
                     async with self._turn(shard, group.group_id) as turn:

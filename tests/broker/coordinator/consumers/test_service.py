@@ -16,11 +16,13 @@ from tests.broker.coordinator.test_service import OFFSETS, RETENTION_MS, T0, Coo
 from tests.broker.replication.cluster import RealClock, eventually
 
 from ballast_broker.controller.commands.partitions import create_partitions
+from ballast_broker.coordinator.consumers import service
 from ballast_broker.coordinator.consumers.group import ConsumerGroup, GroupState, MemberState, Partitions
 from ballast_broker.coordinator.consumers.heartbeat import Answer, Ask
 from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -154,6 +156,34 @@ async def test_topics_that_change_are_seen_at_the_next_heartbeat(tmp_path: Path)
         await eventually(lambda: group(scene).resolved["t|new"].topics == {"t", "new"}, "it stands for two now")
         answer = await beat(scene, "p", answer.epoch)
         assert answer.assigned == {**of_t(scene, 0, 1, 2), scene.cluster.topic_id("new"): frozenset({0})}
+
+
+@pytest.mark.spec("CLI-06")
+async def test_a_pattern_stands_for_no_more_than_its_member_may_know_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rights = {"t"}
+
+    async def heard(groups: GroupCoordinator, epoch: int = 0, **more: Any) -> Answer:
+        return await groups.consumers.heartbeat("g", Ask("p", epoch, "c", "h", **more), rights.__contains__)
+
+    async with coordinating(tmp_path, consumers=ConsumerConfig(patterns_take_rights=True)) as scene:
+        scene.cluster.controller.create_topic("secret", [[1]])
+        answer = await heard(scene.groups, rebalance_timeout_ms=60_000, pattern=".*", owned={})
+        await eventually(lambda: group(scene).resolved, "the pattern is resolved")
+        assert group(scene).resolved[".*"].topics == {"t"}
+        answer = await heard(scene.groups, answer.epoch)
+        rights.add("secret")
+        after = await scene.next_one()
+        assert after.consumers.describe("g").resolved[".*"].topics == {"t"}
+        answer = await heard(after, answer.epoch)  # it knew nobody whose rights it takes
+        await eventually(lambda: len(after.consumers.describe("g").resolved[".*"].topics) == 2, "somebody is there now")
+        rights.discard("secret")
+        answer = await heard(after, answer.epoch)
+        assert len(after.consumers.describe("g").resolved[".*"].topics) == 2
+        monkeypatch.setattr(service, "RIGHTS_HOLD_MS", -1)
+        answer = await heard(after, answer.epoch)
+        await eventually(lambda: after.consumers.describe("g").resolved[".*"].topics == {"t"}, "it is looked at again")
 
 
 async def test_a_heartbeat_that_changes_nothing_is_not_written(tmp_path: Path) -> None:
