@@ -21,7 +21,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     members = [(m.member_id, m.group_instance_id) for m in request.members] if many else [(request.member_id, None)]
     try:
         groups = context.broker.groups
-        if isinstance(groups.describe(request.group_id), ConsumerGroup):
+        if request.group_id and isinstance(groups.describe(request.group_id), ConsumerGroup):
             errors = await groups.consumers.remove(request.group_id, members)
         else:
             errors = groups.leave(request.group_id, members)

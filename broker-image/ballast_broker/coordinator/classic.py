@@ -109,11 +109,13 @@ class ClassicGroups:
         self._carry_out(shard, group, effects)
         return answers
 
-    def end(self, shard: Shard, group_id: str) -> Ending | None:
-        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets."""
+    def end(self, shard: Shard, group_id: str) -> Ending:
+        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets. Until that
+        one is written a dead group has the name, or somebody else might join one of this protocol meanwhile."""
         group = shard.group(group_id)
         if group is None:
-            return None
+            shard.groups[group_id] = Group(group_id, state=GroupState.DEAD)
+            return (), lambda committed: self._forget(shard, group_id)
         if group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group.is_in(GroupState.EMPTY):
@@ -122,13 +124,17 @@ class ClassicGroups:
 
         def settled(committed: bool) -> None:
             if committed:
-                shard.groups.pop(group_id, None)
+                self._forget(shard, group_id)
             else:
                 group.enter(GroupState.EMPTY, since_ms)
 
         self.forget_timer(group)
         group.enter(GroupState.DEAD, self._host.now().wall_ms)
         return [(records.group_key(group_id), None)], settled
+
+    @staticmethod
+    def _forget(shard: Shard, group_id: str) -> None:
+        shard.groups.pop(group_id, None)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:

@@ -24,7 +24,7 @@ class Host:
     image: Callable[[], MetadataImage]
     start: Callable[[Coroutine[Any, Any, object]], None]
     append: Callable[[Shard, Sequence[KeyValue], Settled], Awaitable[ErrorCode]]
-    end_classic: Callable[[Shard, str], Ending | None]
+    end_classic: Callable[[Shard, str], Ending]
     """What ends an empty group of the classic protocol that has this name; raises ApiError where it is not empty."""
     end_consumers: Callable[[Shard, str], Awaitable[None]]
     """Ends an empty group of the consumer protocol; raises ApiError where it is not empty."""

@@ -262,9 +262,12 @@ async def test_an_empty_group_goes_from_one_protocol_to_the_other_with_its_offse
         assert set(after.fetch_offsets("g")) == {T0}
 
 
-async def test_a_group_on_its_way_to_the_other_protocol_takes_nobody_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_group_on_its_way_to_the_other_protocol_takes_nobody_in(tmp_path: Path, there: bool) -> None:
+    """Nor does one that is not there before: it would be in the log as both."""
     async with coordinating(tmp_path) as scene:
-        await scene.become_empty("g")
+        if there:
+            await scene.become_empty("g")
         scene.cut()
         coming = await scene.begin(beat(scene))
         assert (await scene.groups.join("g", ask("m"))).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -272,6 +275,7 @@ async def test_a_group_on_its_way_to_the_other_protocol_takes_nobody_in(tmp_path
         [answer] = await coming
         assert answer.epoch == 1
         assert isinstance(scene.groups.describe("g"), ConsumerGroup)
+        assert scene.groups._shards[0].groups == {}
 
 
 @pytest.mark.spec("CLI-08")
