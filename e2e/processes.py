@@ -207,6 +207,9 @@ class Cluster:
                 "auto.create.topics.enable": "false",
                 "offsets.topic.num.partitions": "4",
                 "offsets.topic.replication.factor": str(min(3, count)),
+                "transaction.state.log.num.partitions": "4",
+                "transaction.state.log.replication.factor": str(min(3, count)),
+                "transaction.state.log.min.isr": str(min(2, count)),
                 **properties,
             }
             self.brokers.append(BrokerProcess(folder / f"broker-{node_id}", node_id, port, own, host))

@@ -36,9 +36,13 @@ from ballast_broker.controller.lifecycle import (
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
 from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
-from ballast_broker.coordinator.leadership import GroupLeadership
+from ballast_broker.coordinator.leadership import GroupLeadership, TransactionLeadership
+from ballast_broker.coordinator.markers import MarkerSender
 from ballast_broker.coordinator.service import GroupCoordinator
-from ballast_broker.coordinator.store import OffsetsStore
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
+from ballast_broker.coordinator.transaction_service import TransactionCoordinator
+from ballast_broker.coordinator.verification import TransactionVerifier
+from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
@@ -279,7 +283,8 @@ class _Broker:
             threads=world.threads,
         )
         self.replicas.on_gone.append(node.traffic.forget)
-        store = OffsetsStore(
+        store = CoordinatorStore(
+            OFFSETS_TOPIC,
             self.replicas,
             world.clock,
             world.threads,
@@ -287,11 +292,25 @@ class _Broker:
             load_bytes=config.offsets_load_buffer_size,
         )
         self.groups = GroupCoordinator(store, world.clock, settings.coordinator_config(config))
-        self.services = self._services()
+        ids = ProducerIds(config.node_id, self._epoch, self._controller)
+        self.transactions = self._transaction_coordinator(ids)
+        self._verifier = TransactionVerifier(
+            lambda: node.image,
+            world.network,
+            config.inter_broker_listener,
+            timeout_s=config.request_timeout_ms / 1000,
+        )
+        self.services = self._services(ids)
         self.ports: dict[str, int] = {}
         leadership = GroupLeadership(config.node_id, self.groups)
+        of_transactions = TransactionLeadership(config.node_id, self.transactions)
         self._caught_up = asyncio.Event()
-        publishers = [self.replicas.publish, leadership.publish, self.services.client_quotas.publish]
+        publishers = [
+            self.replicas.publish,
+            leadership.publish,
+            of_transactions.publish,
+            self.services.client_quotas.publish,
+        ]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
 
@@ -299,10 +318,30 @@ class _Broker:
         """-1 until this broker is registered."""
         return self.lifecycle.broker_epoch if self.lifecycle is not None else NO_EPOCH
 
-    def _services(self) -> BrokerServices:
+    def _transaction_coordinator(self, ids: ProducerIds) -> TransactionCoordinator:
+        node, config, world = self._node, self._node.config, self._node.world
+        store = CoordinatorStore(
+            TRANSACTIONS_TOPIC,
+            self.replicas,
+            world.clock,
+            world.threads,
+            timeout_ms=config.request_timeout_ms,
+            load_bytes=config.transaction_state_log_load_buffer_size,
+        )
+        timeout_s = config.request_timeout_ms / 1000
+        markers = MarkerSender(lambda: node.image, config.inter_broker_listener, world.network, timeout_s=timeout_s)
+        return TransactionCoordinator(
+            store,
+            markers,
+            world.clock,
+            settings.transaction_config(config),
+            ids.next,
+            lambda: node.image.features.level(TRANSACTION_VERSION),
+        )
+
+    def _services(self, ids: ProducerIds) -> BrokerServices:
         node = self._node
         topics = AutomaticTopics(node.config, lambda: node.image, self._controller, node.spawn)
-        ids = ProducerIds(node.config.node_id, self._epoch, self._controller)
         return BrokerServices(
             node_id=node.config.node_id,
             cluster_id=node.cluster_id,
@@ -313,6 +352,8 @@ class _Broker:
             logs=node.logs,
             controller=self._controller,
             groups=self.groups,
+            transactions=self.transactions,
+            verifier=self._verifier,
             traffic=node.traffic,
             client_quotas=ClientQuotas(node.world.clock),
             next_producer_id=ids.next,
@@ -355,6 +396,8 @@ class _Broker:
         node.metadata.add_publisher(lifecycle.publish)
         membership = node.spawn(lifecycle.run(), "membership")
         node.spawn(self._expire_offsets(), "offset expiry")
+        node.spawn(self.transactions.abort_those_too_long(), "ends of transactions")
+        node.spawn(self.transactions.forget_unused(), "transactional id expiry")
         await self._wait_for(lifecycle.registered.wait(), membership)
         self._gate.look(node.image)
         await self._wait_for(self._caught_up.wait(), membership)
@@ -424,6 +467,8 @@ class _Broker:
             except TimeoutError:
                 log.warning("nobody took over in %.0f s: stopping all the same", LEAVE_TIMEOUT_S)
         self.groups.close()
+        self.transactions.close()
+        self._verifier.close()
         await self.replicas.stop()
         self._controller.close()
         self._heartbeats.close()

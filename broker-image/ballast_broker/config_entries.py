@@ -58,6 +58,7 @@ TYPES_BY_NAME = {
     "log.dir": STRING,
     "log.dirs": STRING,
     "offsets.topic.replication.factor": SHORT,
+    "transaction.state.log.replication.factor": SHORT,
 }
 # Throttles are no configs of the broker's file to Kafka: shown only where they are set, and as read-only.
 SHOWN_WHERE_SET = frozenset(

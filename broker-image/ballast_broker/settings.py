@@ -11,6 +11,7 @@ from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.coordinator.rebalance import GroupLimits
 from ballast_broker.coordinator.service import CoordinatorConfig
+from ballast_broker.coordinator.transaction_service import TransactionConfig
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
 from ballast_broker.net.server import Limits
@@ -106,6 +107,16 @@ def coordinator_config(config: BrokerConfig) -> CoordinatorConfig:
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         limits=GroupLimits(config.group_initial_rebalance_delay_ms, config.group_max_size),
+    )
+
+
+def transaction_config(config: BrokerConfig) -> TransactionConfig:
+    return TransactionConfig(
+        partitions=config.transaction_state_log_num_partitions,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        abort_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        expiry_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
     )
 
 

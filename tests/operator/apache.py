@@ -107,6 +107,8 @@ class ApacheKafka:
             "controller.quorum.voters": f"0@127.0.0.1:{self.controller_port}",
             "log.dirs": ",".join(self.log_dir(broker, index) for index in range(self.log_dirs)),
             "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
             "auto.create.topics.enable": "false",
             "default.replication.factor": min(2, self.brokers),
             "replica.lag.time.max.ms": 3000,

@@ -46,6 +46,10 @@ def group(name: str) -> Resource:
     return Resource(ResourceKind.GROUP, name)
 
 
+def transactional_id(name: str) -> Resource:
+    return Resource(ResourceKind.TRANSACTIONAL_ID, name)
+
+
 def authorize(principal: Principal, operation: Operation, resource: Resource) -> bool:
     """Security is a room to furnish: every handler asks here, so that ACLs change this function and nothing else."""
     del principal, operation, resource

@@ -1,4 +1,4 @@
-"""Topics that come to be because somebody asked for them: `auto.create.topics.enable`, and the offsets topic.
+"""Topics that come to be because somebody asked for them: `auto.create.topics.enable`, and the coordinators' topics.
 
 Nobody waits here, and nothing raises: who asked is told at once to ask again, and finds the topic. Requests for one
 name share one creation.
@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 VERSION = 7
 TIMEOUT_MS = 10_000
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+# What the names of a coordinator's properties begin with, and who waits for its topic.
+INTERNAL = {OFFSETS_TOPIC: ("offsets_topic", "groups"), TRANSACTIONS_TOPIC: ("transaction_state_log", "transactions")}
 MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
@@ -35,7 +38,7 @@ class AutomaticTopics:
         self._controller = controller
         self._spawn = spawn
         self._in_flight: set[str] = set()
-        self._too_few = -1  # how many brokers were alive when it was last said that there are too few
+        self._too_few: dict[str, int] = {}  # how many brokers were alive when it was last said that there are too few
 
     def create(self, names: list[str]) -> None:
         self._begin([name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)])
@@ -44,15 +47,18 @@ class AutomaticTopics:
         if name in self._in_flight:
             return
         alive = sum(1 for broker in self._image().cluster.brokers.values() if not broker.fenced)
-        factor: int = self._config.offsets_topic_replication_factor
+        property_name, who = INTERNAL[name]
+        factor: int = getattr(self._config, f"{property_name}_replication_factor")
         if alive < factor:
-            if alive != self._too_few:  # every client asks, time and again
-                self._too_few = alive
+            if alive != self._too_few.get(name):  # every client asks, time and again
+                self._too_few[name] = alive
                 log.warning(
-                    "%s needs %d live brokers (offsets.topic.replication.factor), there are %d: groups have to wait",
+                    "%s needs %d live brokers (%s.replication.factor), there are %d: %s have to wait",
                     name,
                     factor,
+                    property_name.replace("_", "."),
                     alive,
+                    who,
                 )
             return
         self._begin([name])
@@ -64,17 +70,24 @@ class AutomaticTopics:
 
     def _wanted(self, name: str) -> Any:
         kind = message("CreateTopicsRequest").CreatableTopic
-        if name != OFFSETS_TOPIC:
+        if name not in INTERNAL:
             return kind(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+        config, (property_name, _) = self._config, INTERNAL[name]
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+            "segment.bytes": str(getattr(config, f"{property_name}_segment_bytes")),
         }
+        if name == TRANSACTIONS_TOPIC:
+            configs |= {
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "unclean.leader.election.enable": "false",
+            }
         return kind(
             name=name,
-            num_partitions=self._config.offsets_topic_num_partitions,
-            replication_factor=self._config.offsets_topic_replication_factor,
+            num_partitions=getattr(config, f"{property_name}_num_partitions"),
+            replication_factor=getattr(config, f"{property_name}_replication_factor"),
             assignments=[],
             configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )

@@ -1,18 +1,20 @@
-"""FindCoordinator: which broker answers for a group; makes the offsets topic at first need."""
+"""FindCoordinator: which broker answers for a group or a transactional id; makes their topics at first need."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ballast_broker.api.authorizer import Operation, authorize, transactional_id
 from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.service import partition_for
-from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
 FIRST_VERSION_WITH_MANY_KEYS = 4
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 Found = tuple[ErrorCode, int, str, int]  # error, node, host, port
 
 
@@ -47,13 +49,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> Found:
-    if key_type != GROUP:
-        # Transactions and share groups do not exist here yet: nobody coordinates them.
+    name = TOPICS.get(key_type)
+    if name is None:
+        # Share groups do not exist here: nobody coordinates them.
         return _nobody(ErrorCode.INVALID_REQUEST)
+    if key_type == TRANSACTION and not authorize(context.principal, Operation.DESCRIBE, transactional_id(key)):
+        return _nobody(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     image = context.broker.image()
-    topic = image.topics.by_name(OFFSETS_TOPIC)
+    topic = image.topics.by_name(name)
     if topic is None:
-        context.broker.create_internal_topic(OFFSETS_TOPIC)
+        context.broker.create_internal_topic(name)
         return _nobody(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     leader = topic.partitions[partition_for(key, len(topic.partitions))].leader
     broker = image.cluster.brokers.get(leader)

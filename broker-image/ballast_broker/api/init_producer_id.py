@@ -1,4 +1,4 @@
-"""InitProducerId: a number for an idempotent producer. Transactions are not built yet, and refused by name."""
+"""InitProducerId: a number for an idempotent producer; a number and an epoch for a transactional one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
 from ballast_broker.api.context import RequestContext
+from ballast_broker.api.transaction_requests import check_writer, producer_of, understood
+from ballast_broker.coordinator.transactions import NO_EPOCH, NO_ID, NOBODY, ProducerIdentity
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-UNKNOWN = -1
+FIRST_WITH_FENCED = 4
 FIRST_EPOCH = 0
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    if (request.producer_id == UNKNOWN) != (request.producer_epoch == UNKNOWN) or request.transactional_id == "":
-        raise ApiError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        # Producers take this as final. An error that they retry would keep them waiting for ever.
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    if not authorize(context.principal, Operation.IDEMPOTENT_WRITE, CLUSTER):
+        check_writer(request.transactional_id, context)
+    elif not authorize(context.principal, Operation.IDEMPOTENT_WRITE, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    producer_id = await context.broker.next_producer_id()
+    known = producer_of(request)
+    if known != NOBODY and (known.producer_id == NO_ID or known.epoch == NO_EPOCH):
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+    error, producer = ErrorCode.NONE, NOBODY
+    if request.transactional_id is None:
+        producer = ProducerIdentity(await context.broker.next_producer_id(), FIRST_EPOCH)
+    else:
+        try:
+            producer = await context.broker.transactions.initialize(
+                request.transactional_id, request.transaction_timeout_ms, None if known == NOBODY else known
+            )
+        except ApiError as refused:
+            error = understood(refused.code, context.version, FIRST_WITH_FENCED)
     return message("InitProducerIdResponse")(
-        version=context.version, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=FIRST_EPOCH
+        version=context.version, error_code=error, producer_id=producer.producer_id, producer_epoch=producer.epoch
     )

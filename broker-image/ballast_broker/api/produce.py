@@ -7,13 +7,17 @@ future is made.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, authorize, topic
 from ballast_broker.api.refusals import Refusals
+from ballast_broker.api.transactional import Transactional
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
+from ballast_broker.storage.producers import NOT_ASKED, Verification
+from ballast_broker.storage.validation import CLIENT, TRANSACTION
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
     FIRST_FLEXIBLE,
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
     from ballast_broker.net_reply import Peer, Principal
     from ballast_broker.request_metrics import RequestMetrics
+    from ballast_broker.storage.slices import AppendInfo
 
 ACKS_ALL = -1
 NO_TOPIC_ID = UUID(int=0)
@@ -196,6 +201,9 @@ class Produce:
     ) -> Reply:
         listener = peer.listener
         request = parse_produce(frame, position, version)
+        transaction = None
+        if request.transactional_id is not None:
+            transaction = Transactional(self._broker, request, version, peer.principal)
         topics: Topics = []
         waits: list[Wait] = []
         for key, partitions in request.topics:
@@ -208,7 +216,8 @@ class Produce:
                     answer = ProduceAnswer(number, refusal)
                     self._note_refusal(TopicPartition(name, number), topic_id, batches, refusal)
                 else:
-                    answer, future = self._append(TopicPartition(name, number), topic_id, batches, request)
+                    partition = TopicPartition(name, number)
+                    answer, future = self._append(partition, topic_id, batches, request, transaction)
                 if future is not None:
                     waits.append((answers, len(answers), future))
                 elif answer.error:
@@ -240,23 +249,35 @@ class Produce:
         return name, topic_id, None
 
     def _append(
-        self, partition: TopicPartition, topic_id: UUID | None, batches: memoryview | None, request: ProduceRequest
+        self,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        batches: memoryview | None,
+        request: ProduceRequest,
+        transaction: Transactional | None,
     ) -> tuple[ProduceAnswer, Outcome | None]:
         number, acks, replicas = partition.partition, request.acks, self._broker.replicas
         if acks not in (-1, 0, 1):
             return ProduceAnswer(number, ErrorCode.INVALID_REQUIRED_ACKS), None
-        if request.transactional_id is not None:
-            text = "Transactions are not supported by this broker."
-            return ProduceAnswer(number, ErrorCode.INVALID_TXN_STATE, message=text), None
+        origin, verified = CLIENT, None
+        if transaction is not None:
+            if transaction.refusal is not None:
+                return ProduceAnswer(number, transaction.refusal), None
+            origin, verified = TRANSACTION, transaction.hold(partition, batches)
         try:
             if batches is None or not len(batches):
                 raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have records for every partition.")
             if self._refusals.refused:
                 self._check_refusals(partition, topic_id, batches)
-            info = replicas.append(partition, topic_id, batches, acks)
+            if transaction is not None and verified is not None and verified is not NOT_ASKED:
+                later = self._append_verified(partition, topic_id, bytearray(batches), request, transaction, verified)
+                return ProduceAnswer(number, 0), later
+            info = replicas.append(partition, topic_id, batches, acks, origin=origin, verified=verified)
         except DirectoryStalls:
             assert batches is not None
-            return ProduceAnswer(number, 0), self._append_by_thread(partition, topic_id, bytearray(batches), request)
+            copy = bytearray(batches)
+            appending = replicas.append_by_thread(partition, copy, acks, origin=origin, verified=verified)
+            return ProduceAnswer(number, 0), self._answer_later(partition, topic_id, copy, request, appending)
         except ApiError as error:
             self._note_refusal(partition, topic_id, batches, error.code)
             return self._refused(partition, error), None
@@ -271,12 +292,40 @@ class Produce:
             return ProduceAnswer(number, outcome), None
         return answer, None
 
-    def _append_by_thread(
-        self, partition: TopicPartition, topic_id: UUID | None, batches: bytearray, request: ProduceRequest
+    def _append_verified(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        batches: bytearray,
+        request: ProduceRequest,
+        transaction: Transactional,
+        verified: Verification,
     ) -> asyncio.Task[ProduceAnswer]:
-        """The directory stalls (LOG-32): a task, which begins after those that were made before it."""
+        """A transaction begins in the partition: its coordinator is asked first."""
+        replicas, acks = self._broker.replicas, request.acks
+
+        async def ask_and_append() -> AppendInfo:
+            await transaction.answer_for(partition)
+            if self._refusals.refused:
+                self._check_refusals(partition, topic_id, memoryview(batches))
+            try:
+                return replicas.append(partition, topic_id, batches, acks, origin=TRANSACTION, verified=verified)
+            except DirectoryStalls:
+                return await replicas.append_by_thread(partition, batches, acks, origin=TRANSACTION, verified=verified)
+
+        return self._answer_later(partition, topic_id, batches, request, ask_and_append())
+
+    def _answer_later(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID | None,
+        batches: bytearray,
+        request: ProduceRequest,
+        appending: Coroutine[Any, Any, AppendInfo],
+    ) -> asyncio.Task[ProduceAnswer]:
+        """The directory stalls (LOG-32), or a coordinator is asked: a task, which begins after those that were made
+        before it."""
         replicas, number, acks = self._broker.replicas, partition.partition, request.acks
-        appending = replicas.append_by_thread(partition, batches, acks)
 
         async def append() -> ProduceAnswer:
             try:

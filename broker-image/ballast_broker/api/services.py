@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ballast_broker.config import BrokerConfig
     from ballast_broker.controller.client import ControllerClient
     from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.coordinator.transaction_service import TransactionCoordinator
+    from ballast_broker.coordinator.verification import TransactionVerifier
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.replication.replicas import Replicas
     from ballast_broker.seams import Clock
@@ -29,11 +31,13 @@ class BrokerServices:
     logs: LogManager
     controller: ControllerClient
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
     traffic: Traffic
     client_quotas: ClientQuotas
     next_producer_id: Callable[[], Awaitable[int]]
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
     create_internal_topic: Callable[[str], None]
-    """Ask the controller for `__consumer_offsets`, once for all who need it; never raises: they ask again."""
+    """Ask the controller for a coordinator's topic, once for all who need it; never raises: they ask again."""
     create_topics_automatically: Callable[[list[str]], None]
     """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""

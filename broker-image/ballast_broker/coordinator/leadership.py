@@ -1,9 +1,10 @@
-"""Which groups this broker answers for follows from the metadata: it leads or does not lead their partitions."""
+"""What this broker coordinates follows from the metadata: it leads or does not lead the partitions."""
 
 from __future__ import annotations
 
 from ballast_broker.coordinator.service import GroupCoordinator
-from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.metadata.delta import MetadataDelta, TopicDelta
 from ballast_broker.metadata.image import MetadataImage, TopicImage
 
@@ -33,3 +34,25 @@ class GroupLeadership:
                 self._groups.lead(number, lambda name: image.topics.by_name(name) is not None)
             else:
                 self._groups.resign(number)
+
+
+class TransactionLeadership:
+    """A publisher; it has to come after the replicas, whose logs it reads."""
+
+    def __init__(self, node_id: int, transactions: TransactionCoordinator) -> None:
+        self._node_id = node_id
+        self._transactions = transactions
+
+    def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if any(topic.name == TRANSACTIONS_TOPIC for topic in delta.topics_deleted.values()):
+            self._transactions.resign_all()
+        topic = image.topics.by_name(TRANSACTIONS_TOPIC)
+        for changed in delta.topics_changed.values():
+            if changed.name != TRANSACTIONS_TOPIC or topic is None:
+                continue
+            self._transactions.divide(len(topic.partitions))
+            for number, registration in changed.partitions.items():
+                if registration.leader == self._node_id:
+                    self._transactions.lead(number)
+                else:
+                    self._transactions.resign(number)

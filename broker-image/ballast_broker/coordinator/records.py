@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 from ballast_broker.coordinator.group import Group, GroupState, Member, Protocol
-from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
@@ -55,6 +55,10 @@ def offset_value(committed: CommittedOffset) -> bytes:
         expire_timestamp=committed.expire_timestamp_ms,
     )
     return bytes(value.encode(OFFSET_VALUE_VERSION_WITH_EXPIRY))
+
+
+def offset_entries(group_id: str, offsets: Offsets) -> list[tuple[bytes, bytes | None]]:
+    return [(offset_key(group_id, partition), offset_value(offset)) for partition, offset in offsets.items()]
 
 
 def group_value(group: Group, assignments: dict[str, bytes] | None = None) -> bytes:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
+from ballast_broker.coordinator.committing import Committer, Verified, check_in_transaction
 from ballast_broker.coordinator.effects import (
     Effect,
     JoinResult,
@@ -24,26 +25,19 @@ from ballast_broker.coordinator.effects import (
     SyncResult,
 )
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState, Ticket
+from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, topics_gone
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import KeyValue, OffsetsStore, Settled
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
 
 log = logging.getLogger(__name__)
 
-RECORDS_PER_TURN = 200  # about 2 ms of work, then others have their turn
-OFFSETS_PER_TURN = 10_000  # likewise, where they are but looked at
 FIRST_PAUSE_S = 0.1  # after a load, or the end of a topic's offsets, that failed; doubled each time
 LONGEST_PAUSE_S = 30.0
-
-HasTopic = Callable[[str], bool]
-
-
-def any_topic(_name: str) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 class GroupCoordinator:
-    def __init__(self, store: OffsetsStore, clock: Clock, config: CoordinatorConfig) -> None:
+    def __init__(self, store: CoordinatorStore, clock: Clock, config: CoordinatorConfig) -> None:
         self._store = store
         self._clock = clock
         self._config = config
@@ -83,6 +77,9 @@ class GroupCoordinator:
     def divide(self, partitions: int) -> None:
         """The offsets topic has so many partitions: every broker has to look for a group in the same one."""
         self._partitions = partitions
+
+    def partition_of(self, group_id: str) -> int:
+        return partition_for(group_id, self._partitions)
 
     def lead(self, partition: int, has_topic: HasTopic = any_topic) -> None:
         """This broker leads a partition of the offsets topic. Where it led that before, in an earlier epoch, it goes on
@@ -105,8 +102,10 @@ class GroupCoordinator:
         pause_s = FIRST_PAUSE_S
         while self._is_current(shard):
             try:
-                count = await self._read(shard)
-                gone = await self._topics_gone(shard, has_topic)
+                count = await read_shard(
+                    self._store, shard, lambda: self._now().monotonic_ms, lambda: self._is_current(shard)
+                )
+                gone = await topics_gone(shard, has_topic)
                 break
             except Exception:
                 # Who knows a part only would say of all the rest that it was never committed.
@@ -118,6 +117,8 @@ class GroupCoordinator:
         if not self._is_current(shard):
             return
         shard.loaded, shard.failed = True, False
+        for producer_id, committed in shard.ended_meanwhile:
+            shard.end_transaction(producer_id, committed)
         gone |= shard.deleted_meanwhile
         if gone:
             self._forget_topics_of(shard, gone)
@@ -125,37 +126,6 @@ class GroupCoordinator:
             rebalance.loaded(group, self._now())
             self._set_timer(shard, group)
         log.info("loaded partition %d of the offsets topic: %d records", shard.partition, count)
-
-    async def _read(self, shard: Shard) -> int:
-        """All that the log says, unless the shard is given up meanwhile; how many records that was."""
-        count = 0
-        async for key, value in self._store.read_all(shard.partition):
-            self._replay(shard, key, value)
-            count += 1
-            if count % RECORDS_PER_TURN == 0:
-                await asyncio.sleep(0)
-                if not self._is_current(shard):
-                    break
-        return count
-
-    @staticmethod
-    async def _topics_gone(shard: Shard, has_topic: HasTopic) -> set[str]:
-        """Of which topics the shard has offsets though there are none of the name; nothing is committed meanwhile."""
-        gone: set[str] = set()
-        looked_at = 0
-        for offsets in list(shard.offsets.values()):
-            gone.update(name for name in {partition.topic for partition in offsets} if not has_topic(name))
-            looked_at += len(offsets)
-            if looked_at >= OFFSETS_PER_TURN:
-                looked_at = 0
-                await asyncio.sleep(0)
-        return gone
-
-    def _replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
-        try:
-            shard.replay(key, value, self._now().monotonic_ms)
-        except Exception:  # the codec raises whatever the bytes lead it to
-            log.exception("a record in partition %d of the offsets topic cannot be read: %r", shard.partition, key)
 
     def _is_current(self, shard: Shard) -> bool:
         """Else the partition is led elsewhere, or was meanwhile: what this shard knows may be old."""
@@ -262,11 +232,6 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     async def _write_offsets(self, shard: Shard, group_id: str, offsets: Offsets) -> ErrorCode:
-        entries: list[KeyValue] = [
-            (records.offset_key(group_id, partition), records.offset_value(committed))
-            for partition, committed in offsets.items()
-        ]
-
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
             if committed:
@@ -274,20 +239,67 @@ class GroupCoordinator:
                     shard.apply(group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        return await self._append(shard, entries, settled)
+        return await self._append(shard, records.offset_entries(group_id, offsets), settled)
 
     async def _append(
-        self, shard: Shard, entries: Sequence[KeyValue], settled: Settled = lambda committed: None
+        self,
+        shard: Shard,
+        entries: Sequence[KeyValue],
+        settled: Settled = lambda committed: None,
+        producer: Producer = OUTSIDE,
     ) -> ErrorCode:
         """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
             settled(False)
             return ErrorCode.NOT_COORDINATOR
-        return await self._store.append(shard.partition, entries, settled)
+        return await self._store.append(shard.partition, entries, settled, producer)
+
+    async def commit_in_transaction(
+        self, group_id: str, committer: Committer, offsets: Offsets, producer: Producer, verified: Verified
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Kept until the transaction ends; `verified` asks whether it is one, and this partition is in it."""
+        shard = self._shard_of(group_id, may_be_nameless=False)
+        check_in_transaction(shard.group(group_id), committer)
+        error = await verified(TopicPartition(OFFSETS_TOPIC, shard.partition))
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
+        if not self._is_current(shard):
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        check_in_transaction(shard.group(group_id), committer)  # it may be another generation by now
+        limit = self._config.offset_metadata_max_bytes
+        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
+        answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if accepted:
+            answers |= dict.fromkeys(accepted, await self._write_pending(shard, group_id, accepted, producer))
+        shard.forget_if_unused(group_id)
+        return answers
+
+    async def _write_pending(self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer) -> ErrorCode:
+        def settled(committed: bool) -> None:
+            shard.end_write(group_id, offsets)
+            if committed:
+                for partition, offset in offsets.items():
+                    shard.pending.add(producer[0], group_id, partition, offset)
+
+        shard.begin_write(group_id, offsets)
+        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer)
+
+    async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
+        """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten."""
+        shard = self._shards.get(partition)
+        if shard is not None and shard.loaded:
+            shard.end_transaction(producer_id, committed)
+        elif shard is not None:
+            shard.ended_meanwhile.append((producer_id, committed))
+        return ErrorCode.NONE  # whoever leads the partition next finds the marker there
 
     def fetch_offsets(self, group_id: str) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
         return self._shard_of(group_id).offsets.get(group_id, {})
+
+    def unstable_offsets(self, group_id: str) -> Collection[TopicPartition]:
+        """Of which partitions an open transaction has an offset: what is committed now may be old in a moment."""
+        return self._shard_of(group_id).pending.of_group(group_id)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
@@ -359,6 +371,8 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
+                for partition in shard.pending.of_group(group.group_id):
+                    shard.pending.supersede(group.group_id, partition)
                 shard.offsets.pop(group.group_id, None)
                 shard.groups.pop(group.group_id, None)
             else:
@@ -379,7 +393,7 @@ class GroupCoordinator:
                 shard.deleted_meanwhile |= topics
 
     def _forget_topics_of(self, shard: Shard, topics: Collection[str]) -> None:
-        for group_id in {*shard.offsets, *shard.being_written}:
+        for group_id in {*shard.offsets, *shard.being_written, *shard.pending.producers}:
             gone = [p for p in shard.known_offsets(group_id) if p.topic in topics]
             for partition in gone:
                 shard.apply(group_id, partition, None)
@@ -407,9 +421,9 @@ class GroupCoordinator:
     async def _expire_group(self, shard: Shard, group_id: str) -> int:
         group = shard.group(group_id)
         offsets = shard.offsets.get(group_id, {})
-        written = shard.being_written.get(group_id, ())
+        in_use = {*shard.being_written.get(group_id, ()), *shard.pending.of_group(group_id)}
         all_due = expired(group, offsets, self._config.offsets_retention_ms, self._now().wall_ms)
-        due = [partition for partition in all_due if partition not in written]
+        due = [partition for partition in all_due if partition not in in_use]
         if await self._forget_offsets(shard, group_id, due) is not ErrorCode.NONE:
             return 0
         if group is not None and group.is_in(GroupState.EMPTY) and not group.size and not shard.known_offsets(group_id):

@@ -2,7 +2,8 @@
 
 `replay` takes the log record by record; the service changes groups through `rebalance` and offsets through `apply`
 once their records are committed. Until then `being_written` says which commits lie in the log already: whoever takes
-offsets away has to know, or its tombstone would end a commit that is acknowledged after it.
+offsets away has to know, or its tombstone would end a commit that is acknowledged after it. Offsets of transactions are
+`pending` until `end_transaction`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from ballast_broker.coordinator import records
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_broker.coordinator.pending_offsets import PendingOffsets
 from ballast_wire.names import TopicPartition
 
 
@@ -27,12 +29,16 @@ class Shard:
     being_written: dict[str, Counter[TopicPartition]] = field(default_factory=dict)
     deleted_meanwhile: set[str] = field(default_factory=set)
     """Topics that went while this was loaded."""
+    pending: PendingOffsets = field(default_factory=PendingOffsets)
+    ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
+    """Transactions that ended while this was loaded: their markers may lie behind what is read."""
 
     def fail(self) -> None:
         """It could not be loaded: nothing is known of it."""
         self.failed = True
         self.groups.clear()
         self.offsets.clear()
+        self.pending.clear()
 
     def replay(self, key: bytes, value: bytes | None, now_ms: int) -> None:
         decoded = records.decode_key(key)
@@ -45,7 +51,18 @@ class Shard:
             else:
                 self.groups[decoded.group_id] = records.decode_group(decoded.group_id, value, now_ms)
 
+    def replay_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        decoded = records.decode_key(key)
+        if isinstance(decoded, records.OffsetKey) and value is not None:
+            self.pending.add(producer_id, decoded.group_id, decoded.partition, records.decode_offset(value))
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        for group_id, partition, offset in self.pending.end(producer_id, committed):
+            self.offsets.setdefault(group_id, {})[partition] = offset
+
     def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        if self.pending.producers:
+            self.pending.supersede(group_id, partition)
         if committed is not None:
             self.offsets.setdefault(group_id, {})[partition] = committed
             return
@@ -67,12 +84,13 @@ class Shard:
 
     def known_offsets(self, group_id: str) -> set[TopicPartition]:
         """Of which partitions the log has an offset, committed or about to be."""
-        return {*self.offsets.get(group_id, ()), *self.being_written.get(group_id, ())}
+        of_group = self.offsets.get(group_id, ())
+        return {*of_group, *self.being_written.get(group_id, ()), *self.pending.of_group(group_id)}
 
     def group(self, group_id: str) -> Group | None:
         """The group, or, where somebody only commits offsets, an empty one that stands for it."""
         group = self.groups.get(group_id)
-        if group is None and group_id in self.offsets:
+        if group is None and (group_id in self.offsets or group_id in self.pending.producers):
             group = self.groups[group_id] = Group(group_id)
         return group
 
@@ -80,8 +98,8 @@ class Shard:
         """An empty group that nothing was ever stored of, and that nobody is about to join, leaves no trace."""
         group = self.groups.get(group_id)
         unused = group is not None and group.is_in(GroupState.EMPTY) and group.size == 0 and group.generation == 0
-        if unused and group_id not in self.offsets:
+        if unused and group_id not in self.offsets and group_id not in self.pending.producers:
             del self.groups[group_id]
 
     def all_group_ids(self) -> list[str]:
-        return sorted(self.groups.keys() | self.offsets.keys())
+        return sorted(self.groups.keys() | self.offsets.keys() | self.pending.producers.keys())

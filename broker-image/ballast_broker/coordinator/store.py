@@ -1,4 +1,4 @@
-"""The coordinator's hands on `__consumer_offsets`: appends with acks=all, and the whole log read at load.
+"""A coordinator's hands on its topic: appends with acks=all, and the whole log read at load.
 
 Loading reads up to the log end at the time this broker became leader, which its own log cannot lose while it leads.
 """
@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import HEADER_BYTES, CorruptBatch, Record, decode_records, encode_batch, iterate_batches
+from ballast_wire.records import (
+    HEADER_BYTES,
+    BatchView,
+    CorruptBatch,
+    Record,
+    decode_records,
+    encode_batch,
+    iterate_batches,
+)
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 CLIENT_ERROR = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -41,24 +51,51 @@ RECORD_OVERHEAD = 32  # what a record takes beside its key and its value, at mos
 
 KeyValue = tuple[bytes, bytes | None]
 Settled = Callable[[bool], None]
+Producer = tuple[int, int]  # id and epoch, of what belongs to its transaction
+OUTSIDE = (-1, -1)
+_control_key = struct.Struct(">hh")  # version, kind
+ABORT, COMMIT = 0, 1
 
 
-class OffsetsStore:
-    def __init__(self, replicas: Replicas, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int) -> None:
+class Marker(NamedTuple):
+    """A producer's transaction ended here."""
+
+    producer_id: int
+    committed: bool
+
+
+class Stored(NamedTuple):
+    """A record of a transaction: it counts if the marker says so."""
+
+    producer_id: int
+    key: bytes
+    value: bytes | None
+
+
+Found = KeyValue | Stored | Marker
+
+
+class CoordinatorStore:
+    def __init__(
+        self, topic: str, replicas: Replicas, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int
+    ) -> None:
+        self._topic = topic
         self._replicas = replicas
         self._clock = clock
         self._threads = threads
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
 
-    async def append(self, partition: int, entries: Sequence[KeyValue], settled: Settled) -> ErrorCode:
+    async def append(
+        self, partition: int, entries: Sequence[KeyValue], settled: Settled, producer: Producer = OUTSIDE
+    ) -> ErrorCode:
         """Write all or nothing, and wait until it is committed; the error is one that a group's client understands.
 
         `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
         it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
         """
-        target = TopicPartition(OFFSETS_TOPIC, partition)
-        batches = self._batches_of(target, entries)
+        target = TopicPartition(self._topic, partition)
+        batches = self._batches_of(target, entries, producer)
         try:
             info = await self._replicas.append_own(target, batches, -1)
         except ApiError as refused:
@@ -92,28 +129,44 @@ class OffsetsStore:
         first.add_done_callback(lambda done: known(done.result()))
         return outcome
 
+    async def all_committed(self, partition: int) -> None:
+        """When everything that its log has by now is committed; ApiError where this broker leads it no longer."""
+        target = TopicPartition(self._topic, partition)
+        error = await self._outcome(target, self._log_of(partition).log_end_offset, lambda committed: None)
+        if error not in COMMITTED:
+            raise ApiError(error)
+
+    def epoch(self, partition: int) -> int:
+        """In which this broker leads the partition."""
+        return self._epoch_led(TopicPartition(self._topic, partition))
+
     def _epoch_led(self, target: TopicPartition) -> int:
         """-1 where another broker leads."""
         partition = self._replicas.partition(target)
         return partition.leader_epoch if partition is not None and partition.is_leader else -1
 
-    def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue]) -> bytearray:
+    def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue], producer: Producer) -> bytearray:
         """As many batches as it takes for none to be longer than the topic allows."""
         log = self._replicas.local_log(target)
         most = (2**31 if log is None else log.config.max_message_bytes) - HEADER_BYTES
         now_ms = self._clock.wall_ms()
         batches = bytearray()
         for some in _pieces(entries, most):
-            batches += encode_batch([Record(key=key, value=value, timestamp=now_ms) for key, value in some])
+            batches += encode_batch(
+                [Record(key=key, value=value, timestamp=now_ms) for key, value in some],
+                transactional=producer is not OUTSIDE,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+            )
         return batches
 
     def _log_of(self, partition: int) -> Log:
-        log = self._replicas.local_log(TopicPartition(OFFSETS_TOPIC, partition))
+        log = self._replicas.local_log(TopicPartition(self._topic, partition))
         if log is None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         return log
 
-    async def read_all(self, partition: int) -> AsyncIterator[KeyValue]:
+    async def read_all(self, partition: int) -> AsyncIterator[Found]:
         """Every record from the log start to the log end of now. ApiError where the log is not to be had.
 
         A batch whose inside cannot be read is passed over: it is not ours, and the others' groups are in the same log.
@@ -131,16 +184,25 @@ class OffsetsStore:
                 return
             for batch in iterate_batches(memoryview(data)):
                 offset = batch.last_offset + 1
-                if batch.is_control:
-                    continue
                 try:
-                    found = list(decode_records(batch))
-                except CorruptBatch as error:
-                    logger.error("batch at %d of %s-%d: %s", batch.base_offset, OFFSETS_TOPIC, partition, error)
+                    found = list(_found_in(batch))
+                except (CorruptBatch, struct.error) as error:
+                    logger.error("batch at %d of %s-%d: %s", batch.base_offset, self._topic, partition, error)
                     continue
-                for record in found:
-                    if record.key is not None:
-                        yield bytes(record.key), None if record.value is None else bytes(record.value)
+                for each in found:
+                    yield each
+
+
+def _found_in(batch: BatchView) -> Iterator[Found]:
+    producer_id = batch.header.producer_id if batch.is_transactional else -1
+    for record in decode_records(batch):
+        if record.key is None:
+            continue
+        key, value = bytes(record.key), None if record.value is None else bytes(record.value)
+        if not batch.is_control:
+            yield (key, value) if producer_id < 0 else Stored(producer_id, key, value)
+        elif producer_id >= 0 and (kind := _control_key.unpack_from(key)[1]) in (ABORT, COMMIT):
+            yield Marker(producer_id, kind == COMMIT)
 
 
 def _later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[ErrorCode]:

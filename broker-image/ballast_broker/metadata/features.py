@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 METADATA_VERSION = "metadata.version"
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+TRANSACTION_VERSION = "transaction.version"
 KRAFT_VERSION = "kraft.version"
 
 # Kafka's numbers: 26 is 4.1-IV0, 27 is 4.1-IV1. Records are written in the form of 27 only.
@@ -16,14 +17,16 @@ METADATA_VERSION_NAMES: Mapping[int, str] = {
     21: "3.9-IV0", 22: "4.0-IV0", 23: "4.0-IV1", 24: "4.0-IV2", 25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1",
 }  # fmt: skip
 
-# What is not built (groups of KIP-848, transactions) is no feature here, and clients are told of none.
+# What is not built (groups of KIP-848) is no feature here, and clients are told of none.
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
     KRAFT_VERSION: (0, 0),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
 }
 
 BOOTSTRAP_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: METADATA_VERSION_LEVEL,
     ELIGIBLE_LEADER_REPLICAS: 1,
+    TRANSACTION_VERSION: 2,
 }

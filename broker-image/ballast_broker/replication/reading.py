@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ballast_broker.replication.nearest import NOBODY
@@ -71,7 +71,7 @@ class FetchResult:
     slice: LogSlice | None = None
     diverging_epoch: tuple[int, int] | None = None  # (epoch, end offset)
     preferred_replica: int = -1
-    aborted: Sequence[Any] = ()
+    aborted: Sequence[tuple[int, int]] = ()  # (producer id, first offset) of what is not to be believed
     current_leader: tuple[int, int] | None = None  # (leader id, leader epoch), where the asker is behind
     entry: FetchEntry | None = None  # what this answers
 
@@ -239,10 +239,14 @@ class Reader:
         found = self._slice(replica, log, params, entry, limit, min_one)
         if follower >= 0 and first:
             self._note_follower(replica, params, entry)
-        return FetchResult(
+        result = FetchResult(
             entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset, log.start_offset,
             found,
         )  # fmt: skip
+        if found is not None and params.isolation == READ_COMMITTED and follower < 0:
+            aborted = log.aborted_transactions(entry.fetch_offset, found.next_offset)
+            result.aborted = [(each.producer_id, each.first_offset) for each in aborted]
+        return result
 
     def _slice(
         self, replica: Replica, log: Log, params: FetchParams, entry: FetchEntry, limit: int, min_one: bool

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ballast_broker.replication.watching import Watched
     from ballast_broker.seams import Clock, Threads
     from ballast_broker.storage.log import Log
+    from ballast_broker.storage.producers import Verification
     from ballast_broker.storage.slices import AppendInfo
 
 logger = logging.getLogger(__name__)
@@ -136,22 +137,28 @@ class Replica:
         self.wake_all()
 
     # -- writing --------------------------------------------------------------------------------------------------
-    def append(self, batches: bytearray | memoryview, acks: int, origin: str) -> AppendInfo:
+    def append(
+        self, batches: bytearray | memoryview, acks: int, origin: str, verified: Verification | None = None
+    ) -> AppendInfo:
         """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
         log = self._log_to_lead(acks)
         if log.append_is_slow():
             raise DirectoryStalls
-        info = log.append_as_leader(batches, self.state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin)
+        info = log.append_as_leader(
+            batches, self.state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin, verified=verified
+        )
         self._appended(log, info)
         return info
 
     def append_by_thread(
-        self, batches: bytearray, acks: int, origin: str, threads: Threads
+        self, batches: bytearray, acks: int, origin: str, threads: Threads, verified: Verification | None = None
     ) -> Coroutine[Any, Any, AppendInfo]:
         """Takes its place among the appends now; `batches` belong to the log until it is done."""
         log = self._log_to_lead(acks)
         now_ms, epoch = self._clock.wall_ms(), self.state.leader_epoch
-        appending = slow_append.append_as_leader(log, batches, epoch, now_ms=now_ms, threads=threads, origin=origin)
+        appending = slow_append.append_as_leader(
+            log, batches, epoch, now_ms=now_ms, threads=threads, origin=origin, verified=verified
+        )
 
         async def append() -> AppendInfo:
             info = await appending

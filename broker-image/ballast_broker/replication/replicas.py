@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ballast_broker.storage.directories import LogDirectory
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.manager import LogManager
+    from ballast_broker.storage.producers import Verification
     from ballast_broker.storage.slices import AppendInfo
 
 log = logging.getLogger(__name__)
@@ -162,9 +163,11 @@ class Replicas:
         acks: int,
         *,
         origin: str = "client",
+        verified: Verification | None = None,
     ) -> AppendInfo:
         """Write to the leader's log, at once. With acks=-1 ask `await_committed` for `last_offset + 1` next.
 
+        `verified`: what the coordinator was asked for, where a transaction begins in the partition.
         `DirectoryStalls` where it is not to be done at once: then `append_by_thread`.
         """
         replica = self._replicas.get(topic_partition)
@@ -172,13 +175,19 @@ class Replicas:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic_id is not None and topic_id is not replica.topic_id and topic_id != replica.topic_id:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return replica.append(batches, acks, origin)
+        return replica.append(batches, acks, origin, verified)
 
     def append_by_thread(
-        self, topic_partition: TopicPartition, batches: bytearray, acks: int, *, origin: str = "client"
+        self,
+        topic_partition: TopicPartition,
+        batches: bytearray,
+        acks: int,
+        *,
+        origin: str = "client",
+        verified: Verification | None = None,
     ) -> Coroutine[Any, Any, AppendInfo]:
         """After `DirectoryStalls`. In the order of these calls, and before whatever comes in after them."""
-        return self._replica(topic_partition).append_by_thread(batches, acks, origin, self._threads)
+        return self._replica(topic_partition).append_by_thread(batches, acks, origin, self._threads, verified)
 
     def await_committed(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
@@ -192,12 +201,15 @@ class Replicas:
             return error
         return PendingCommit(self._deadlines, timeout_ms, replica.state.waiting, offset).future
 
-    async def append_own(self, topic_partition: TopicPartition, batches: bytearray, acks: int) -> AppendInfo:
+    async def append_own(
+        self, topic_partition: TopicPartition, batches: bytearray, acks: int, *, verified: Verification | None = None
+    ) -> AppendInfo:
         """The coordinators' way to write: several batches at once, and by a thread where the disk stalls."""
+        origin = "coordinator"
         try:
-            return self.append(topic_partition, None, batches, acks, origin="coordinator")
+            return self.append(topic_partition, None, batches, acks, origin=origin, verified=verified)
         except DirectoryStalls:
-            return await self.append_by_thread(topic_partition, batches, acks, origin="coordinator")
+            return await self.append_by_thread(topic_partition, batches, acks, origin=origin, verified=verified)
 
     # -- fetching and offsets -----------------------------------------------------------------------------------------
     def fetch(

@@ -11,28 +11,40 @@ from typing import TYPE_CHECKING, NoReturn
 from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.slices import AppendInfo
+from ballast_broker.storage.transactions import read_marker
 from ballast_broker.storage.validation import (
-    CLIENT,
+    CLIENTS,
+    TRANSACTION,
     check_follower_batch,
     check_leader_batch,
     refuse_larger_than_segment,
     split,
 )
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import EPOCH_POSITION, HEADER, LOG_OVERHEAD, Header
+from ballast_wire.records import (
+    CONTROL_MASK,
+    EPOCH_POSITION,
+    HEADER,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_MASK,
+    Header,
+)
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
-    from ballast_broker.storage.producers import SentBatch
+    from ballast_broker.storage.producers import SentBatch, Verification
 
 _put_offset = struct.Struct(">q").pack_into
 _put_epoch = struct.Struct(">i").pack_into
 
 
-def append_several(log: Log, view: memoryview, leader_epoch: int, now_ms: int, origin: str) -> AppendInfo:
-    """Several batches (coordinators, the metadata log), or a topic whose records are to be looked at."""
-    ready = check_batches(log, view, now_ms, origin)
+def append_several(
+    log: Log, view: memoryview, leader_epoch: int, now_ms: int, origin: str, verified: Verification | None
+) -> AppendInfo:
+    """Several batches (coordinators, the metadata log), a transaction's, or what a topic wants to be looked at."""
+    ready = check_batches(log, view, now_ms, origin, verified)
     if isinstance(ready, AppendInfo):
         return ready
     first = log.end_offset
@@ -40,14 +52,16 @@ def append_several(log: Log, view: memoryview, leader_epoch: int, now_ms: int, o
     for batch in ready:
         header, last = stamp(log, batch, leader_epoch)
         log.write(batch, last, header.max_timestamp, now_ms)
-        log.record_producer(header, last)
+        log.record_producer(header, last, batch)
     return sum_up(log, ready, first, now_ms, changed)
 
 
-def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[memoryview] | AppendInfo:
+def check_batches(
+    log: Log, view: memoryview, now_ms: int, origin: str, verified: Verification | None
+) -> list[memoryview] | AppendInfo:
     """The batches as they are to be stored, or the answer for a repetition."""
     parts = split(view, log.topic_partition)
-    if origin == CLIENT and len(parts) > 1:
+    if origin in CLIENTS and len(parts) > 1:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
             "Produce requests are only allowed to contain exactly one record batch per partition",
@@ -56,7 +70,10 @@ def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[
     for position, header in parts:
         batch = view[position : position + header.length + LOG_OVERHEAD]
         check_leader_batch(batch, header, log.config, log.topic_partition, origin, now_ms)
-        duplicate = log.check_producer(header, log.end_offset)
+        if header.attributes & TRANSACTIONAL_MASK and header.producer_id >= 0:
+            duplicate = _check_transaction(log, header, batch, origin, verified)
+        else:
+            duplicate = log.check_producer(header, log.end_offset)
         if duplicate is not None:
             return repeated(log, duplicate, len(view))
         if log.inspects_records:
@@ -65,6 +82,32 @@ def check_batches(log: Log, view: memoryview, now_ms: int, origin: str) -> list[
             refuse_larger_than_segment(len(batch), log.config, log.topic_partition)
         ready.append(batch)
     return ready
+
+
+def _check_transaction(
+    log: Log, header: Header, batch: memoryview, origin: str, verified: Verification | None
+) -> SentBatch | None:
+    """Of a coordinator only the epochs are looked at: it numbers nothing, and repeats nothing."""
+    producers, producer_id, epoch, sequence = log.producers, header.producer_id, header.producer_epoch, -1
+    end, partition = log.end_offset, log.topic_partition
+    if header.attributes & CONTROL_MASK:
+        producers.check(producer_id, epoch, sequence, end, partition, transactional=True)
+        marker = read_marker(batch)
+        if marker is not None:
+            producers.check_marker(producer_id, marker.coordinator_epoch, end, partition)
+        return None
+    if origin == TRANSACTION:
+        sequence = header.base_sequence
+        duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
+        if duplicate is not None:
+            return duplicate
+    needs_verification = verified is not NOT_ASKED and (origin == TRANSACTION or verified is not None)
+    if needs_verification and not producers.is_open(producer_id, epoch):
+        producers.check_verified(producer_id, sequence, end, partition, verified)
+    if origin == TRANSACTION:
+        return log.check_producer(header, end, transactional=True)
+    producers.check(producer_id, epoch, sequence, end, partition, transactional=True)
+    return None
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
@@ -107,8 +150,9 @@ def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
         last = header.base_offset + header.last_offset_delta
         if header.leader_epoch != log.epochs.latest:
             changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
-        log.write(view[position : position + header.length + LOG_OVERHEAD], last, header.max_timestamp, now_ms)
-        log.record_producer(header, last)
+        batch = view[position : position + header.length + LOG_OVERHEAD]
+        log.write(batch, last, header.max_timestamp, now_ms)
+        log.record_producer(header, last, batch)
         newest, count = max(newest, header.max_timestamp), count + header.record_count
     first = parts[0][1].base_offset
     return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)

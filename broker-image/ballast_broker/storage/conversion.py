@@ -10,7 +10,7 @@ import struct
 
 from ballast_broker.log_config import LONG_MAX, LogConfig
 from ballast_broker.storage.errors import InvalidRecords
-from ballast_broker.storage.validation import CLIENT, timestamp_refused
+from ballast_broker.storage.validation import CLIENTS, timestamp_refused
 from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import NO_TIMESTAMP, BatchView, CorruptBatch, Record, decode_records, encode_batch
@@ -57,7 +57,7 @@ def prepare(batch: memoryview, config: LogConfig, partition: object, origin: str
 
 
 def _checks_records(config: LogConfig, origin: str) -> bool:
-    if origin != CLIENT:
+    if origin not in CLIENTS:
         return False
     return "compact" in config.cleanup_policy or (
         config.message_timestamp_type == "CreateTime" and config.message_timestamp_before_max_ms != LONG_MAX

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.checkpoint import LEADER_EPOCHS, PARTITION_METADATA
-from ballast_broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX, Segment
+from ballast_broker.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    UNFLUSHED_SUFFIX,
+    Segment,
+)
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -94,7 +101,11 @@ def _base(segment: Segment) -> int:
 
 
 def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
-    kinds = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX) if sealed else (LOG_SUFFIX,)
+    kinds = [LOG_SUFFIX]
+    if sealed:
+        kinds += [INDEX_SUFFIX, TIME_INDEX_SUFFIX]
+        if segment.aborted.there:
+            kinds.append(TRANSACTION_INDEX_SUFFIX)
     for kind in kinds:
         try:
             _whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]

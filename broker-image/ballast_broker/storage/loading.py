@@ -35,6 +35,7 @@ from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     UNFLUSHED_SUFFIX,
     Folder,
     Segment,
@@ -133,6 +134,8 @@ class _Loading:
         self.segments: list[Segment] = []
         self.end_offset = 0
         self.epochs = LeaderEpochs()
+        # Of segments that begin here or later the transaction indexes are not to be believed.
+        self.rebuild_from: int | None = None
 
     def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
         self._find_segments(start_offset)
@@ -158,7 +161,11 @@ class _Loading:
         snapshots = ProducerSnapshots(self.disk, self.folder, snapshot_offsets(self.names))
         # A loss of power may bring back one of a log that was cut: later ones than what was flushed are not believed.
         snapshots.remove_after(self.end_offset if clean else min(self.recovery_point, self.end_offset))
-        if self.end_offset not in snapshots.offsets:  # else it is read when it is needed
+        if self.rebuild_from is not None:
+            producers = ProducerStates()
+            snapshots.load(producers, self.rebuild_from)
+            replay(producers, self.segments, self.end_offset, rebuild_from=self.rebuild_from)
+        elif self.end_offset not in snapshots.offsets:  # else it is read when it is needed
             producers = ProducerStates()
             snapshots.load(producers, self.end_offset)
             if self.segments and producers.map_end_offset < self.segments[-1].base_offset:
@@ -191,12 +198,28 @@ class _Loading:
                 limit = self.config.segment_index_bytes
                 self.segments.append(Segment(self.disk, self.private_files, self.folder, int(stem), size, limit))
         known = {f"{segment.base_offset:020d}" for segment in self.segments}
-        for name in [name for name in self.names if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX))]:
+        kinds = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX
+        for name in [name for name in self.names if name.endswith(kinds)]:
             if name.split(".")[0] not in known:
                 self.disk.remove(f"{path}/{name}")
                 self.names.discard(name)
+        for segment in self.segments:
+            self._look_for_aborted(segment)
         if not self.segments:
             self.end_offset = start_offset
+
+    def _look_for_aborted(self, segment: Segment) -> None:
+        if f"{segment.base_offset:020d}{TRANSACTION_INDEX_SUFFIX}" not in self.names:
+            return
+        segment.aborted.there = True
+        try:
+            segment.aborted.check(segment.base_offset)
+        except CorruptFile:
+            self._rebuild_aborted(segment)
+
+    def _rebuild_aborted(self, segment: Segment) -> None:
+        known = self.rebuild_from
+        self.rebuild_from = segment.base_offset if known is None else min(known, segment.base_offset)
 
     def _has_indexes(self, segment: Segment) -> bool:
         stem = f"{segment.base_offset:020d}"
@@ -272,6 +295,7 @@ class _Loading:
             if tail > following.base_offset:
                 kept = resolve_overlap(self.disk, following, tail, self.config.index_interval_bytes)
                 self.segments[number + 1 : number + 2] = kept
+                self._rebuild_aborted(segment)
                 first += len(kept) - 1
             number += 1
         return first
@@ -309,6 +333,8 @@ class _Loading:
         """Scan with CRCs, cut, write the indexes anew; answers the next offset."""
         found = scan_segment(segment, self.config.index_interval_bytes)
         cut(segment, found)
+        if found.ends_transactions or segment.aborted.there:
+            self._rebuild_aborted(segment)
         if segment is not self.segments[-1]:
             found.add_time_entry()
         adopt_scan(segment, found)
@@ -321,7 +347,7 @@ class _Loading:
     def _drop(self, number: int) -> None:
         """Segments behind a cut: what they hold does not continue the log."""
         for segment in self.segments[number:]:
-            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, UNFLUSHED_SUFFIX):
+            for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, UNFLUSHED_SUFFIX):
                 path = segment.path(kind)
                 if self.disk.exists(path):
                     self.disk.rename(path, path + DELETED_SUFFIX)

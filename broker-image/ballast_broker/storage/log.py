@@ -26,9 +26,10 @@ from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, look_back, observe, replay
-from ballast_broker.storage.producers import ProducerStates, SentBatch
+from ballast_broker.storage.producers import ProducerStates, SentBatch, Verification
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
+from ballast_broker.storage.transactions import EndedTransaction
 from ballast_broker.storage.validation import (
     CLIENT,
     check_leader_batch,
@@ -38,7 +39,7 @@ from ballast_broker.storage.validation import (
 )
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
-from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
 UNKNOWN_WAITS = -1
 _put_start = struct.Struct(">qii").pack_into  # the offset, the length as it was, the epoch
@@ -158,6 +159,7 @@ class Log:
                 loaded = ProducerStates()
                 self.snapshots.load(loaded, self._producers_end)
                 replay(loaded, self.segments, self._producers_end)
+                loaded.committed(self._high_watermark)
                 self._producers = loaded
         return self._producers
 
@@ -187,13 +189,17 @@ class Log:
         if not self.start_offset <= offset <= self.end_offset:
             offset = max(min(offset, self.end_offset), self.start_offset)
         self._high_watermark = offset
+        producers = self._producers
+        if producers is not None and producers.ended:
+            producers.committed(offset)
         return offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Equal to the high watermark as long as no transaction is open (transactions come later)."""
-        unstable = self.producers.first_unstable_offset() if len(self.producers) else None
-        return self._high_watermark if unstable is None else min(unstable, self._high_watermark)
+        """Before it every transaction is decided, and its end committed: the high watermark where none is open."""
+        producers = self._producers or self._load_producers()
+        first, high_watermark = producers.first_unstable, self._high_watermark
+        return high_watermark if first >= high_watermark else max(first, self.start_offset)
 
     @property
     def active(self) -> Segment:
@@ -213,18 +219,29 @@ class Log:
     # Appending
 
     def append_as_leader(
-        self, batches: bytearray | memoryview, leader_epoch: int, *, now_ms: int, origin: str = CLIENT
+        self,
+        batches: bytearray | memoryview,
+        leader_epoch: int,
+        *,
+        now_ms: int,
+        origin: str = CLIENT,
+        verified: Verification | None = None,
     ) -> AppendInfo:
-        """Check, give offsets, stamp in place, write. One batch per call is the fast path."""
+        """Check, give offsets, stamp in place, write. One batch per call is the fast path.
+
+        `verified`: by whoever begins a transaction, what `ProducerStates.verify` gave.
+        """
         view = batches if type(batches) is memoryview else memoryview(batches)
         size = len(view)
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        _, length, _, _, _, _, last_delta, _, max_timestamp, producer_id, _, _, count = header
+        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, _, _, count = header
         if length + LOG_OVERHEAD != size or self.inspects_records:
-            return appending.append_several(self, view, leader_epoch, now_ms, origin)
+            return appending.append_several(self, view, leader_epoch, now_ms, origin, verified)
         if not is_plain(view, header, self._config, now_ms):
+            if attributes & TRANSACTIONAL_MASK:
+                return appending.append_several(self, view, leader_epoch, now_ms, origin, verified)
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
         if size > self._config.segment_bytes:
             refuse_larger_than_segment(size, self._config, self.topic_partition)
@@ -238,10 +255,10 @@ class Log:
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
         if producer_id >= 0:
-            self.record_producer(_make_header(header), last)
+            self.record_producer(_make_header(header), last, view)
         return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
-    def check_producer(self, header: Header, offset: int) -> SentBatch | None:
+    def check_producer(self, header: Header, offset: int, *, transactional: bool = False) -> SentBatch | None:
         """Raises for a gap or a zombie; answers the batch that this one repeats."""
         producer_id = header.producer_id
         if producer_id < 0:
@@ -254,19 +271,25 @@ class Log:
             if duplicate is not None:
                 return duplicate
         try:
-            producers.check(producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition)
+            producers.check(
+                producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition,
+                transactional=transactional,
+            )  # fmt: skip
         except ApiError:
             state = producers.get(producer_id)
             if state is None or state.whole or state.epoch != header.producer_epoch:
                 raise
             with self.disk_faults():
                 look_back(state, producer_id, self.segments)
-            return self.check_producer(header, offset)
+            return self.check_producer(header, offset, transactional=transactional)
         return None
 
-    def record_producer(self, header: Header, last_offset: int) -> None:
-        observe(self.producers, header, last_offset)
+    def record_producer(self, header: Header, last_offset: int, batch: memoryview) -> None:
+        ended = observe(self.producers, header, last_offset, batch)
         self.producers.map_end_offset = last_offset + 1
+        if ended is not None and ended.aborted:
+            with self.disk_faults():
+                self.segments[-1].aborted.append(ended)
 
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""
@@ -434,6 +457,15 @@ class Log:
             return lookup.read(self, offset, max_bytes, min(upper_offset, self.end_offset), min_one)
         except OSError as error:
             self._fail(error)
+
+    def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
+        """Those with records in [offset, upper_offset), as far as they have ended."""
+        found: list[EndedTransaction] = []
+        with self.disk_faults():
+            for segment in self.segments[self.segment_number(offset) :]:
+                if segment.aborted.there and segment.aborted.select(offset, upper_offset, found):
+                    break
+        return found
 
     def segment_number(self, offset: int) -> int:
         """Of the segment that contains `offset`: the last whose base is at most that."""

@@ -12,7 +12,8 @@ from ballast_broker.storage.checkpoint import write_unsynced
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.producers import NO_OFFSET, WINDOW, ProducerState, ProducerStates
 from ballast_broker.storage.segment import Folder, Segment
-from ballast_wire.records import CONTROL_MASK, TRANSACTIONAL_MASK, Header
+from ballast_broker.storage.transactions import EndedTransaction, read_marker
+from ballast_wire.records import CONTROL_MASK, LOG_OVERHEAD, TRANSACTIONAL_MASK, Header
 
 SNAPSHOT_SUFFIX = ".snapshot"
 # How far back batches are looked for that a producer may send again: more than it has under way.
@@ -78,8 +79,13 @@ class ProducerSnapshots:
         producers.clear(0)
 
 
-def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) -> None:
-    """Bring the states up to `end_offset` from the headers of the batches after `map_end_offset`."""
+def replay(
+    producers: ProducerStates, segments: list[Segment], end_offset: int, *, rebuild_from: int | None = None
+) -> None:
+    """Bring the states up to `end_offset` from the headers of the batches after `map_end_offset`.
+
+    `rebuild_from`: the transaction indexes of segments that begin there or later are made anew by the way.
+    """
     start = producers.map_end_offset
     if start >= end_offset:
         producers.map_end_offset = end_offset
@@ -88,12 +94,17 @@ def replay(producers: ProducerStates, segments: list[Segment], end_offset: int) 
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         if following <= start or segment.base_offset >= end_offset:
             continue
-        position = segment.floor_position(start) if start > segment.base_offset else 0
-        for _, header in segment.batches(position):
+        begin = segment.floor_position(start) if start > segment.base_offset else 0
+        aborted = []
+        for position, header in segment.batches(begin):
             if header.base_offset >= end_offset:
                 break
             if header.base_offset + header.last_offset_delta >= start:
-                observe(producers, header, header.base_offset + header.last_offset_delta)
+                ended = observe_stored(producers, segment, position, header)
+                if ended is not None and ended.aborted:
+                    aborted.append(ended)
+        if rebuild_from is not None and segment.base_offset >= rebuild_from:
+            segment.aborted.replace(aborted)
     producers.map_end_offset = end_offset
 
 
@@ -109,7 +120,10 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     """The log was cut and ends at `offset`. What is not known any more is looked up at its end, and only if it is not
     found there all batches since the last snapshot are looked at: the loop waits for this."""
     unknown = producers.cut_back(offset)
-    found = _written_lately(unknown, segments) if unknown else ProducerStates()
+    known = {producer_id: producers.get(producer_id) for producer_id in unknown}
+    # Of a transaction the end of the log does not tell where it began, nor of which coordinator the last marker was.
+    transactional = any(state is None or state.transactional for state in known.values())
+    found = _written_lately(unknown, segments) if unknown and not transactional else ProducerStates()
     states = {producer_id: found.get(producer_id) for producer_id in unknown}
     if any(state is None or state.transactional for state in states.values()):
         snapshots.load(producers, offset)
@@ -126,9 +140,9 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
 def _written_lately(producer_ids: Collection[int], segments: list[Segment]) -> ProducerStates:
     found = ProducerStates()
     for segment, start in _the_end_of(segments):
-        for _, header in segment.batches(start):
+        for position, header in segment.batches(start):
             if header.producer_id in producer_ids:
-                observe(found, header, header.base_offset + header.last_offset_delta)
+                observe_stored(found, segment, position, header)
     return found
 
 
@@ -144,15 +158,35 @@ def _the_end_of(segments: list[Segment]) -> Iterator[tuple[Segment, int]]:
         left = 0
 
 
-def observe(producers: ProducerStates, header: Header, last_offset: int) -> None:
-    """Take note of a batch that is in the log; `last_offset` is where it ended up."""
-    if header.producer_id < 0:
-        return
+def observe_stored(
+    producers: ProducerStates, segment: Segment, position: int, header: Header
+) -> EndedTransaction | None:
+    """Take note of a batch that is read from a file."""
+    batch = None
+    if header.attributes & CONTROL_MASK and header.producer_id >= 0:
+        batch = memoryview(segment.file().pread(header.length + LOG_OVERHEAD, position))
+    return observe(producers, header, header.base_offset + header.last_offset_delta, batch)
+
+
+def observe(
+    producers: ProducerStates, header: Header, last_offset: int, batch: memoryview | None
+) -> EndedTransaction | None:
+    """Take note of a batch that is in the log; `last_offset` is where it ended up. The transaction that it ended, if
+    that had records here. `batch` is needed of a control batch only."""
+    producer_id = header.producer_id
+    if producer_id < 0:
+        return None
     if header.attributes & CONTROL_MASK:
-        producers.record_end_of_transaction(header.producer_id, header.producer_epoch, -1, header.max_timestamp)
-    elif header.base_sequence >= 0:
+        marker = None if batch is None else read_marker(batch)
+        if marker is None:
+            return None
+        first, stable = producers.record_end_of_transaction(
+            producer_id, header.producer_epoch, last_offset, marker.coordinator_epoch, header.max_timestamp
+        )
+        return EndedTransaction(producer_id, first, last_offset, stable, not marker.committed) if first >= 0 else None
+    if header.base_sequence >= 0:
         producers.record(
-            header.producer_id,
+            producer_id,
             header.producer_epoch,
             header.base_sequence,
             header.last_offset_delta,
@@ -160,3 +194,4 @@ def observe(producers: ProducerStates, header: Header, last_offset: int) -> None
             header.max_timestamp,
             transactional=bool(header.attributes & TRANSACTIONAL_MASK),
         )
+    return None

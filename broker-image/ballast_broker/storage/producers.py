@@ -2,7 +2,8 @@
 
 PURE. Guarantees: a batch is accepted once; its repetition within the window answers with the first one's offsets;
 a gap is refused. Snapshots (Kafka's binary format) hold the last batch of each producer. A producer is forgotten only
-by `producer.id.expiration.ms`. Loop thread only.
+by `producer.id.expiration.ms`. Of transactions: which are open, and which ended by a marker that is not known to be
+committed; before the first of both lies what is stable. Loop thread only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MAXIMUM_SEQUENCE = 2**31 - 1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
+NEVER = 2**63 - 1  # no offset is as large
 
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = struct.Struct(">hIi")
@@ -93,14 +95,34 @@ class ProducerState:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
 
+class Verification:
+    """A producer's transaction is asked for at its coordinator: who has this object may begin it here, as long as it is
+    the partition's own. A marker, or the first batch, makes it void."""
+
+    __slots__ = ("adds", "began_ms", "epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, adds: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.adds = adds  # transactions of version 2: the partition is added by being asked for
+        self.began_ms = now_ms
+
+
+NOT_ASKED = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # `transaction.partition.verification.enable` is false
+
+
 class ProducerStates:
     """All producers of one partition. `map_end_offset`: up to where the log is reflected here."""
 
-    __slots__ = ("_states", "map_end_offset")
+    __slots__ = ("_open", "_states", "ended", "first_unstable", "map_end_offset", "verifications")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self.map_end_offset = 0
+        self._open: dict[int, int] = {}  # where each began, oldest first
+        self.ended: list[tuple[int, int]] = []  # where they began, their markers: not known to be committed
+        self.first_unstable = NEVER
+        self.verifications: dict[int, Verification] = {}
 
     def __len__(self) -> int:
         return len(self._states)
@@ -134,7 +156,10 @@ class ProducerStates:
             return False
         return not sequence_is_ahead(sequence, state.last_sequence)
 
-    def check(self, producer_id: int, epoch: int, base_sequence: int, offset: int, partition: object) -> None:
+    def check(
+        self, producer_id: int, epoch: int, base_sequence: int, offset: int, partition: object,
+        *, transactional: bool = False,
+    ) -> None:  # fmt: skip
         """Refuse a zombie's batch and a gap; `offset` is where the batch would go."""
         state = self._states.get(producer_id)
         if state is None:
@@ -144,6 +169,11 @@ class ProducerStates:
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"Epoch of producer {producer_id} at offset {offset} in {partition} is {epoch}, "
                 f"which is smaller than the last seen epoch {state.epoch}",
+            )
+        if state.current_txn_first_offset >= 0 and not transactional:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Expected transactional write from producer {producer_id} at offset {offset} in partition {partition}",
             )
         if base_sequence < 0 or state.epoch == NO_EPOCH:
             return
@@ -185,30 +215,110 @@ class ProducerStates:
         state.last_timestamp = timestamp
         if transactional:
             state.transactional = True
+            self.verifications.pop(producer_id, None)
             if state.current_txn_first_offset == NO_OFFSET:
-                state.current_txn_first_offset = last_offset - offset_delta
+                first = state.current_txn_first_offset = self._open[producer_id] = last_offset - offset_delta
+                self.first_unstable = min(self.first_unstable, first)
 
-    def record_end_of_transaction(self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int) -> int:
-        """A control batch was written; answers where the transaction began (-1: it had no data here)."""
+    def record_end_of_transaction(
+        self, producer_id: int, epoch: int, marker_offset: int, coordinator_epoch: int, timestamp: int
+    ) -> tuple[int, int]:
+        """A marker was written. Where the transaction began (-1: it had no data here), and where, without it, the
+        oldest one that is open did: the offset after the marker where there is none."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
+            state.begins = marker_offset
         if epoch != state.epoch:
             state.epoch = epoch
             state.batches = []
+            state.whole = True
         state.transactional = True
         state.coordinator_epoch = coordinator_epoch
         state.last_timestamp = timestamp
+        self.verifications.pop(producer_id, None)
         first, state.current_txn_first_offset = state.current_txn_first_offset, NO_OFFSET
-        return first
+        if first >= 0:
+            self._open.pop(producer_id, None)
+            self.ended.append((first, marker_offset))
+        return first, min(self._open.values(), default=marker_offset + 1)
 
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction that is going on began."""
-        open_ones = [s.current_txn_first_offset for s in self._states.values() if s.current_txn_first_offset >= 0]
-        return min(open_ones, default=None)
+    # Transactions
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction going on here."""
+        state = self._states.get(producer_id)
+        return state is not None and state.current_txn_first_offset >= 0 and state.epoch == epoch
+
+    def committed(self, high_watermark: int) -> None:
+        """Whoever reads it finds the markers before it: those transactions are decided for good."""
+        self.ended = [(first, last) for first, last in self.ended if last >= high_watermark]
+        self._find_unstable()
+
+    def _find_unstable(self) -> None:
+        ended = min(self.ended, default=(NEVER, NEVER))[0]
+        self.first_unstable = min(ended, min(self._open.values(), default=NEVER))
+
+    def _look_at_all(self) -> None:
+        """After states came from elsewhere."""
+        going_on = [
+            (state.current_txn_first_offset, producer_id)
+            for producer_id, state in self._states.items()
+            if state.current_txn_first_offset >= 0
+        ]
+        self._open = {producer_id: first for first, producer_id in sorted(going_on)}
+        self._find_unstable()
+
+    def verify(self, producer_id: int, epoch: int, sequence: int, *, adds: bool, now_ms: int) -> Verification | None:
+        """What is to be held while the coordinator is asked; None: the transaction is going on, nobody need be."""
+        if self.is_open(producer_id, epoch):
+            return None
+        known = self.verifications.get(producer_id)
+        if known is None:
+            known = self.verifications[producer_id] = Verification(epoch, sequence, adds, now_ms)
+        elif epoch > known.epoch:
+            known.epoch, known.lowest_sequence, known.adds = epoch, sequence, adds
+        elif epoch == known.epoch:
+            known.lowest_sequence = min(known.lowest_sequence, sequence)
+        return known
+
+    def check_verified(
+        self, producer_id: int, base_sequence: int, offset: int, partition: object, held: Verification | None
+    ) -> None:
+        """Before a transaction begins here: the coordinator has said so, and the batch is its first."""
+        known = self.verifications.get(producer_id)
+        if known is None or known is not held:
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+        state = self._states.get(producer_id)
+        if known.adds and base_sequence != 0 and (state is None or not state.batches):
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Invalid sequence number for producer {producer_id} at offset {offset} in partition {partition}: "
+                f"{base_sequence} (incoming seq. number). Expected sequence 0 for transactions v2 idempotent producer "
+                "with no existing state.",
+            )
+        if base_sequence > known.lowest_sequence:
+            raise ApiError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Out of order sequence number for producer {producer_id} at offset {offset} in partition {partition}: "
+                f"{base_sequence} (incoming seq. number), {known.lowest_sequence} (earliest seen sequence)",
+            )
+
+    def check_marker(self, producer_id: int, coordinator_epoch: int, offset: int, partition: object) -> None:
+        """Refuse what a coordinator writes that is none any more."""
+        state = self._states.get(producer_id)
+        if state is not None and state.coordinator_epoch > coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Invalid coordinator epoch for producerId {producer_id} at offset {offset} in partition {partition}: "
+                f"{coordinator_epoch} (zombie), {state.coordinator_epoch} (current)",
+            )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget those that wrote nothing for `producer.id.expiration.ms` and have no transaction open."""
+        for producer_id, known in list(self.verifications.items()):
+            if now_ms - known.began_ms >= expiration_ms:
+                del self.verifications[producer_id]
         gone = [
             producer_id
             for producer_id, state in self._states.items()
@@ -233,6 +343,8 @@ class ProducerStates:
             else:
                 state.whole = state.whole and len(state.batches) < WINDOW
                 state.batches, state.last_timestamp = kept, kept[-1].timestamp
+        self.ended = [(first, last) for first, last in self.ended if last < offset]
+        self._look_at_all()
         return unknown
 
     def replace(self, producer_id: int, state: ProducerState) -> None:
@@ -240,6 +352,8 @@ class ProducerStates:
 
     def clear(self, end_offset: int) -> None:
         self._states.clear()
+        self.ended.clear()
+        self._look_at_all()
         self.map_end_offset = end_offset
 
     def copy(self) -> ProducerStates:
@@ -251,6 +365,9 @@ class ProducerStates:
     def replace_by(self, other: ProducerStates, end_offset: int) -> None:
         """Know what the other one knows, which is all up to `end_offset`; from now on each for itself."""
         self._states = {producer_id: state.copy() for producer_id, state in other.items()}
+        self.ended = other.ended.copy()
+        self.verifications = dict(other.verifications)
+        self._look_at_all()
         self.map_end_offset = end_offset
 
     # Snapshots
@@ -281,8 +398,11 @@ class ProducerStates:
             state = states[producer_id] = ProducerState()
             state.epoch, state.coordinator_epoch = epoch, coordinator_epoch
             state.last_timestamp, state.current_txn_first_offset = timestamp, first
+            state.transactional = coordinator_epoch >= 0 or first >= 0
             if last_offset >= 0:
                 state.batches.append(SentBatch(last_sequence, last_offset, delta, timestamp))
                 state.whole = False
         self._states = states
+        self.ended = []
+        self._look_at_all()
         self.map_end_offset = end_offset

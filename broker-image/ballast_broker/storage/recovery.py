@@ -14,7 +14,7 @@ from crc32c import crc32c
 from ballast_broker.seams import File
 from ballast_broker.storage.batch_header import MINIMUM_LENGTH
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Segment
-from ballast_wire.records import CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
+from ballast_wire.records import CONTROL_MASK, CRC_FROM, HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 _CHUNK = 1 << 20
 
@@ -33,6 +33,7 @@ class Scan:
     offset_entries: list[tuple[int, int]] = field(default_factory=list)
     time_entries: list[tuple[int, int]] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    ends_transactions: bool = False
 
     def add(self, position: int, header: Header, interval: int) -> None:
         last = header.base_offset + header.last_offset_delta
@@ -48,6 +49,8 @@ class Scan:
         self.bytes_since_index_entry += size
         if header.leader_epoch >= 0 and (not self.epochs or header.leader_epoch > self.epochs[-1][0]):
             self.epochs.append((header.leader_epoch, header.base_offset))
+        if header.attributes & CONTROL_MASK and header.producer_id >= 0:
+            self.ends_transactions = True
         self.valid_bytes = position + size
         self.next_offset = last + 1
 

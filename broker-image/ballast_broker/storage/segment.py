@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ballast_broker.seams import Disk, File
+from ballast_broker.storage.aborted import AbortedIndex
 from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
@@ -47,6 +48,7 @@ class Segment:
         "_offset_index",
         "_time_index",
         "_writable",
+        "aborted",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
@@ -89,6 +91,7 @@ class Segment:
         self._held_files: list[File] = []  # opened for reading, replaced by one to write to while somebody held them
         self._offset_index: SparseIndex | None = None
         self._time_index: SparseIndex | None = None
+        self.aborted = AbortedIndex(disk, lambda: self.path(TRANSACTION_INDEX_SUFFIX))
 
     def path(self, kind: str = LOG_SUFFIX) -> str:
         return f"{self.folder.path}/{self.base_offset:020d}{kind}{self.suffix}"

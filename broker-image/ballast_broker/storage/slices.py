@@ -25,7 +25,7 @@ class AppendInfo(NamedTuple):
 class LogSlice:
     """Whole batches in one file; the file stays open and readable, also over deletion, until `release`."""
 
-    __slots__ = ("_segment", "aborted_transactions", "file", "next_offset", "position", "size")
+    __slots__ = ("_segment", "file", "next_offset", "position", "size")
 
     def __init__(self, segment: Segment | None, position: int, size: int, next_offset: int) -> None:
         self._segment = segment
@@ -33,7 +33,6 @@ class LogSlice:
         self.position = position
         self.size = size
         self.next_offset = next_offset
-        self.aborted_transactions: list[tuple[int, int]] = []  # (producer id, first offset)
 
     def read(self) -> bytes:
         """May be called from a thread while the slice is held."""

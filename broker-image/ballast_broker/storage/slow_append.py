@@ -18,6 +18,7 @@ from ballast_broker.storage import appending
 from ballast_broker.storage.directories import SLOW_WRITE_S
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.producers import Verification
 from ballast_broker.storage.segment import Segment
 from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.to_its_end import outlast
@@ -39,11 +40,12 @@ def append_as_leader(
     now_ms: int,
     threads: Threads,
     origin: str = CLIENT,
+    verified: Verification | None = None,
 ) -> Coroutine[Any, Any, AppendInfo]:
     """Takes its place among the appends at once; the caller awaits it or makes a task of it."""
 
     async def append(turn: _Turn) -> AppendInfo:
-        ready = appending.check_batches(log, memoryview(batches), now_ms, origin)
+        ready = appending.check_batches(log, memoryview(batches), now_ms, origin, verified)
         if isinstance(ready, AppendInfo):
             return ready
         first, changed = log.end_offset, False
@@ -52,7 +54,7 @@ def append_as_leader(
             await turn.write(batch, last, header.max_timestamp, now_ms)
             if leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
-            log.record_producer(header, last)
+            log.record_producer(header, last, batch)
         return appending.sum_up(log, ready, first, now_ms, changed)
 
     return _in_turn(log, threads, append)
@@ -71,7 +73,7 @@ def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Co
             await turn.write(batch, last, header.max_timestamp, now_ms)
             if header.leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
-            log.record_producer(header, last)
+            log.record_producer(header, last, batch)
             stored.append(batch)
         info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
         return info._replace(log_append_time_ms=-1)

@@ -63,6 +63,7 @@ def _cut(log: Log, segment: Segment, offset: int, position: int) -> None:
 
 def rebuild_after_cut(log: Log, segment: Segment, offset: int, position: int) -> None:
     """Entries that point behind the cut go; the largest timestamp is looked up again."""
+    segment.aborted.cut(offset)
     index, times = segment.offset_index, segment.time_index
     index.keep_first(index.floor(position - 1, column=1) + 1)
     times.keep_first(times.floor(offset - 1 - segment.base_offset, column=1) + 1)
@@ -112,6 +113,7 @@ def _after(log: Log, offset: int) -> None:
     log.update_high_watermark(log.high_watermark)
     log.snapshots.remove_after(offset)
     producer_snapshots.cut_back(log.producers, log.segments, log.snapshots, offset)
+    log.producers.committed(log.high_watermark)
 
 
 def advance_start(log: Log, offset: int) -> None:

@@ -26,7 +26,10 @@ from ballast_wire.records import (
 )
 
 LAST_CODEC = 4
+# Where a batch comes from: a client, a client in a request with a transactional id; others are coordinators.
 CLIENT = "client"
+TRANSACTION = "transaction"
+CLIENTS = (CLIENT, TRANSACTION)
 
 
 def split(buffer: memoryview, partition: object) -> list[tuple[int, Header]]:
@@ -99,8 +102,10 @@ def check_leader_batch(
     attributes, delta, count = header.attributes, header.last_offset_delta, header.record_count
     if count != delta + 1 or count <= 0 or attributes & CODEC_MASK > LAST_CODEC:
         _refuse_shape(header, partition)
-    if origin == CLIENT:
+    if origin in CLIENTS:
         _check_client_batch(header, partition)
+        if origin == CLIENT and attributes & TRANSACTIONAL_MASK:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if (
         header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
         and config.message_timestamp_type == "CreateTime"
@@ -132,10 +137,6 @@ def _check_client_batch(header: Header, partition: object) -> None:
     if header.attributes & CONTROL_MASK:
         raise ApiError(
             ErrorCode.INVALID_RECORD, f"Clients are not allowed to write control records in topic partition {partition}"
-        )
-    if header.attributes & TRANSACTIONAL_MASK:
-        raise ApiError(
-            ErrorCode.INVALID_TXN_STATE, f"Transactions are not supported: topic partition {partition} is unchanged"
         )
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise ApiError(

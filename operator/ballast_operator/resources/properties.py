@@ -36,6 +36,8 @@ def shared_properties(layout: Layout) -> dict[str, str]:
         **DEFAULTS,
         "offsets.topic.replication.factor": str(replication),
         "default.replication.factor": str(replication),
+        "transaction.state.log.replication.factor": str(replication),
+        "transaction.state.log.min.isr": str(max(1, replication - 1)),
         "min.insync.replicas": str(max(1, replication - 1)),
         **spec.config,
         "cluster.id": layout.identity.cluster_id,

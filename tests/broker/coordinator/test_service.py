@@ -28,7 +28,7 @@ from ballast_broker.coordinator.leadership import GroupLeadership
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, SyncAsk
 from ballast_broker.coordinator.service import CoordinatorConfig, GroupCoordinator, partition_for
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.gate import whole
 from ballast_broker.metadata.image import MetadataImage
@@ -97,7 +97,9 @@ class Coordinating:
 
     def _another(self, load_bytes: int = 1 << 20) -> GroupCoordinator:
         clock = self.clock
-        store = OffsetsStore(self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes)
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, self.node.replicas, clock, self.reads, timeout_ms=self._timeout_ms, load_bytes=load_bytes
+        )
         limits = GroupLimits(initial_rebalance_delay_ms=0)
         groups = GroupCoordinator(store, clock, CoordinatorConfig(1, RETENTION_MS, limits=limits))
         self._all.append(groups)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, RealClock, eventually
 
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, OffsetsStore
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -24,13 +24,15 @@ async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tm
         keys = [b"%d" % number for number in range(100)]
         for key in keys:
             node.replicas.append(OFFSETS, None, encode_batch([Record(key, b"v" * 100, 1)]), -1)
-        store = OffsetsStore(node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1)
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
+        )
         records = store.read_all(0)
         read = [(await anext(records))[0]]
         assert node.replicas.alter_replica_log_dirs({OFFSETS: str(node.directories[1])})[OFFSETS] is ErrorCode.NONE
         await eventually(lambda: not node.replicas.movers.moves)
         assert node.logs.get(OFFSETS).directory.path == str(node.directories[1])
         await node.logs.maintenance.remove_everything_waiting()
-        read += [key async for key, _ in records]
+        read += [key async for key, *_ in records]
         assert read == keys
         assert all(directory.online for directory in node.logs.directories)

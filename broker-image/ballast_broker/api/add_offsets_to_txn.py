@@ -1,0 +1,28 @@
+"""AddOffsetsToTxn: the partition of the offsets topic that a group lives in becomes part of a transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballast_broker.api.authorizer import Operation, authorize, group
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.transaction_requests import check_writer, producer_of, understood
+from ballast_broker.coordinator.store import OFFSETS_TOPIC
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+FIRST_WITH_FENCED = 2
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    check_writer(request.transactional_id, context)
+    if not authorize(context.principal, Operation.READ, group(request.group_id)):
+        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    where = TopicPartition(OFFSETS_TOPIC, context.broker.groups.partition_of(request.group_id))
+    error = ErrorCode.NONE
+    try:
+        await context.broker.transactions.add_partitions(request.transactional_id, producer_of(request), [where], 0)
+    except ApiError as refused:
+        error = understood(refused.code, context.version, FIRST_WITH_FENCED)
+    return message("AddOffsetsToTxnResponse")(version=context.version, error_code=error)

@@ -1,0 +1,122 @@
+"""AddPartitionsToTxn: partitions become part of a transaction, or it is asked whether they are.
+
+To version 3 a producer asks for itself. From version 4 on brokers ask, for all the transactions whose records they are
+about to take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from ballast_broker.api.authorizer import CLUSTER, Operation, authorize, topic, transactional_id
+from ballast_broker.api.context import RequestContext
+from ballast_broker.api.placement_view import INTERNAL_TOPICS
+from ballast_broker.api.transaction_requests import understood
+from ballast_broker.coordinator.transactions import ProducerIdentity
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+FIRST_FROM_BROKERS = 4
+FIRST_WITH_FENCED = 2
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    kind = message("AddPartitionsToTxnResponse")
+    version = context.version
+    if version < FIRST_FROM_BROKERS:
+        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        partitions = _partitions(request.v3_and_below_topics)
+        errors = await _of_client(request.v3_and_below_transactional_id, producer, partitions, context)
+        return kind(version=version, results_by_topic_v3_and_below=_by_topic(kind, errors))
+    if not authorize(context.principal, Operation.CLUSTER_ACTION, CLUSTER):
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    found = await asyncio.gather(*(_of_broker(asked, context) for asked in request.transactions))
+    results = [
+        kind.AddPartitionsToTxnResult(
+            version=version,
+            transactional_id=asked.transactional_id,
+            topic_results=_by_topic(kind, errors),
+        )
+        for asked, errors in zip(request.transactions, found, strict=True)
+    ]
+    return kind(version=version, error_code=ErrorCode.NONE, results_by_transaction=results)
+
+
+async def _of_client(
+    name: str, producer: ProducerIdentity, partitions: list[TopicPartition], context: RequestContext
+) -> Errors:
+    if not authorize(context.principal, Operation.WRITE, transactional_id(name)):
+        return dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    allowed = {
+        each.topic
+        for each in partitions
+        if each.topic not in INTERNAL_TOPICS and authorize(context.principal, Operation.WRITE, topic(each.topic))
+    }
+    refused = dict.fromkeys((p for p in partitions if p.topic not in allowed), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return await _add(name, producer, partitions, refused, 0, context)
+
+
+async def _of_broker(asked: Any, context: RequestContext) -> Errors:
+    producer = ProducerIdentity(asked.producer_id, asked.producer_epoch)
+    partitions = _partitions(asked.topics)
+    if not asked.verify_only:
+        return await _add(asked.transactional_id, producer, partitions, {}, 2, context)
+    unknown = _unknown(partitions, context)
+    if unknown:
+        return _none_but(unknown, partitions)
+    try:
+        return context.broker.transactions.verify(asked.transactional_id, producer, partitions)
+    except ApiError as error:
+        return dict.fromkeys(partitions, error.code)
+
+
+async def _add(
+    name: str,
+    producer: ProducerIdentity,
+    partitions: list[TopicPartition],
+    refused: Errors,
+    client_version: int,
+    context: RequestContext,
+) -> Errors:
+    """All or none."""
+    refused = _unknown(partitions, context) | refused
+    if refused:
+        return _none_but(refused, partitions)
+    error = ErrorCode.NONE
+    try:
+        await context.broker.transactions.add_partitions(name, producer, partitions, client_version)
+    except ApiError as failed:
+        error = understood(failed.code, context.version, FIRST_WITH_FENCED)
+    return dict.fromkeys(partitions, error)
+
+
+def _unknown(partitions: Iterable[TopicPartition], context: RequestContext) -> Errors:
+    topics = context.broker.image().topics
+    found: Errors = {}
+    for partition in partitions:
+        topic_image = topics.by_name(partition.topic)
+        if topic_image is None or partition.partition not in topic_image.partitions:
+            found[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return found
+
+
+def _none_but(refused: Errors, partitions: Iterable[TopicPartition]) -> Errors:
+    return {p: refused.get(p, ErrorCode.OPERATION_NOT_ATTEMPTED) for p in partitions}
+
+
+def _partitions(topics: Any) -> list[TopicPartition]:
+    return list(dict.fromkeys(TopicPartition(each.name, number) for each in topics for number in each.partitions))
+
+
+def _by_topic(kind: Any, errors: Errors) -> list[Any]:
+    of_topic = kind.AddPartitionsToTxnResult.AddPartitionsToTxnTopicResult
+    of_partition = of_topic.AddPartitionsToTxnPartitionResult
+    topics: dict[str, list[Any]] = {}
+    for (name, number), error in errors.items():
+        topics.setdefault(name, []).append(of_partition(partition_index=number, partition_error_code=error))
+    return [of_topic(name=name, results_by_partition=found) for name, found in topics.items()]

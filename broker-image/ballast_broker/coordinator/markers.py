@@ -1,0 +1,192 @@
+"""Markers on their way to the leaders of a transaction's partitions, until all of them have them.
+
+One request at a time to each broker, with all that waits for it by then. What fails for a passing reason is sent again,
+to whoever leads the partition then; a partition whose topic is gone needs no marker. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ballast_broker.metadata.image import NO_LEADER, Listener, MetadataImage
+from ballast_broker.raft.links import PeerLink
+from ballast_broker.raft.wire import Endpoint
+from ballast_broker.seams import Network
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+RETRY_S = 0.1
+# Nobody here may send markers of this transaction any more, or nobody needs to.
+STOPPED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+
+
+@dataclass(eq=False, slots=True)
+class Ending:
+    """One transaction whose end is decided."""
+
+    producer_id: int
+    epoch: int
+    committed: bool
+    left: set[TopicPartition]
+    coordinator_epoch: Callable[[], int]
+    """-1 where this broker does not coordinate it any more."""
+    marked: Callable[[TopicPartition], None]
+    done: Callable[[], None]
+
+
+Waiting = dict[Ending, set[TopicPartition]]
+
+
+class MarkerSender:
+    def __init__(
+        self, image: Callable[[], MetadataImage], listener: str, network: Network, *, timeout_s: float
+    ) -> None:
+        self._image = image
+        self._listener = listener
+        self._network = network
+        self._timeout_s = timeout_s
+        self._waiting: dict[int, Waiting] = {}
+        self._links: dict[int, tuple[Listener, PeerLink]] = {}
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def send(self, ending: Ending) -> None:
+        if ending.left:
+            self._route(ending, list(ending.left))
+        else:
+            ending.done()
+
+    def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+        if ending.coordinator_epoch() < 0:
+            return
+        image, leaderless = self._image(), []
+        for partition in partitions:
+            topic = image.topics.by_name(partition.topic)
+            registration = None if topic is None else topic.partitions.get(partition.partition)
+            if registration is None:
+                self._end_of(ending, partition)
+            elif registration.leader == NO_LEADER:
+                leaderless.append(partition)
+            else:
+                leader = registration.leader
+                self._waiting.setdefault(leader, {}).setdefault(ending, set()).add(partition)
+                if leader not in self._sending:
+                    self._sending[leader] = asyncio.get_running_loop().create_task(self._send_to(leader))
+        if leaderless:
+            self._route_later(ending, leaderless)
+
+    def _route_later(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
+        def again() -> None:
+            self._timers.discard(timer)
+            self._route(ending, partitions)
+
+        timer = asyncio.get_running_loop().call_later(RETRY_S, again)
+        self._timers.add(timer)
+
+    @staticmethod
+    def _end_of(ending: Ending, partition: TopicPartition) -> None:
+        if partition in ending.left:
+            ending.left.discard(partition)
+            ending.marked(partition)
+            if not ending.left:
+                ending.done()
+
+    async def _send_to(self, broker: int) -> None:
+        try:
+            while waiting := self._waiting.pop(broker, None):
+                await self._send(broker, waiting)
+        except Exception:
+            log.exception("markers for broker %d", broker)
+        finally:
+            del self._sending[broker]
+
+    async def _send(self, broker: int, waiting: Waiting) -> None:
+        answers: dict[tuple[int, TopicPartition], ErrorCode] = {}
+        current = {ending: partitions for ending, partitions in waiting.items() if ending.coordinator_epoch() >= 0}
+        link = self._link(broker)
+        try:
+            if link is not None and current:
+                answers = _answers(await link.call(_request(current), VERSION))
+        except (OSError, TimeoutError) as error:
+            log.info("broker %d takes no markers: %s", broker, error)
+        except Exception:
+            log.exception("markers for broker %d", broker)
+        for ending, partitions in current.items():
+            self._settle(ending, partitions, answers)
+
+    def _settle(
+        self,
+        ending: Ending,
+        partitions: set[TopicPartition],
+        answers: dict[tuple[int, TopicPartition], ErrorCode],
+    ) -> None:
+        again = []
+        for partition in partitions:
+            error = answers.get((ending.producer_id, partition), ErrorCode.REQUEST_TIMED_OUT)
+            if error is ErrorCode.NONE:
+                self._end_of(ending, partition)
+            elif error in STOPPED:
+                log.warning("no marker of producer %d in %s: %s", ending.producer_id, partition, error.name)
+            else:
+                again.append(partition)
+        if again:
+            self._route_later(ending, again)
+
+    def _link(self, broker: int) -> PeerLink | None:
+        registered = self._image().cluster.brokers.get(broker)
+        listener = None if registered is None else registered.listeners.get(self._listener)
+        if listener is None:
+            return None
+        known = self._links.get(broker)
+        if known is not None and known[0] == listener:
+            return known[1]
+        if known is not None:
+            known[1].close()
+        link = PeerLink(self._network, Endpoint(listener.host, listener.port), self._timeout_s)
+        self._links[broker] = listener, link
+        return link
+
+    def close(self) -> None:
+        for task in self._sending.values():
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        for _, link in self._links.values():
+            link.close()
+
+
+def _request(waiting: Waiting) -> Any:
+    kind = message("WriteTxnMarkersRequest")
+    markers = []
+    for ending, partitions in waiting.items():
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(partitions):
+            topics.setdefault(topic, []).append(number)
+        marker = kind.WritableTxnMarker
+        markers.append(
+            marker(
+                producer_id=ending.producer_id,
+                producer_epoch=ending.epoch,
+                transaction_result=ending.committed,
+                topics=[marker.WritableTxnMarkerTopic(name=n, partition_indexes=i) for n, i in topics.items()],
+                coordinator_epoch=ending.coordinator_epoch(),
+            )
+        )
+    return kind(markers=markers)
+
+
+def _answers(response: Any) -> dict[tuple[int, TopicPartition], ErrorCode]:
+    return {
+        (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): ErrorCode(partition.error_code)
+        for marker in response.markers
+        for topic in marker.topics
+        for partition in topic.partitions
+    }

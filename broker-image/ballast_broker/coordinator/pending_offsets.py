@@ -1,0 +1,61 @@
+"""Offsets that were committed within transactions, until these have ended. PURE.
+
+Where one partition of a group has several (two producers, or one that commits the offset outside of any transaction),
+the one that comes last in the log counts, as if each had been committed where it stands: so `superseded`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_wire.names import TopicPartition
+
+GroupPartition = tuple[str, TopicPartition]
+
+
+@dataclass(slots=True)
+class PendingOffsets:
+    by_producer: dict[int, dict[GroupPartition, tuple[int, CommittedOffset | None]]] = field(default_factory=dict)
+    """With its place in the log; None where something that came later counts already."""
+    producers: dict[str, dict[TopicPartition, set[int]]] = field(default_factory=dict)
+    """Of a group's partition, whose transactions are still open."""
+    written: int = 0
+
+    def add(self, producer_id: int, group_id: str, partition: TopicPartition, offset: CommittedOffset | None) -> None:
+        self.written += 1
+        self.by_producer.setdefault(producer_id, {})[group_id, partition] = self.written, offset
+        self.producers.setdefault(group_id, {}).setdefault(partition, set()).add(producer_id)
+
+    def supersede(self, group_id: str, partition: TopicPartition, place: int | None = None) -> None:
+        """Something else counts for the partition, from this place in the log on; None: it comes last."""
+        for producer_id in self.producers.get(group_id, {}).get(partition, ()):
+            of_producer = self.by_producer[producer_id]
+            own_place, _ = of_producer[group_id, partition]
+            if place is None or own_place < place:
+                of_producer[group_id, partition] = own_place, None
+
+    def end(self, producer_id: int, committed: bool) -> list[tuple[str, TopicPartition, CommittedOffset]]:
+        """The transaction is over; what counts from now on."""
+        counts = []
+        for (group_id, partition), (place, offset) in self.by_producer.pop(producer_id, {}).items():
+            of_group = self.producers[group_id]
+            of_group[partition].discard(producer_id)
+            if committed and offset is not None:
+                self.supersede(group_id, partition, place)
+                counts.append((group_id, partition, offset))
+            if not of_group[partition]:
+                del of_group[partition]
+            if not of_group:
+                del self.producers[group_id]
+        return counts
+
+    def of_group(self, group_id: str) -> dict[TopicPartition, set[int]]:
+        return self.producers.get(group_id, {})
+
+    def groups(self) -> set[str]:
+        return set(self.producers)
+
+    def clear(self) -> None:
+        self.by_producer.clear()
+        self.producers.clear()

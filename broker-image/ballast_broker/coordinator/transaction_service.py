@@ -1,0 +1,354 @@
+"""The transaction coordinator of this broker: carries out what `transactions` decides, and keeps its times.
+
+One instance, on the event loop. A transactional id lives with the partition of `__transaction_state` that it hashes to;
+this broker answers for the partitions that it leads, from the moment they are loaded. A transaction whose end is in the
+log will end so: its markers are sent until they are everywhere, by whoever leads the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from ballast_broker.coordinator import transactions
+from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.service import partition_for
+from ballast_broker.coordinator.store import CoordinatorStore, Marker, Stored
+from ballast_broker.coordinator.transaction_records import key_of, standing_of, transactional_id_of, value_of
+from ballast_broker.coordinator.transactions import (
+    PREPARED,
+    Answered,
+    NeedsId,
+    ProducerIdentity,
+    Refused,
+    Standing,
+    Transaction,
+    Write,
+)
+from ballast_broker.seams import Clock
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+log = logging.getLogger(__name__)
+
+RECORDS_PER_TURN = 200
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 30.0
+
+Decision = Refused | Answered | NeedsId | Write
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    partitions: int = 50
+    id_expiration_ms: int = 604_800_000
+    max_timeout_ms: int = 900_000
+    abort_interval_ms: int = 10_000
+    expiry_interval_ms: int = 3_600_000
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """The transactional ids of one partition of the topic."""
+
+    partition: int
+    loaded: bool = False
+    failed: bool = False
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        store: CoordinatorStore,
+        markers: MarkerSender,
+        clock: Clock,
+        config: TransactionConfig,
+        next_producer_id: Callable[[], Awaitable[int]],
+        cluster_version: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._markers = markers
+        self._clock = clock
+        self._config = config
+        self._next_id = next_producer_id
+        self._version = cluster_version
+        self._partitions = config.partitions
+        self._parts: dict[int, Part] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    # -- leadership -----------------------------------------------------------------------------------------------
+    def divide(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def lead(self, partition: int) -> None:
+        """Where this broker led the partition before, in an earlier epoch, it goes on with what it knows."""
+        if partition not in self._parts:
+            part = self._parts[partition] = Part(partition)
+            self._start(self._load(part))
+
+    def resign(self, partition: int) -> None:
+        """Markers that are waiting are not sent any more: `coordinator_epoch` says so."""
+        self._parts.pop(partition, None)
+
+    def resign_all(self) -> None:
+        self._parts.clear()
+
+    def close(self) -> None:
+        self.resign_all()
+        self._markers.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _load(self, part: Part) -> None:
+        """What was read but is not committed could be lost with this broker: nobody is told of it, and no partition."""
+        pause_s = FIRST_PAUSE_S
+        while self._is_current(part):
+            try:
+                count = await self._read(part)
+                await self._store.all_committed(part.partition)
+                break
+            except Exception:
+                part.failed = True
+                part.transactions.clear()
+                log.exception(
+                    "partition %d of the transaction log cannot be loaded; again in %g s", part.partition, pause_s
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        if not self._is_current(part):
+            return
+        part.loaded, part.failed = True, False
+        for transaction in part.transactions.values():
+            if transaction.now.state in PREPARED:
+                self._send_markers(part, transaction)
+        log.info("loaded partition %d of the transaction log: %d records", part.partition, count)
+
+    async def _read(self, part: Part) -> int:
+        count = 0
+        async for found in self._store.read_all(part.partition):
+            if not isinstance(found, Marker | Stored):
+                self._replay(part, *found)
+            count += 1
+            if count % RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
+                if not self._is_current(part):
+                    break
+        return count
+
+    @staticmethod
+    def _replay(part: Part, key: bytes, value: bytes | None) -> None:
+        try:
+            transactional_id = transactional_id_of(key)
+            if transactional_id is None:
+                return
+            if value is None:
+                part.transactions.pop(transactional_id, None)
+            else:
+                part.transactions[transactional_id] = Transaction(transactional_id, standing_of(value))
+        except Exception:  # the codec raises whatever the bytes lead it to
+            log.exception("a record in partition %d of the transaction log cannot be read: %r", part.partition, key)
+
+    def _is_current(self, part: Part) -> bool:
+        return self._parts.get(part.partition) is part
+
+    # -- requests -------------------------------------------------------------------------------------------------
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, known: ProducerIdentity | None
+    ) -> ProducerIdentity:
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._config.max_timeout_ms:
+            raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+        await self._ensure_known(transactional_id, timeout_ms)
+
+        def decide(transaction: Transaction, new_id: int | None) -> Decision:
+            return transactions.initialize(transaction, timeout_ms, known, new_id, self._version(), self._now_ms())
+
+        standing = await self._carry_out(transactional_id, decide)
+        assert isinstance(standing, Standing)
+        if standing.state in PREPARED:  # the transaction of the one before; its epoch is nobody's
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return standing.producer
+
+    async def _ensure_known(self, transactional_id: str, timeout_ms: int) -> None:
+        if transactional_id in self._part_of(transactional_id).transactions:
+            return
+        new_id = await self._next_id()
+        known = self._part_of(transactional_id).transactions
+        if transactional_id not in known:
+            known[transactional_id] = transactions.created(transactional_id, new_id, timeout_ms, self._now_ms())
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        client_version: int,
+    ) -> None:
+        def decide(transaction: Transaction, _: int | None) -> Decision:
+            return transactions.add_partitions(transaction, producer, partitions, client_version, self._now_ms())
+
+        await self._carry_out(transactional_id, decide)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        answer = transactions.verify(self._known(transactional_id)[1], producer, partitions)
+        if isinstance(answer, Refused):
+            raise ApiError(answer.error)
+        return answer
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdentity, commit: bool, client_version: int
+    ) -> ProducerIdentity:
+        """Who the producer is from now on. The end is certain by then; the markers may still be under way."""
+
+        def decide(transaction: Transaction, new_id: int | None) -> Decision:
+            return transactions.end(transaction, producer, commit, new_id, client_version, self._now_ms())
+
+        outcome = await self._carry_out(transactional_id, decide)
+        return transactions.told(outcome) if isinstance(outcome, Standing) else outcome
+
+    def describe(self, transactional_id: str) -> Standing:
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        transaction = self._part_of(transactional_id).transactions.get(transactional_id)
+        if transaction is None:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return transaction.now
+
+    def list_all(self) -> list[Transaction]:
+        if any(not part.loaded and not part.failed for part in self._parts.values()):
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [each for part in self._parts.values() if part.loaded for each in part.transactions.values()]
+
+    # -- time -----------------------------------------------------------------------------------------------------
+    async def abort_those_too_long(self) -> None:
+        """For ever: transactions whose producer was not heard of in time."""
+        while True:
+            await asyncio.sleep(self._config.abort_interval_ms / 1000)
+            for part in self._loaded():
+                for transaction in list(part.transactions.values()):
+                    write = transactions.abort_if_too_long(transaction, self._version(), self._now_ms())
+                    if write is not None:
+                        log.info("transaction of %s takes too long: aborted", transaction.transactional_id)
+                        self._start(self._write(part, transaction, write.standing))
+
+    async def forget_unused(self) -> None:
+        """For ever: ids that nobody has used for long."""
+        while True:
+            await asyncio.sleep(self._config.expiry_interval_ms / 1000)
+            for part in self._loaded():
+                await self._expire(part)
+
+    async def _expire(self, part: Part) -> None:
+        expired = []
+        for transaction in part.transactions.values():
+            write = transactions.expire_if_unused(transaction, self._config.id_expiration_ms, self._now_ms())
+            if write is not None:
+                transaction.pending = write.standing
+                expired.append(transaction)
+
+        def settled(committed: bool) -> None:
+            for transaction in expired:
+                transaction.settle(committed)
+                if committed:
+                    part.transactions.pop(transaction.transactional_id, None)
+
+        if expired:
+            await self._store.append(part.partition, [(key_of(t.transactional_id), None) for t in expired], settled)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+    async def _carry_out(
+        self, transactional_id: str, decide: Callable[[Transaction, int | None], Decision]
+    ) -> Standing | ProducerIdentity:
+        """What was written, or who the producer is where nothing had to be; raises what it was refused for."""
+        part, transaction = self._known(transactional_id)
+        decision = decide(transaction, None)
+        if isinstance(decision, NeedsId):
+            new_id = await self._next_id()
+            part, transaction = self._known(transactional_id)
+            decision = decide(transaction, new_id)
+        if isinstance(decision, Refused):
+            raise ApiError(decision.error)
+        if isinstance(decision, Answered):
+            return decision.producer
+        assert isinstance(decision, Write)
+        error = await self._write(part, transaction, decision.standing)
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
+        return decision.standing
+
+    async def _write(self, part: Part, transaction: Transaction, standing: Standing) -> ErrorCode:
+        def settled(committed: bool) -> None:
+            transaction.settle(committed)
+            if transaction.now.state in PREPARED and committed:
+                self._send_markers(part, transaction)
+
+        transaction.pending = standing
+        entry = key_of(transaction.transactional_id), value_of(standing, self._version())
+        return await self._store.append(part.partition, [entry], settled)
+
+    def _send_markers(self, part: Part, transaction: Transaction) -> None:
+        prepared = transaction.now
+
+        ending = Ending(
+            producer_id=prepared.producer_id,
+            epoch=prepared.epoch,
+            committed=prepared.is_committing,
+            left=set(prepared.partitions),
+            coordinator_epoch=lambda: self._store.epoch(part.partition) if self._is_current(part) else -1,
+            marked=transaction.mark,
+            done=lambda: self._start(self._complete(part, transaction)),
+        )
+        if self._is_current(part):
+            self._markers.send(ending)
+
+    async def _complete(self, part: Part, transaction: Transaction) -> None:
+        """However long the log takes nothing: all partitions have their markers."""
+        pause_s = FIRST_PAUSE_S
+        while self._is_current(part) and transaction.now.state in PREPARED:
+            if transaction.pending is None:  # else the log has taken it, and may tell yet
+                standing = transactions.completed(transaction.now, self._now_ms())
+                if await self._write(part, transaction, standing) is ErrorCode.NONE:
+                    return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    # -- small things ---------------------------------------------------------------------------------------------
+    def _known(self, transactional_id: str) -> tuple[Part, Transaction]:
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST)
+        part = self._part_of(transactional_id)
+        transaction = part.transactions.get(transactional_id)
+        if transaction is None:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return part, transaction
+
+    def _part_of(self, transactional_id: str) -> Part:
+        part = self._parts.get(partition_for(transactional_id, self._partitions))
+        if part is None or part.failed:
+            raise ApiError(ErrorCode.NOT_COORDINATOR)
+        if not part.loaded:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return part
+
+    def _loaded(self) -> list[Part]:
+        return [part for part in self._parts.values() if part.loaded]
+
+    def _now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("transaction coordinator", exc_info=task.exception())

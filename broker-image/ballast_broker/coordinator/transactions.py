@@ -1,0 +1,367 @@
+"""One transactional id: its producer, its state, and what each request does to it. PURE.
+
+A question is answered with what is to be written (`Write`), or with what there is to say already. Nothing changes here
+before the record is committed: until then the service keeps it as `pending`, and who asks meanwhile has to come again.
+Where a new producer id is needed and none was given, the answer is `NeedsId`: get one, and ask again.
+
+Version 2 (KIP-890) bumps the producer's epoch with every end of a transaction, so that what an earlier one sent late
+cannot get into the next. A request of a client that knows it says so; the coordinator's own aborts (of transactions
+that took too long, and of those whose producer began anew) follow the cluster's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+
+NO_ID = -1
+NO_EPOCH = -1
+NO_TIME = -1
+LAST_EPOCH = 2**15 - 2  # given to producers: there is always one more, to fence them with
+BUMPS_EPOCH = 2  # the first transaction.version with which every end does
+
+
+class TransactionState(Enum):
+    """In the order of Kafka's numbers, which are stored."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+S = TransactionState
+PREPARED = frozenset({S.PREPARE_COMMIT, S.PREPARE_ABORT})
+COMPLETE = frozenset({S.COMPLETE_COMMIT, S.COMPLETE_ABORT})
+AT_REST = COMPLETE | {S.EMPTY}
+
+
+class ProducerIdentity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+NOBODY = ProducerIdentity(NO_ID, NO_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the log says of a transactional id; `last_epoch` is not stored, as in Kafka."""
+
+    producer_id: int
+    epoch: int = NO_EPOCH
+    timeout_ms: int = 0
+    state: TransactionState = S.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = NO_TIME
+    updated_ms: int = NO_TIME
+    version: int = 0  # transaction.version of the client that wrote last
+    previous_id: int = NO_ID
+    next_id: int = NO_ID  # the producer's, once the markers are written
+    last_epoch: int = NO_EPOCH
+
+    @property
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.epoch >= LAST_EPOCH
+
+    @property
+    def is_committing(self) -> bool:
+        return self.state is S.PREPARE_COMMIT
+
+
+@dataclass(slots=True)
+class Transaction:
+    transactional_id: str
+    now: Standing
+    pending: Standing | None = None
+
+    def settle(self, committed: bool) -> None:
+        """It is known whether what was pending is in the log for good."""
+        assert self.pending is not None
+        if committed:
+            self.now = self.pending
+        self.pending = None
+
+    def mark(self, partition: TopicPartition) -> None:
+        """This partition has its marker."""
+        self.now = replace(self.now, partitions=self.now.partitions - {partition})
+
+
+class Refused(NamedTuple):
+    error: ErrorCode
+
+
+class Answered(NamedTuple):
+    """It is so already: nothing is to be written."""
+
+    producer: ProducerIdentity
+
+
+class NeedsId(NamedTuple):
+    """Ask again with a producer id that nobody has had."""
+
+
+class Write(NamedTuple):
+    standing: Standing
+
+
+NEEDS_ID = NeedsId()
+BUSY = Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+FENCED = Refused(ErrorCode.PRODUCER_FENCED)
+OTHER_ID = Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+NOT_NOW = Refused(ErrorCode.INVALID_TXN_STATE)
+
+
+def created(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """One that nobody had; it has no epoch before its first InitProducerId is written."""
+    return Transaction(transactional_id, Standing(producer_id, timeout_ms=timeout_ms, updated_ms=now_ms))
+
+
+# -- InitProducerId -------------------------------------------------------------------------------------------------
+def initialize(
+    transaction: Transaction,
+    timeout_ms: int,
+    known: ProducerIdentity | None,
+    new_id: int | None,
+    cluster_version: int,
+    now_ms: int,
+) -> Refused | NeedsId | Write:
+    """`known` is what a producer that goes on believes to be. A `Write` of an abort means: that first, then again."""
+    now = transaction.now
+    if transaction.pending is not None:
+        return BUSY
+    if known is not None and not _may_be(now, known):
+        return FENCED
+    if now.state in PREPARED:
+        return BUSY
+    if now.state is S.ONGOING:
+        return _fence(now, cluster_version, now_ms)
+    if now.is_exhausted and (known is None or known.epoch == now.epoch):
+        if new_id is None:
+            return NEEDS_ID
+        last_epoch = NO_EPOCH if known is None else now.epoch
+        return Write(_begun(now, new_id, 0, last_epoch, timeout_ms, now_ms))
+    return _next_epoch(now, known, timeout_ms, now_ms)
+
+
+def _may_be(now: Standing, known: ProducerIdentity) -> bool:
+    """The last case is one that asks again, because it never heard of the new id that it was given."""
+    return (
+        now.epoch == NO_EPOCH
+        or known.producer_id == now.producer_id
+        or (known.producer_id == now.previous_id and known.epoch >= LAST_EPOCH)
+    )
+
+
+def _next_epoch(now: Standing, known: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Refused | Write:
+    epoch, last_epoch = now.epoch + 1, now.epoch
+    if known is None:
+        last_epoch = NO_EPOCH
+    elif now.epoch not in (NO_EPOCH, known.epoch):
+        if known.epoch != now.last_epoch:
+            return FENCED
+        epoch, last_epoch = now.epoch, now.last_epoch  # it asks again: there was no other producer since
+    return Write(_begun(now, now.producer_id, epoch, last_epoch, timeout_ms, now_ms))
+
+
+def _begun(now: Standing, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Standing:
+    return replace(
+        now,
+        producer_id=producer_id,
+        previous_id=now.producer_id,
+        epoch=epoch,
+        last_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        state=S.EMPTY,
+        partitions=frozenset(),
+        started_ms=NO_TIME,
+        updated_ms=now_ms,
+    )
+
+
+def _fence(now: Standing, cluster_version: int, now_ms: int) -> Write:
+    """Abort with an epoch that no producer was told."""
+    bumps = cluster_version >= BUMPS_EPOCH
+    return Write(
+        replace(
+            now,
+            previous_id=now.producer_id,
+            next_id=NO_ID,
+            epoch=now.epoch + 1,
+            last_epoch=now.epoch if bumps else NO_EPOCH,
+            state=S.PREPARE_ABORT,
+            updated_ms=now_ms,
+            version=cluster_version if bumps else 0,
+        )
+    )
+
+
+# -- partitions -----------------------------------------------------------------------------------------------------
+def add_partitions(
+    transaction: Transaction,
+    producer: ProducerIdentity,
+    partitions: Collection[TopicPartition],
+    client_version: int,
+    now_ms: int,
+) -> Refused | Answered | Write:
+    now = transaction.now
+    if transaction.pending is not None:
+        return BUSY
+    if producer.producer_id != now.producer_id:
+        return OTHER_ID
+    if producer.epoch != now.epoch:
+        return FENCED
+    if now.state in PREPARED:
+        return BUSY
+    if now.state is S.ONGOING and now.partitions.issuperset(partitions):
+        return Answered(now.producer)
+    return Write(
+        replace(
+            now,
+            previous_id=now.producer_id,
+            state=S.ONGOING,
+            partitions=now.partitions.union(partitions),
+            started_ms=now_ms if now.state in AT_REST else now.started_ms,
+            updated_ms=now_ms,
+            version=client_version,
+        )
+    )
+
+
+def verify(
+    transaction: Transaction, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+) -> Refused | dict[TopicPartition, ErrorCode]:
+    """Whether these partitions are in the transaction. What is pending does not count: their leaders look once more."""
+    now = transaction.now
+    if producer.producer_id != now.producer_id:
+        return OTHER_ID
+    if producer.epoch != now.epoch:
+        return FENCED
+    if now.state in PREPARED:
+        return BUSY
+    return {p: ErrorCode.NONE if p in now.partitions else ErrorCode.TRANSACTION_ABORTABLE for p in partitions}
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+def end(
+    transaction: Transaction,
+    producer: ProducerIdentity,
+    commit: bool,
+    new_id: int | None,
+    client_version: int,
+    now_ms: int,
+) -> Refused | Answered | NeedsId | Write:
+    if client_version >= BUMPS_EPOCH:
+        return _end_with_bump(transaction, producer, commit, new_id, client_version, now_ms)
+    now = transaction.now
+    if producer.producer_id != now.producer_id:
+        return OTHER_ID
+    if producer.epoch != now.epoch:
+        return FENCED
+    if transaction.pending is not None:
+        return BUSY
+    if now.state is S.ONGOING:
+        return Write(replace(now, previous_id=now.producer_id, next_id=NO_ID, state=_prepared(commit),
+                             updated_ms=now_ms, version=0))  # fmt: skip
+    if now.state is _completed(commit):
+        return Answered(now.producer)
+    return BUSY if now.state is _prepared(commit) else NOT_NOW
+
+
+def _end_with_bump(
+    transaction: Transaction,
+    producer: ProducerIdentity,
+    commit: bool,
+    new_id: int | None,
+    client_version: int,
+    now_ms: int,
+) -> Refused | Answered | NeedsId | Write:
+    now = transaction.now
+    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump.
+    after_bump = now.epoch == producer.epoch + 1
+    after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
+    again = after_bump or after_new_id
+    if transaction.pending is not None:
+        return BUSY
+    if producer.producer_id != now.producer_id and not after_new_id:
+        return OTHER_ID
+    if now.state in PREPARED:
+        if not after_bump:
+            return FENCED
+        return BUSY if now.state is _prepared(commit) else NOT_NOW
+    if producer.epoch != now.epoch and not (again and now.state in COMPLETE):
+        return FENCED
+    if again:
+        return Answered(now.producer) if now.state is _completed(commit) else NOT_NOW
+    if commit and now.state is not S.ONGOING:
+        return NOT_NOW
+    if now.is_exhausted and new_id is None:
+        return NEEDS_ID
+    return Write(
+        replace(
+            now,
+            previous_id=now.producer_id,
+            next_id=new_id if now.is_exhausted and new_id is not None else NO_ID,
+            epoch=now.epoch + 1,
+            last_epoch=now.epoch,
+            state=_prepared(commit),
+            started_ms=now.started_ms if now.state is S.ONGOING else now_ms,  # an abort of nothing: to bump the epoch
+            updated_ms=now_ms,
+            version=client_version,
+        )
+    )
+
+
+def told(prepared: Standing) -> ProducerIdentity:
+    """Who the producer is after the end of its transaction, which is prepared."""
+    return completed(prepared, prepared.updated_ms).producer
+
+
+def completed(prepared: Standing, now_ms: int) -> Standing:
+    """All markers are written."""
+    new_id = prepared.version >= BUMPS_EPOCH and prepared.next_id != NO_ID
+    return replace(
+        prepared,
+        producer_id=prepared.next_id if new_id else prepared.producer_id,
+        epoch=0 if new_id else prepared.epoch,
+        previous_id=prepared.producer_id,
+        next_id=NO_ID,
+        state=_completed(prepared.is_committing),
+        partitions=frozenset(),
+        updated_ms=now_ms,
+    )
+
+
+def _prepared(commit: bool) -> TransactionState:
+    return S.PREPARE_COMMIT if commit else S.PREPARE_ABORT
+
+
+def _completed(commit: bool) -> TransactionState:
+    return S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT
+
+
+# -- time -----------------------------------------------------------------------------------------------------------
+def abort_if_too_long(transaction: Transaction, cluster_version: int, now_ms: int) -> Write | None:
+    now = transaction.now
+    took_too_long = now.state is S.ONGOING and now.started_ms + now.timeout_ms < now_ms
+    return _fence(now, cluster_version, now_ms) if took_too_long and transaction.pending is None else None
+
+
+def expire_if_unused(transaction: Transaction, expiration_ms: int, now_ms: int) -> Write | None:
+    """What is written is a tombstone: the id is dead, and its next producer gets a new producer id."""
+    now = transaction.now
+    unused = now.state in AT_REST and now.updated_ms <= now_ms - expiration_ms
+    return Write(replace(now, state=S.DEAD)) if unused and transaction.pending is None else None

@@ -1,0 +1,178 @@
+"""Asking the coordinator of a transaction whether a partition belongs to it, or to add it (KIP-890).
+
+Asked before the first batch of a transaction in a partition, so that no record lies outside of what the coordinator
+will end. The coordinator is the leader of the partition of `__transaction_state` that the id hashes to, and is asked
+over the network, be it this broker. To each broker one request is under way; what comes meanwhile goes together in the
+next. Answers, never raises. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ballast_broker.coordinator.service import partition_for
+from ballast_broker.raft.links import PeerLink
+from ballast_broker.raft.wire import Endpoint
+from ballast_broker.seams import Network
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
+
+TRANSACTION_STATE = "__transaction_state"
+VERSION = 5
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    partitions: list[TopicPartition]
+    add: bool
+    answer: asyncio.Future[Errors] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def settle(self, errors: Errors) -> None:
+        if not self.answer.done():
+            self.answer.set_result(errors)
+
+    def fail(self, error: ErrorCode) -> None:
+        self.settle(dict.fromkeys(self.partitions, error))
+
+
+class _Lane:
+    """The way to one broker."""
+
+    __slots__ = ("link", "task", "waiting")
+
+    def __init__(self, link: PeerLink) -> None:
+        self.link = link
+        self.waiting: list[_Question] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def take(self) -> list[_Question]:
+        """The next request names each transaction once."""
+        taken: dict[str, _Question] = {}
+        asked = [question for question in self.waiting if not question.answer.done()]
+        self.waiting = [each for each in asked if taken.setdefault(each.transactional_id, each) is not each]
+        return list(taken.values())
+
+
+class TransactionVerifier:
+    def __init__(
+        self, image: Callable[[], MetadataImage], network: Network, listener: str, *, timeout_s: float
+    ) -> None:
+        self._image = image
+        self._network = network
+        self._listener = listener
+        self._timeout_s = timeout_s
+        self._lanes: dict[Endpoint, _Lane] = {}
+
+    async def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, add: bool
+    ) -> Errors:
+        """The error of each partition that does not belong to the producer's open transaction; none of the others.
+
+        `add`: they are made to belong to it. Errors are the coordinator's, or NETWORK_EXCEPTION,
+        COORDINATOR_NOT_AVAILABLE; what producers are told instead is the caller's to say.
+        """
+        endpoint = self._coordinator_of(transactional_id)
+        if endpoint is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        lane = self._lanes.get(endpoint)
+        if lane is None:
+            lane = self._lanes[endpoint] = _Lane(PeerLink(self._network, endpoint, self._timeout_s))
+        question = _Question(transactional_id, producer_id, epoch, list(partitions), add)
+        lane.waiting.append(question)
+        if lane.task is None or lane.task.done():
+            lane.task = asyncio.get_running_loop().create_task(self._ask_all(endpoint, lane), name="verification")
+        return await question.answer
+
+    def _coordinator_of(self, transactional_id: str) -> Endpoint | None:
+        image = self._image()
+        topic = image.topics.by_name(TRANSACTION_STATE)
+        if topic is None or not topic.partitions:
+            return None
+        led = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
+        broker = None if led is None else image.cluster.brokers.get(led.leader)
+        listener = None if broker is None else broker.listeners.get(self._listener)
+        return None if listener is None else Endpoint(listener.host, listener.port)
+
+    async def _ask_all(self, endpoint: Endpoint, lane: _Lane) -> None:
+        while questions := lane.take():
+            try:
+                await self._ask(lane.link, questions)
+            except (OSError, TimeoutError) as error:
+                logger.warning("transactions could not be verified at %s:%d: %s", endpoint.host, endpoint.port, error)
+                for question in questions:
+                    question.fail(ErrorCode.NETWORK_EXCEPTION)
+            except BaseException as error:
+                for question in [*questions, *lane.waiting]:
+                    question.fail(ErrorCode.NETWORK_EXCEPTION)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                logger.exception("transactions could not be verified")
+                return
+
+    async def _ask(self, link: PeerLink, questions: list[_Question]) -> None:
+        response = await link.call(_request(questions), VERSION)
+        by_id = {question.transactional_id: question for question in questions}
+        if response.error_code:
+            # That this broker may not ask is nothing that a client can do anything about.
+            told = ErrorCode(response.error_code)
+            refused = ErrorCode.INVALID_TXN_STATE if told is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else told
+            for question in questions:
+                question.fail(refused)
+            return
+        for result in response.results_by_transaction:
+            if result.transactional_id in by_id:
+                by_id.pop(result.transactional_id).settle(_errors_in(result))
+        for question in by_id.values():  # of which nothing was said
+            question.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            if lane.task is not None:
+                lane.task.cancel()
+            lane.link.close()
+        self._lanes.clear()
+
+
+def _request(questions: list[_Question]) -> Any:
+    kind = message("AddPartitionsToTxnRequest")
+    topic_kind = kind.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic
+    transactions = []
+    for question in questions:
+        topics: dict[str, list[int]] = {}
+        for partition in question.partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        transactions.append(
+            kind.AddPartitionsToTxnTransaction(
+                version=VERSION,
+                transactional_id=question.transactional_id,
+                producer_id=question.producer_id,
+                producer_epoch=question.epoch,
+                verify_only=not question.add,
+                topics=[topic_kind(version=VERSION, name=name, partitions=found) for name, found in topics.items()],
+            )
+        )
+    return kind(version=VERSION, transactions=transactions)
+
+
+def _errors_in(result: Any) -> Errors:
+    return {
+        TopicPartition(topic.name, answer.partition_index): ErrorCode(answer.partition_error_code)
+        for topic in result.topic_results
+        for answer in topic.results_by_partition
+        if answer.partition_error_code
+    }

@@ -1,0 +1,88 @@
+"""One segment's `.txnindex`: the aborted transactions whose markers it has. No file where there are none.
+
+Read once and kept as it is in the file, 34 bytes for each. Written to at once: recovery makes those of unflushed
+segments anew. Loop thread, or the thread that loads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ballast_broker.seams import Disk
+from ballast_broker.storage.transactions import (
+    EndedTransaction,
+    check_entries,
+    entries_before,
+    parse_entries,
+    render_entries,
+    select,
+)
+
+
+class AbortedIndex:
+    __slots__ = ("_data", "_disk", "_path", "there")
+
+    def __init__(self, disk: Disk, path: Callable[[], str]) -> None:
+        self._disk = disk
+        self._path = path
+        self._data: bytearray | None = None
+        self.there = False  # is there a file
+
+    def _entries(self) -> bytearray:
+        if self._data is None:
+            self._data = bytearray(self._disk.read_bytes(self._path()) if self.there else b"")
+        return self._data
+
+    def check(self, base_offset: int) -> None:
+        check_entries(self._entries(), base_offset)
+
+    def entries(self) -> list[EndedTransaction]:
+        return list(parse_entries(self._entries())) if self.there else []
+
+    def select(self, offset: int, upper_offset: int, found: list[EndedTransaction]) -> bool:
+        return select(self._entries(), offset, upper_offset, found)
+
+    def append(self, entry: EndedTransaction) -> None:
+        data, added = self._entries(), render_entries([entry])
+        file = self._disk.open(self._path(), create=True)
+        try:
+            file.pwrite(added, len(data))
+        finally:
+            file.close()
+        self.there = True
+        data += added
+
+    def cut(self, offset: int) -> None:
+        """Markers at or after `offset` are gone."""
+        if not self.there:
+            return
+        data = self._entries()
+        kept = entries_before(data, offset)
+        if kept == len(data):
+            return
+        del data[kept:]
+        self._write()
+
+    def replace(self, entries: Iterable[EndedTransaction]) -> None:
+        data = bytearray(render_entries(entries))
+        if self.there or data:
+            self._data = data
+            self._write()
+
+    def adopt(self, entries: Iterable[EndedTransaction]) -> None:
+        """They are in the file already."""
+        self._data = bytearray(render_entries(entries))
+        self.there = bool(self._data)
+
+    def _write(self) -> None:
+        if not self._data:
+            if self._disk.exists(self._path()):
+                self._disk.remove(self._path())
+            self.there = False
+            return
+        file = self._disk.empty_file(self._path())
+        try:
+            file.pwrite(self._data, 0)
+        finally:
+            file.close()
+        self.there = True

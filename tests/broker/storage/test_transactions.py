@@ -1,0 +1,384 @@
+"""What transactions leave in a log: markers, aborted ones, and how far it is stable (CLI-05, REP-12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates
+from ballast_broker.storage.transactions import EndedTransaction, check_entries, read_marker, render_marker
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.records import Record, encode_batch, iterate_batches
+
+TRANSACTION, COORDINATOR, CLIENT = "transaction", "coordinator", "client"
+
+
+def batch_of(bench, producer, sequence, count=1, *, epoch=0, transactional=True):
+    return encode_batch(
+        [Record(b"k", b"v" * 20, bench.clock.now_ms)] * count, producer_id=producer, producer_epoch=epoch,
+        base_sequence=sequence, transactional=transactional,
+    )  # fmt: skip
+
+
+def send(bench, log, producer, sequence, count=1, *, epoch=0, verified=NOT_ASKED, origin=TRANSACTION):
+    batch = batch_of(bench, producer, sequence, count, epoch=epoch)
+    return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms, origin=origin, verified=verified)
+
+
+def end(bench, log, producer, *, committed, epoch=0, coordinator_epoch=0):
+    marker = render_marker(producer, epoch, coordinator_epoch, committed=committed, now_ms=bench.clock.now_ms)
+    return log.append_as_leader(marker, 0, now_ms=bench.clock.now_ms, origin=COORDINATOR)
+
+
+def refused(append, *args, **keywords):
+    with pytest.raises(ApiError) as error:
+        append(*args, **keywords)
+    return error.value.code
+
+
+def told(log, offset, upper_offset):
+    return [(each.producer_id, each.first_offset) for each in log.aborted_transactions(offset, upper_offset)]
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_transaction_is_stable_when_its_marker_is_committed(bench):
+    log = bench.create()
+    bench.append(log)
+    send(bench, log, 7, 0, 2)
+    bench.append(log)
+    log.update_high_watermark(4)
+    assert (log.high_watermark, log.last_stable_offset) == (4, 1)
+    end(bench, log, 7, committed=True)
+    assert log.last_stable_offset == 1, "the marker is written, but may still be lost"
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 1
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 5
+    assert told(log, 0, 5) == []
+
+
+@pytest.mark.spec("CLI-05")
+def test_the_first_of_several_transactions_counts(bench):
+    log = bench.create()
+    for producer in (1, 2, 3):
+        send(bench, log, producer, 0)
+    log.update_high_watermark(3)
+    end(bench, log, 2, committed=False)
+    log.update_high_watermark(4)
+    assert log.last_stable_offset == 0
+    end(bench, log, 1, committed=True)
+    log.update_high_watermark(5)
+    assert log.last_stable_offset == 2
+    assert told(log, 0, 2) == [(2, 1)]
+    assert told(log, 0, 1) == []
+    end(bench, log, 3, committed=False)
+    log.update_high_watermark(6)
+    assert log.last_stable_offset == 6
+    assert told(log, 0, 6) == [(2, 1), (3, 2)]
+    assert told(log, 4, 6) == [(3, 2)]
+
+
+@pytest.mark.spec("CLI-05")
+def test_what_is_stored_is_kafkas_format(bench):
+    log = bench.create()
+    send(bench, log, 0x0102, 0, 3)
+    end(bench, log, 0x0102, committed=False, coordinator_epoch=9)
+    index = (bench.folder / "00000000000000000000.txnindex").read_bytes()
+    assert index.hex() == "0000" + f"{0x0102:016x}" + f"{0:016x}" + f"{3:016x}" + f"{4:016x}"
+    *_, marker = iterate_batches(memoryview((bench.folder / "00000000000000000000.log").read_bytes()))
+    assert marker.is_control
+    assert marker.is_transactional
+    assert (marker.header.base_sequence, marker.header.record_count) == (-1, 1)
+    # One record: length, attributes, deltas, the key (version 0, ABORT), the value (version 0, epoch 9), no headers.
+    assert bytes(marker.payload).hex() == "20" + "000000" + "08" + "00000000" + "0c" + "000000000009" + "00"
+    assert read_marker(marker.bytes_view) == (False, 9)
+
+
+@pytest.mark.spec("CLI-05")
+def test_no_index_where_nothing_was_aborted_or_no_data_was_there(bench):
+    log = bench.create()
+    send(bench, log, 7, 0)
+    end(bench, log, 7, committed=True)
+    end(bench, log, 8, committed=False)
+    assert not list(bench.folder.glob("*.txnindex"))
+    assert log.producers.get(8).coordinator_epoch == 0
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_transaction_begins_only_where_the_coordinator_was_asked(bench):
+    log = bench.create()
+    assert refused(send, bench, log, 7, 0, verified=None) is ErrorCode.INVALID_TXN_STATE
+    held = log.producers.verify(7, 0, 0, adds=False, now_ms=0)
+    send(bench, log, 7, 0, verified=held)
+    assert log.producers.verify(7, 0, 1, adds=False, now_ms=0) is None, "it is going on"
+    send(bench, log, 7, 1, verified=None)
+    end(bench, log, 7, committed=True)
+    assert refused(send, bench, log, 7, 2, verified=held) is ErrorCode.INVALID_TXN_STATE
+    # Asked for before a marker, answered after it: that answer was about another transaction.
+    old = log.producers.verify(7, 0, 2, adds=False, now_ms=0)
+    end(bench, log, 7, committed=False)
+    assert refused(send, bench, log, 7, 2, verified=old) is ErrorCode.INVALID_TXN_STATE
+    new = log.producers.verify(7, 0, 2, adds=False, now_ms=0)
+    assert refused(send, bench, log, 7, 2, verified=old) is ErrorCode.INVALID_TXN_STATE
+    send(bench, log, 7, 2, verified=new)
+    assert send(bench, log, 7, 2, verified=None).duplicate
+
+
+@pytest.mark.spec("CLI-05")
+def test_the_first_batch_to_be_asked_for_is_the_first_to_be_written(bench):
+    log = bench.create()
+    first = log.producers.verify(7, 0, 0, adds=False, now_ms=0)
+    second = log.producers.verify(7, 0, 1, adds=False, now_ms=0)
+    assert first is second
+    assert refused(send, bench, log, 7, 1, verified=second) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(bench, log, 7, 0, verified=first)
+    assert refused(send, bench, log, 8, 0, verified=first) is ErrorCode.INVALID_TXN_STATE
+    adding = log.producers.verify(9, 0, 4, adds=True, now_ms=0)
+    assert refused(send, bench, log, 9, 4, verified=adding) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.spec("CLI-05")
+def test_only_requests_with_a_transactional_id_carry_transactions(bench):
+    log = bench.create()
+    assert refused(send, bench, log, 7, 0, origin=CLIENT) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    send(bench, log, 7, 0)
+    assert refused(send, bench, log, 7, 1, origin=CLIENT) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    plain = batch_of(bench, 7, 1, transactional=False)
+    now_ms = bench.clock.now_ms
+    assert refused(log.append_as_leader, plain, 0, now_ms=now_ms) is ErrorCode.INVALID_TXN_STATE
+    marker = render_marker(7, 0, 0, committed=True, now_ms=now_ms)
+    for origin in (CLIENT, TRANSACTION):
+        assert refused(log.append_as_leader, marker, 0, now_ms=now_ms, origin=origin) is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.spec("CLI-05")
+def test_markers_fence_producers_and_coordinators(bench):
+    log = bench.create()
+    send(bench, log, 7, 0, epoch=3)
+    assert refused(end, bench, log, 7, committed=True, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    end(bench, log, 7, committed=True, epoch=3, coordinator_epoch=5)
+    stale = {"committed": False, "epoch": 3, "coordinator_epoch": 4}
+    assert refused(end, bench, log, 7, **stale) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    send(bench, log, 7, 1, epoch=3)  # the same epoch: sequences go on
+    end(bench, log, 7, committed=False, epoch=4, coordinator_epoch=5)
+    assert refused(send, bench, log, 7, 2, epoch=3) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(send, bench, log, 7, 2, epoch=4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(bench, log, 7, 0, epoch=4)  # a higher one: they begin anew
+    assert log.producers.get(7).coordinator_epoch == 5
+
+
+@pytest.mark.spec("CLI-05")
+def test_coordinators_number_nothing(bench):
+    """Offsets committed in a transaction: batches of a producer, all with sequence 0."""
+    log = bench.create()
+    for _ in range(3):
+        assert not send(bench, log, 7, 0, origin=COORDINATOR, verified=None).duplicate
+    assert log.log_end_offset == 3
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 0
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("clean", [True, False])
+def test_open_transactions_survive_a_restart(bench, clean):
+    log = bench.create()
+    send(bench, log, 7, 0, 5)
+    log.roll()
+    send(bench, log, 8, 0, 5)
+    end(bench, log, 8, committed=False, coordinator_epoch=2)
+    if clean:
+        log.close()
+    bench.release()
+    again = bench.load(clean=clean)
+    again.update_high_watermark(again.log_end_offset)
+    assert (again.log_end_offset, again.last_stable_offset) == (11, 0)
+    assert again.producers.get(8).coordinator_epoch == 2
+    assert told(again, 0, 11) == [(8, 5)]
+    assert again.producers.expire(bench.clock.now_ms + 10**9, 1000) == 1, "whose transaction is open is not forgotten"
+    end(bench, again, 7, committed=False)
+    again.update_high_watermark(again.log_end_offset)
+    assert again.last_stable_offset == 12
+    assert told(again, 0, 12) == [(8, 5), (7, 0)]
+
+
+@pytest.mark.spec("CLI-05")
+def test_an_index_that_lies_is_made_anew_at_the_start(bench):
+    log = bench.create()
+    send(bench, log, 7, 0, 5)
+    end(bench, log, 7, committed=False)
+    log.roll()
+    send(bench, log, 7, 5)
+    log.close()
+    bench.release()
+    path = bench.folder / "00000000000000000000.txnindex"
+    right = path.read_bytes()
+    for wrong in (right[:-3], right * 2, b"\0\7" + right[2:]):
+        path.write_bytes(wrong)
+        again = bench.load(clean=True)
+        assert path.read_bytes() == right
+        assert told(again, 0, 6) == [(7, 0)]
+        bench.release()
+
+
+def test_entries_that_no_transactions_left():
+    for data in (b"x", b"\0" * 33, b"\0\1" + b"\0" * 32):
+        with pytest.raises(CorruptFile):
+            check_entries(data, 0)
+
+
+@pytest.mark.spec("CLI-05")
+def test_an_aborted_transaction_goes_with_its_segment(bench):
+    log = bench.create(retention_ms=-1, retention_bytes=-1)
+    send(bench, log, 7, 0)
+    end(bench, log, 7, committed=False)
+    log.roll()
+    bench.append(log)
+    log.advance_log_start_offset(2)
+    log.delete_old_segments(bench.clock.now_ms)
+    assert [name for name in bench.removed if ".txnindex" in name]
+    assert not list(bench.folder.glob("*.txnindex"))
+    assert told(log, 2, 3) == []
+
+
+@pytest.mark.spec("CLI-05")
+def test_what_is_deleted_below_an_open_transaction_is_not_unstable(bench):
+    log = bench.create()
+    send(bench, log, 7, 0, 4)
+    log.update_high_watermark(4)
+    log.advance_log_start_offset(2)
+    assert log.last_stable_offset == 2
+
+
+# Against a naive model
+
+
+@dataclass
+class Batch:
+    first: int
+    last: int
+    producer: int
+    epoch: int
+    sequence: int  # -1: a marker
+    committed: bool = False
+    transactional: bool = True
+
+
+class Model:
+    """The log as a list of batches; everything is worked out from all of them every time."""
+
+    def __init__(self):
+        self.batches: list[Batch] = []
+        self.end = self.high_watermark = 0
+
+    def epoch_and_sequence(self, producer):
+        epoch, sequence = 0, 0
+        for batch in self.batches:
+            if batch.producer == producer:
+                if batch.epoch != epoch:
+                    epoch, sequence = batch.epoch, 0
+                if batch.sequence >= 0:
+                    sequence = batch.sequence + batch.last - batch.first + 1
+        return epoch, sequence
+
+    def transactions(self):
+        """(producer, first, marker or None, committed) in the order of the markers, those without last."""
+        open_ones, ended = {}, []
+        for batch in self.batches:
+            if batch.sequence < 0:
+                if batch.producer in open_ones:
+                    ended.append((batch.producer, open_ones.pop(batch.producer), batch.last, batch.committed))
+            elif batch.transactional:
+                open_ones.setdefault(batch.producer, batch.first)
+        return ended, sorted(open_ones.values())
+
+    def aborted(self, offset, upper):
+        ended, _ = self.transactions()
+        return [(p, first, last) for p, first, last, committed in ended if not committed
+                and last >= offset and first < upper]  # fmt: skip
+
+    def stable(self):
+        ended, open_ones = self.transactions()
+        undecided = [first for _, first, last, _ in ended if last >= self.high_watermark]
+        return min([self.high_watermark, *undecided, *open_ones])
+
+
+STEP = st.one_of(
+    st.tuples(st.just("data"), st.integers(0, 3), st.integers(1, 3)),
+    st.tuples(st.just("data"), st.integers(0, 3), st.integers(1, 3)),
+    st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 5)),
+    st.tuples(st.just("commit"), st.integers(0, 6), st.just(0)),
+    st.tuples(st.just("roll"), st.just(0), st.just(0)),
+    st.tuples(st.just("plain"), st.just(0), st.integers(1, 2)),
+    st.tuples(st.just("truncate"), st.integers(0, 8), st.just(0)),
+    st.tuples(st.just("restart"), st.booleans(), st.integers(0, 8)),
+)
+
+
+@pytest.mark.spec("CLI-05")
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEP, max_size=60))
+def test_random_histories_are_told_as_a_naive_model_tells_them(new_bench, steps):
+    bench, model = new_bench(), Model()
+    log = bench.create()
+    for what, a, b in steps:
+        if what == "data":
+            epoch, sequence = model.epoch_and_sequence(a)
+            info = send(bench, log, a, sequence, b, epoch=epoch)
+            model.batches.append(Batch(info.first_offset, info.last_offset, a, epoch, sequence))
+        elif what == "plain":
+            bench_info = log.append_as_leader(
+                encode_batch([Record(None, b"x", bench.clock.now_ms)] * b), 0, now_ms=bench.clock.now_ms
+            )
+            first, last = bench_info.first_offset, bench_info.last_offset
+            model.batches.append(Batch(first, last, -1, -1, 0, transactional=False))
+        elif what == "end":
+            epoch = model.epoch_and_sequence(a)[0] + (b >= 4)
+            info = end(bench, log, a, committed=b % 2 == 0, epoch=epoch)
+            model.batches.append(Batch(info.first_offset, info.last_offset, a, epoch, -1, b % 2 == 0))
+        elif what == "commit":
+            model.high_watermark = max(model.high_watermark, log.log_end_offset - a)
+            log.update_high_watermark(model.high_watermark)
+        elif what == "roll":
+            log.roll()
+        elif what == "truncate":
+            offset = max(model.high_watermark, log.log_end_offset - a)
+            log.truncate_to(offset)
+            model.batches = [batch for batch in model.batches if batch.last < offset]
+        else:
+            model.high_watermark = log.log_end_offset
+            recovery_point = max(0, log.log_end_offset - b)
+            if a:
+                log.close()
+            bench.release()
+            log = bench.load(clean=a, recovery_point=recovery_point)
+            if model.batches:  # a hole at the end that a truncation left is not seen after a crash
+                model.high_watermark = log.log_end_offset
+            log.update_high_watermark(model.high_watermark)
+        model.high_watermark = log.high_watermark
+        assert log.last_stable_offset == model.stable()
+        marks = sorted({0, log.log_end_offset, *[batch.first for batch in model.batches][-6:]})
+        for offset in marks:
+            for upper in marks:
+                if offset < upper:
+                    found = [each[:3] for each in log.aborted_transactions(offset, upper)]
+                    assert found == model.aborted(offset, upper)
+    bench.release()
+
+
+def test_a_copy_knows_what_is_open():
+    states = ProducerStates()
+    states.record(7, 0, 0, 0, 10, 1, transactional=True)
+    states.record(8, 0, 0, 0, 11, 1, transactional=True)
+    states.record_end_of_transaction(7, 0, 12, 0, 1)
+    copy = states.copy()
+    assert (states.first_unstable, copy.first_unstable) == (10, 10)
+    copy.committed(13)
+    assert (states.first_unstable, copy.first_unstable) == (10, 11)
+    states.clear(0)
+    assert states.first_unstable == NEVER
+    assert EndedTransaction(1, 2, 3, 4).aborted
