@@ -290,8 +290,9 @@ def _end_with_bump(
     now_ms: int,
 ) -> Refused | Answered | NeedsId | Write:
     now = transaction.now
-    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump.
-    after_bump = now.epoch == producer.epoch + 1
+    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump. Where it was no
+    # end that raised the epoch, this is one that was fenced, and must not be told who the one after it is.
+    after_bump = now.version >= BUMPS_EPOCH and now.epoch == producer.epoch + 1
     after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
     again = after_bump or after_new_id
     if transaction.pending is not None:
