@@ -20,7 +20,6 @@ from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     Segment,
 )
 
@@ -71,6 +70,7 @@ class SegmentCopy:
         self._start = self._position = future.active.size
         self._end = self._segment.size
         self._whole = self._sealed and not self._start
+        self._aborted = [each for each in self._segment.aborted.entries() if each.last_offset < self.end_offset]
         # What the source knows at this end, which it will have passed when the copy is done.
         self._producers = None if self._sealed else source.producers.copy()
         self._index_tails: list[_IndexTail] = []
@@ -122,7 +122,6 @@ class SegmentCopy:
             for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 _copy_small(self._disk, self._segment.path(kind), target.path(kind))
         if self._sealed:
-            _copy_small(self._disk, self._segment.path(TRANSACTION_INDEX_SUFFIX), target.path(TRANSACTION_INDEX_SUFFIX))
             _copy_small(
                 self._disk,
                 snapshot_path(self._source.folder, self.end_offset),
@@ -143,6 +142,7 @@ class SegmentCopy:
             self._adopt_segment()
         else:
             self._extend_segment()
+        future.segments[-1].aborted.replace(self._aborted)
         future.size_bytes += self._end - self._start
         future.end_offset = end
         future.known_positions.clear()

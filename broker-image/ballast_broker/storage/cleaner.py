@@ -1,5 +1,8 @@
 """Compaction of sealed segments: the newest record of each key is kept, offsets are kept, tombstones for a while.
 
+Records of aborted transactions go. A marker stays until nothing of its transaction is left, and from then on as long
+as a tombstone; the last batch of a producer, or the marker where that is all there is of it, stays, emptied.
+
 Reads segments and writes `.cleaned` files beside them; renames nothing and touches no log: `compaction` swaps the
 result in. Runs in a process (or thread) of its own. Memory is bounded by the job's `map_entries`: when the map is
 full, cleaning ends there and the next pass goes on.
@@ -22,10 +25,11 @@ from ballast_broker.storage.segment import (
     LOG_SUFFIX,
     MAXIMUM_RELATIVE_OFFSET,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
 )
+from ballast_broker.storage.transactions import CleanedTransactions, EndedTransaction, render_entries
 from ballast_wire.records import (
     LOG_OVERHEAD,
-    NO_PRODUCER_ID,
     BatchView,
     CorruptBatch,
     Header,
@@ -56,7 +60,9 @@ class CleanJob:
     segment_bytes: int
     index_interval_bytes: int
     segment_index_bytes: int
-    last_offsets_of_producers: list[int] = field(default_factory=list)
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each that is known its epoch, and its last offset: -1 where it has but a marker."""
+    aborted: list[EndedTransaction] = field(default_factory=list)
     io_bytes_per_second: float = 0.0
 
 
@@ -66,6 +72,7 @@ class CleanedGroup:
 
     replaced: list[int]
     size: int
+    aborted: list[EndedTransaction] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,8 +87,9 @@ class CleanResult:
 def clean(disk: Disk, job: CleanJob, throttle: Throttle = lambda _: None) -> CleanResult:
     newest, end_offset = build_map(disk, job, throttle)
     result = CleanResult(end_offset, [], keys=len(newest))
+    transactions = CleanedTransactions(job.aborted)
     for group in group_segments(job, end_offset):
-        _clean_group(disk, job, group, newest, result, throttle)
+        _clean_group(disk, job, group, newest, transactions, result, throttle)
     return result
 
 
@@ -93,15 +101,18 @@ def build_map(disk: Disk, job: CleanJob, throttle: Throttle) -> tuple[dict[bytes
     """Newest offset of each key in the dirty part, and up to where that part fitted."""
     newest: dict[bytes, int] = {}
     ends = [*[base for base, _ in job.segments[1:]], job.dirty_end_offset]
+    transactions = CleanedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
     for (base, size), following in zip(job.segments, ends, strict=False):
         if following <= job.first_dirty_offset or base >= job.dirty_end_offset:
             continue
         for batch in _batches(disk, job.folder, base, size, throttle):
-            last = batch.header.base_offset + batch.header.last_offset_delta
-            if last < job.first_dirty_offset or batch.is_control:
-                continue
             if batch.header.base_offset >= job.dirty_end_offset:
                 break
+            if batch.is_control:
+                transactions.ends_nothing(batch)
+                continue
+            if transactions.is_aborted(batch) or batch.last_offset < job.first_dirty_offset:
+                continue
             if newest and len(newest) + max(0, batch.header.record_count) > job.map_entries:
                 return newest, batch.header.base_offset
             for record in _records(batch) or ():
@@ -187,7 +198,7 @@ class _Output:
         self._flushed += len(self._buffer)
         self._buffer = bytearray()
 
-    def finish(self) -> int:
+    def finish(self, aborted: list[EndedTransaction]) -> int:
         """All on the disk before it may be renamed."""
         try:
             self._flush()
@@ -195,18 +206,20 @@ class _Output:
         finally:
             self._file.close()
         self.scan.add_time_entry()
-        entries = (
-            (INDEX_SUFFIX, OFFSET_ENTRY, self.scan.offset_entries),
-            (TIME_INDEX_SUFFIX, TIME_ENTRY, self.scan.time_entries),
-        )
-        for kind, entry, rows in entries:
-            file = self._disk.empty_file(self._stem + kind + CLEANED_SUFFIX)
-            try:
-                file.pwrite(b"".join([entry.pack(*row) for row in rows]), 0)
-                file.sync()
-            finally:
-                file.close()
+        offsets, times = self.scan.offset_entries, self.scan.time_entries
+        self._write(INDEX_SUFFIX, b"".join([OFFSET_ENTRY.pack(*row) for row in offsets]))
+        self._write(TIME_INDEX_SUFFIX, b"".join([TIME_ENTRY.pack(*row) for row in times]))
+        if aborted:
+            self._write(TRANSACTION_INDEX_SUFFIX, render_entries(aborted))
         return self._flushed
+
+    def _write(self, kind: str, data: bytes) -> None:
+        file = self._disk.empty_file(self._stem + kind + CLEANED_SUFFIX)
+        try:
+            file.pwrite(data, 0)
+            file.sync()
+        finally:
+            file.close()
 
     def abandon(self) -> None:
         self._file.close()
@@ -217,39 +230,73 @@ def _clean_group(
     job: CleanJob,
     group: list[tuple[int, int]],
     newest: dict[bytes, int],
+    transactions: CleanedTransactions,
     result: CleanResult,
     throttle: Throttle,
 ) -> None:
     output = _Output(disk, job, group[0][0])
-    last_of_producers = set(job.last_offsets_of_producers)
+    transactions.index = []
     try:
         for base, size in group:
             result.read_bytes += size
             for batch in _batches(disk, job.folder, base, size, throttle):
                 kept: memoryview | bytearray | None = batch.bytes_view
-                if batch.base_offset < result.end_offset:  # beyond the map nothing may go, tombstones least of all
-                    kept = clean_batch(batch, newest, job.now_ms, job.delete_retention_ms, last_of_producers)
+                # Beyond the map nothing may go, tombstones least of all.
+                in_map = batch.base_offset < result.end_offset
+                if batch.is_control and batch.header.producer_id >= 0:
+                    ends_nothing = transactions.ends_nothing(batch)
+                    if in_map and ends_nothing:
+                        kept = _clean_marker(batch, job)
+                else:
+                    aborted = transactions.is_aborted(batch)
+                    if in_map:
+                        kept = clean_batch(batch, newest, job, aborted=aborted)
                 if kept is not None:
                     throttle(len(kept))
                     output.write(kept, BatchView(memoryview(kept)).header)
     except BaseException:
         output.abandon()
         raise
-    written = output.finish()
+    written = output.finish(transactions.index)
     result.written_bytes += written
-    result.groups.append(CleanedGroup([base for base, _ in group], written))
+    result.groups.append(CleanedGroup([base for base, _ in group], written, transactions.index))
+
+
+def _is_last_of_producer(batch: BatchView, job: CleanJob) -> bool:
+    """Without it a start from this log would not know the producer's last sequence, or its epoch."""
+    header = batch.header
+    known = job.producers.get(header.producer_id)
+    if known is None:
+        return False
+    epoch, last_offset = known
+    if last_offset >= 0:
+        return batch.last_offset == last_offset
+    return batch.is_control and header.producer_epoch == epoch
+
+
+def _clean_marker(batch: BatchView, job: CleanJob) -> memoryview | bytearray | None:
+    """Of a transaction that has left nothing else: its time begins, is going on, or is over."""
+    horizon, empty = batch.delete_horizon_ms, not batch.header.record_count
+    if empty or (horizon is not None and job.now_ms >= horizon):
+        if not _is_last_of_producer(batch, job):
+            return None
+        return batch.bytes_view if empty else _rebuild(batch, [], None)
+    records = _records(batch)
+    if horizon is not None or records is None:
+        return batch.bytes_view
+    return _rebuild(batch, records, min(job.now_ms + job.delete_retention_ms, FOR_EVER_MS))
 
 
 def clean_batch(
-    batch: BatchView, newest: dict[bytes, int], now_ms: int, delete_retention_ms: int, last_of_producers: set[int]
+    batch: BatchView, newest: dict[bytes, int], job: CleanJob, *, aborted: bool = False
 ) -> memoryview | bytearray | None:
     """The batch as it stays: untouched, smaller, empty (to keep a producer's last sequence), or not at all."""
     if batch.is_control:
-        return batch.bytes_view  # transactions come later; until then markers stay
-    records = _records(batch)
+        return batch.bytes_view  # not of a transaction
+    records = [] if aborted else _records(batch)
     if records is None:
         return batch.bytes_view
-    horizon = batch.delete_horizon_ms
+    now_ms, horizon = job.now_ms, batch.delete_horizon_ms
     keeps_tombstones = horizon is None or now_ms < horizon
     kept = [
         record
@@ -258,14 +305,11 @@ def clean_batch(
         and record.offset >= newest.get(_key_of(record.key), -1)
         and (record.value is not None or keeps_tombstones)
     ]
-    if not kept:
-        header = batch.header
-        last = header.base_offset + header.last_offset_delta
-        if header.producer_id == NO_PRODUCER_ID or last not in last_of_producers:
-            return None
+    if not kept and not _is_last_of_producer(batch, job):
+        return None
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
-        new_horizon = min(now_ms + delete_retention_ms, FOR_EVER_MS)
+        new_horizon = min(now_ms + job.delete_retention_ms, FOR_EVER_MS)
     if len(kept) == batch.header.record_count and new_horizon == horizon:
         return batch.bytes_view
     return _rebuild(batch, kept, new_horizon)
@@ -278,6 +322,7 @@ def _rebuild(batch: BatchView, records: list[Record], horizon: int | None) -> by
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
         codec=batch.codec,
+        control=batch.is_control,
         transactional=batch.is_transactional,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

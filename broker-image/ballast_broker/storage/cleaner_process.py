@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ballast_broker.storage.cleaner import CleanedGroup, CleanJob, CleanResult, Throttle, clean
 from ballast_broker.storage.disk import RealDisk
+from ballast_broker.storage.transactions import EndedTransaction
 
 _LINE_LIMIT = 64 << 20
 _NICENESS = 10
@@ -69,7 +70,10 @@ class CleanerProcess:
                     await self._kill()
         if "error" in answer:
             raise CleanerFailed(answer["error"], answer["errno"])
-        groups = [CleanedGroup(**group) for group in answer.pop("groups")]
+        groups = [
+            CleanedGroup(**group | {"aborted": [EndedTransaction(*each) for each in group["aborted"]]})
+            for group in answer.pop("groups")
+        ]
         return CleanResult(groups=groups, **answer)
 
     async def _kill(self) -> None:
@@ -131,6 +135,8 @@ class _Pace:
 def _do(line: str) -> dict[str, object]:
     fields = json.loads(line)
     fields["segments"] = [(base, size) for base, size in fields["segments"]]
+    fields["producers"] = {int(number): (epoch, last) for number, (epoch, last) in fields["producers"].items()}
+    fields["aborted"] = [EndedTransaction(*each) for each in fields["aborted"]]
     job = CleanJob(**fields)
     pace: Throttle = _Pace(job.io_bytes_per_second) if job.io_bytes_per_second > 0 else lambda _: None
     try:

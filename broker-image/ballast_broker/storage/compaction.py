@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage import flushing, retention
-from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanJob, CleanResult
+from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanedGroup, CleanJob, CleanResult
 from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerMissing, CleanerRunner
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.segment import (
@@ -23,6 +23,7 @@ from ballast_broker.storage.segment import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
 )
 from ballast_wire.names import TopicPartition
@@ -85,16 +86,20 @@ def make_job(log: Log, dirt: Dirt, now_ms: int, map_entries: int, io_bytes_per_s
         segment_bytes=log.config.segment_bytes,
         index_interval_bytes=log.config.index_interval_bytes,
         segment_index_bytes=log.config.segment_index_bytes,
-        last_offsets_of_producers=[state.last_offset for _, state in log.producers.items()],
+        producers={number: (state.epoch, state.last_offset) for number, state in log.producers.items()},
+        aborted=log.aborted_transactions(log.bases[0], dirt.end_offset),
         io_bytes_per_second=0.0 if io_bytes_per_second == float("inf") else io_bytes_per_second,
     )
 
 
-def swap_in(log: Log, sources: list[Segment], size: int) -> None:
+def swap_in(log: Log, sources: list[Segment], cleaned: CleanedGroup) -> None:
     """The `.cleaned` files named by the first of `sources` take the place of all of them."""
     disk, context = log.context.disk, log.context
-    fresh = Segment(disk, context.open_files, log.folder, sources[0].base_offset, size, log.config.segment_index_bytes)
-    for kind in _KINDS:
+    base_offset, limit = sources[0].base_offset, log.config.segment_index_bytes
+    fresh = Segment(disk, context.open_files, log.folder, base_offset, cleaned.size, limit)
+    fresh.aborted.adopt(cleaned.aborted)
+    kinds = (TRANSACTION_INDEX_SUFFIX, *_KINDS) if cleaned.aborted else _KINDS
+    for kind in kinds:
         disk.rename(fresh.path(kind) + CLEANED_SUFFIX, fresh.path(kind) + SWAP_SUFFIX)
     number = log.segments.index(sources[0])
     flushing.forget_unflushed(log, log.segments[number + len(sources)])
@@ -103,12 +108,12 @@ def swap_in(log: Log, sources: list[Segment], size: int) -> None:
         for source in sources:
             retired += retention.retire(source)
             log.size_bytes -= source.size
-        for kind in _KINDS:
+        for kind in kinds:
             disk.rename(fresh.path(kind) + SWAP_SUFFIX, fresh.path(kind))
     fresh.created_ms = sources[0].created_ms
     log.segments = [*log.segments[:number], fresh, *log.segments[number + len(sources) :]]
     log.bases = [segment.base_offset for segment in log.segments]
-    log.size_bytes += size
+    log.size_bytes += cleaned.size
     log.known_positions.clear()
     context.remove_later(retired, log.config.file_delete_delay_ms)
 
@@ -210,7 +215,7 @@ class Compactor:
                     self._throw_away(log, group.replaced[:1])
                     complete = complete and all(source.deleted for source in sources)
                 else:
-                    swap_in(log, sources, group.size)
+                    swap_in(log, sources, group)
         # The other way round, a loss of power could leave old segments that count as cleaned: a tombstone in them would
         # go one day without what it deletes. So it would where retention has taken some segments of a group meanwhile.
         await self._manager.threads.run(lambda: flushing.sync_names(log))
@@ -225,7 +230,7 @@ class Compactor:
             return
         with log.disk_faults():
             for base in bases:
-                for kind in _KINDS:
+                for kind in (TRANSACTION_INDEX_SUFFIX, *_KINDS):
                     path = f"{log.folder.path}/{base:020d}{kind}{CLEANED_SUFFIX}"
                     if self._manager.disk.exists(path):
                         self._manager.disk.remove(path)

@@ -179,6 +179,8 @@ def observe(
     if header.attributes & CONTROL_MASK:
         marker = None if batch is None else read_marker(batch)
         if marker is None:
+            if not header.record_count:
+                producers.record_epoch(producer_id, header.producer_epoch, last_offset, header.max_timestamp)
             return None
         first, stable = producers.record_end_of_transaction(
             producer_id, header.producer_epoch, last_offset, marker.coordinator_epoch, header.max_timestamp

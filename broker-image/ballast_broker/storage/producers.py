@@ -243,6 +243,17 @@ class ProducerStates:
             self.ended.append((first, marker_offset))
         return first, min(self._open.values(), default=marker_offset + 1)
 
+    def record_epoch(self, producer_id: int, epoch: int, offset: int, timestamp: int) -> None:
+        """A marker lies there that the cleaner has emptied: the producer's epoch is all that it says."""
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState()
+            state.begins = offset
+        if epoch > state.epoch:
+            state.epoch, state.batches, state.whole = epoch, [], True
+        state.transactional = True
+        state.last_timestamp = max(timestamp, state.last_timestamp)
+
     # Transactions
 
     def is_open(self, producer_id: int, epoch: int) -> bool:

@@ -101,6 +101,59 @@ def entries_before(data: bytes | bytearray, offset: int) -> int:
     return low * ENTRY_BYTES
 
 
+class CleanedTransactions:
+    """Of which transactions, in a log that is read from its beginning, anything is left.
+
+    `aborted`: all that have records where it is read. Told of every batch in order, it says what may go, and keeps in
+    `index` what the transaction index of the cleaned segment has to have.
+    """
+
+    __slots__ = ("_aborted", "_committed", "_going_on", "_seen", "index")
+
+    def __init__(self, aborted: Iterable[EndedTransaction]) -> None:
+        self._aborted = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        self._going_on: dict[int, EndedTransaction] = {}
+        self._seen: set[int] = set()  # producers of aborted ones of which there are records
+        self._committed: set[int] = set()
+        self.index: list[EndedTransaction] = []
+
+    def _reach(self, offset: int) -> None:
+        while self._aborted and self._aborted[-1].first_offset <= offset:
+            entry = self._aborted.pop()
+            self._going_on.setdefault(entry.producer_id, entry)
+
+    def is_aborted(self, batch: BatchView) -> bool:
+        """Of a batch of data: whether nobody is to see its records."""
+        self._reach(batch.last_offset)
+        if not batch.is_transactional:
+            return False
+        producer_id = batch.header.producer_id
+        if producer_id in self._going_on:
+            self._seen.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def ends_nothing(self, batch: BatchView) -> bool:
+        """Of a control batch: whether no record of its transaction was there any more when this reading began."""
+        self._reach(batch.last_offset)
+        if not batch.header.record_count:
+            return True  # emptied before
+        marker, producer_id = read_marker(batch.bytes_view), batch.header.producer_id
+        if marker is None:
+            return False
+        if marker.committed:
+            had_records = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not had_records
+        entry, had_records = self._going_on.pop(producer_id, None), producer_id in self._seen
+        self._seen.discard(producer_id)
+        if entry is None or not had_records:
+            return True
+        self.index.append(entry)
+        return False
+
+
 def select(data: bytes | bytearray, offset: int, upper_offset: int, found: list[EndedTransaction]) -> bool:
     """Those that have records in [offset, upper_offset), added to `found`; True: later segments have no more."""
     start = entries_before(data, offset)

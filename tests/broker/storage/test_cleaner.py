@@ -41,7 +41,7 @@ def compact(bench, log, *, now_ms=None, cleaned_to=0, entries=10_000):
     result = clean(bench.disk, job)
     segments = {segment.base_offset: segment for segment in log.segments}
     for group in result.groups:
-        swap_in(log, [segments[base] for base in group.replaced], group.size)
+        swap_in(log, [segments[base] for base in group.replaced], group)
     return result
 
 
@@ -385,7 +385,7 @@ def test_the_cleaner_is_a_process_that_survives_its_own_death(bench, read_all):
     result = asyncio.run(story())
     segments = {segment.base_offset: segment for segment in log.segments}
     for group in result.groups:
-        swap_in(log, [segments[base] for base in group.replaced], group.size)
+        swap_in(log, [segments[base] for base in group.replaced], group)
     assert [offset for offset, _, _ in contents(read_all, log)] == [55, 56, 57, 58, 59]
 
 

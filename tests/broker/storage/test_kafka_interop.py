@@ -87,7 +87,7 @@ def test_dump_log_reads_a_compacted_folder(bench, read_all):
     job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
     segments = {segment.base_offset: segment for segment in log.segments}
     for group in clean(bench.disk, job).groups:
-        swap_in(log, [segments[base] for base in group.replaced], group.size)
+        swap_in(log, [segments[base] for base in group.replaced], group)
     kept = read_all(log)
     assert len({record.key for record in kept}) == len(kept) == 9
     log.close()

@@ -1,0 +1,211 @@
+"""Compaction and transactions: what was aborted goes, markers go last, producers are still known (LOG-25)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.broker.storage.test_cleaner import COMPACT, compact
+from tests.broker.storage.test_transactions import end, told
+
+from ballast_broker.storage.cleaner_process import CleanerProcess
+from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.producers import NOT_ASKED
+from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
+
+RETENTION_MS = 1000
+
+
+def put(bench, log, producer, sequence, *keys, epoch=0, value=b"v"):
+    records = [Record(b"k%d" % key, value, bench.clock.now_ms) for key in keys]
+    batch = encode_batch(
+        records, transactional=True, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+    )
+    return log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms, origin="transaction", verified=NOT_ASKED)
+
+
+def settle(log):
+    log.roll()
+    log.update_high_watermark(log.log_end_offset)
+
+
+def batches(log):
+    found = []
+    for segment in log.segments:
+        data = segment.file().pread(segment.size, 0)
+        found += iterate_batches(memoryview(data))
+    return found
+
+
+def shape(log):
+    """What lies there: (offset of the last record, producer, c(ontrol) or d(ata), how many records)."""
+    return [
+        (b.last_offset, b.header.producer_id, "c" if b.is_control else "d", b.header.record_count) for b in batches(log)
+    ]
+
+
+def committed(log):
+    """What a read_committed consumer makes of it: offset and key of what it is shown."""
+    aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    shown = []
+    for batch in batches(log):
+        producer, first = batch.header.producer_id, batch.base_offset
+        if batch.is_control or (
+            batch.is_transactional
+            and any(e.producer_id == producer and e.first_offset <= first <= e.last_offset for e in aborted)
+        ):
+            continue
+        shown += [(record.offset, record.key, record.value) for record in decode_records(batch)]
+    return shown
+
+
+@pytest.mark.spec("LOG-25")
+def test_what_was_aborted_goes_and_its_marker_after_it(bench):
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
+    put(bench, log, 7, 0, 1, 2)
+    end(bench, log, 7, committed=True)
+    put(bench, log, 7, 2, 1, 3)
+    put(bench, log, 8, 0, 9)
+    end(bench, log, 7, committed=False)
+    put(bench, log, 7, 4, 4)
+    end(bench, log, 7, committed=True)
+    end(bench, log, 8, committed=False, epoch=1)
+    settle(log)
+    compact(bench, log)
+    # Key 1 was not written anew: that was aborted. Of producer 8, which ended with another epoch, the marker is all.
+    first_pass = [(1, 7, "d", 2), (2, 7, "c", 1), (6, 7, "c", 1), (7, 7, "d", 1), (8, 7, "c", 1), (9, 8, "c", 1)]
+    assert shape(log) == first_pass
+    assert told(log, 0, 10) == [(7, 3), (8, 5)]
+    compact(bench, log)
+    assert shape(log) == first_pass
+    assert told(log, 0, 10) == []
+    assert not list(bench.folder.glob("*.txnindex"))
+    compact(bench, log, now_ms=bench.clock.now_ms + RETENTION_MS - 1)
+    assert shape(log) == first_pass
+    compact(bench, log, now_ms=bench.clock.now_ms + RETENTION_MS)
+    assert shape(log) == [(1, 7, "d", 2), (2, 7, "c", 1), (7, 7, "d", 1), (8, 7, "c", 1), (9, 8, "c", 0)]
+    assert [key for _, key, _ in committed(log)] == [b"k1", b"k2", b"k4"]
+    compact(bench, log, now_ms=bench.clock.now_ms + 2 * RETENTION_MS)
+    assert shape(log)[-1] == (9, 8, "c", 0), "what is empty is not emptied again, and stays"
+
+
+@pytest.mark.spec("LOG-25")
+def test_a_marker_goes_when_its_data_was_written_anew(bench):
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
+    put(bench, log, 7, 0, 1)
+    end(bench, log, 7, committed=True)
+    put(bench, log, 7, 1, 1)
+    end(bench, log, 7, committed=True)
+    settle(log)
+    compact(bench, log)
+    assert shape(log) == [(1, 7, "c", 1), (2, 7, "d", 1), (3, 7, "c", 1)]
+    compact(bench, log)
+    compact(bench, log, now_ms=bench.clock.now_ms + RETENTION_MS)
+    assert shape(log) == [(2, 7, "d", 1), (3, 7, "c", 1)]
+    bench.release()
+    again = bench.load(clean=False, cleanup_policy=COMPACT)
+    again.update_high_watermark(again.log_end_offset)
+    assert again.last_stable_offset == 4
+
+
+@pytest.mark.spec("LOG-25")
+def test_nothing_of_an_open_transaction_is_touched(bench):
+    log = bench.create(cleanup_policy=COMPACT)
+    put(bench, log, 7, 0, 1)
+    put(bench, log, 8, 0, 1)
+    end(bench, log, 8, committed=True)
+    settle(log)
+    put(bench, log, 8, 1, 1)
+    end(bench, log, 8, committed=True)
+    settle(log)
+    assert measure(log, 0, bench.clock.now_ms).end_offset == 0
+    end(bench, log, 7, committed=False)
+    settle(log)
+    compact(bench, log)
+    assert committed(log) == [(3, b"k1", b"v")]
+
+
+@pytest.mark.spec("LOG-25")
+async def test_the_process_is_told_of_transactions_too(bench):
+    log = bench.create(cleanup_policy=COMPACT)
+    put(bench, log, 7, 0, 1)
+    end(bench, log, 7, committed=False)
+    settle(log)
+    job = make_job(log, measure(log, 0, bench.clock.now_ms), bench.clock.now_ms, 1000, 0)
+    process = CleanerProcess()
+    try:
+        result = await process.run(job)
+    finally:
+        await process.close()
+    swap_in(log, log.segments[:1], result.groups[0])
+    assert shape(log) == [(0, 7, "d", 0), (1, 7, "c", 1)]
+    assert told(log, 0, 2) == [(7, 0)]
+    bench.release()
+    again = bench.load(clean=False)
+    assert told(again, 0, 2) == [(7, 0)]
+
+
+STEP = st.tuples(
+    st.sampled_from(["data", "data", "data", "commit", "abort", "bump", "roll", "clean"]),
+    st.integers(1, 3),
+    st.lists(st.integers(0, 4), min_size=1, max_size=3),
+)
+
+
+@pytest.mark.spec("LOG-25")
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEP, max_size=50), entries=st.integers(2, 12))
+def test_random_transactions_read_the_same_before_and_after(new_bench, steps, entries):
+    """The newest committed record of each key, and what is known of producers; also after a start without indexes."""
+    bench = new_bench()
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS, segment_bytes=600)
+    epochs, sequences, open_ones, cleaned_to = {}, {}, set(), 0
+    newest: dict[bytes, int] = {}
+    pending: dict[int, list[tuple[bytes, int]]] = {}
+    for what, producer, keys in [*steps, ("end", 0, [])]:
+        if what == "data":
+            info = put(bench, log, producer, sequences.get(producer, 0), *keys, epoch=epochs.get(producer, 0))
+            sequences[producer] = sequences.get(producer, 0) + len(keys)
+            places = [(b"k%d" % key, info.first_offset + n) for n, key in enumerate(keys)]
+            pending.setdefault(producer, []).extend(places)
+            open_ones.add(producer)
+        elif what in ("commit", "abort", "bump"):
+            if what == "bump":
+                epochs[producer], sequences[producer] = epochs.get(producer, 0) + 1, 0
+            end(bench, log, producer, committed=what == "commit", epoch=epochs.get(producer, 0))
+            for key, offset in pending.pop(producer, []) if what == "commit" else ():
+                newest[key] = max(offset, newest.get(key, -1))
+            pending.pop(producer, None)
+            open_ones.discard(producer)
+        elif what == "roll":
+            settle(log)
+        elif what == "clean":
+            log.update_high_watermark(log.log_end_offset)
+            bench.clock.now_ms += RETENTION_MS // 2
+            result = compact(bench, log, cleaned_to=cleaned_to, entries=entries)
+            cleaned_to = max(cleaned_to, result.end_offset)
+        else:
+            for left in list(open_ones):
+                end(bench, log, left, committed=False, epoch=epochs.get(left, 0))
+            settle(log)
+    expected = {(offset, key) for key, offset in newest.items()}
+    known = {number: (s.epoch, s.last_sequence) for number, s in log.producers.items()}
+    for _ in range(3):
+        shown = {(offset, key) for offset, key, _ in committed(log)}
+        assert expected <= shown
+        for offset, key in shown:
+            assert offset <= newest[key], "an aborted record is shown"
+        compact(bench, log)
+        bench.clock.now_ms += RETENTION_MS
+        log.update_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == log.log_end_offset
+    assert {(offset, key) for offset, key, _ in committed(log)} == expected
+    bench.release()
+    for snapshot in bench.folder.glob("*.snapshot"):
+        snapshot.unlink()
+    again = bench.load(clean=False, cleanup_policy=COMPACT)
+    again.update_high_watermark(again.log_end_offset)
+    assert {(offset, key) for offset, key, _ in committed(again)} == expected
+    assert again.last_stable_offset == again.log_end_offset
+    assert {number: (s.epoch, s.last_sequence) for number, s in again.producers.items()} == known
+    bench.release()
