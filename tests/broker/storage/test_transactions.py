@@ -225,6 +225,26 @@ def test_an_index_that_lies_is_made_anew_at_the_start(bench):
         bench.release()
 
 
+@pytest.mark.spec("CLI-05")
+def test_the_index_of_a_segment_that_lost_all_its_records_is_empty(bench):
+    """A loss of power kept the index and not the records: others will come in their place, which are not aborted."""
+    log = bench.create()
+    send(bench, log, 7, 0, 5)
+    end(bench, log, 7, committed=True)
+    log.roll()
+    send(bench, log, 7, 5)
+    end(bench, log, 7, committed=False)
+    log.close()
+    bench.release()
+    (bench.folder / "00000000000000000006.log").write_bytes(b"")
+    again = bench.load(clean=False, recovery_point=6)
+    assert again.log_end_offset == 6
+    assert not list(bench.folder.glob("*.txnindex"))
+    send(bench, again, 7, 5)
+    end(bench, again, 7, committed=True)
+    assert told(again, 0, 8) == []
+
+
 def test_entries_that_no_transactions_left():
     for data in (b"x", b"\0" * 33, b"\0\1" + b"\0" * 32):
         with pytest.raises(CorruptFile):
