@@ -35,13 +35,14 @@ TIMESTAMP_MS = int(time.time()) * 1000 - 60_000
 NAMING = (
     "resource_type", "resource_name", "name", "topic", "topic_name", "topic_id", "group_id", "key", "api_key",
     "partition_index", "partition", "partition_id", "broker_id", "node_id", "log_dir", "feature", "replica_id",
-    "member_id", "entity_type", "is_future_key", "producer_id",
+    "member_id", "entity_type", "is_future_key", "transactional_id", "producer_id",
 )  # fmt: skip
 OPAQUE = {
     "cluster_id": "CLUSTER",
     "producer_id": "PRODUCER",
     "session_id": "SESSION",
     "total_bytes": "BYTES",
+    "transaction_start_time_ms": "TIME",
     "usable_bytes": "BYTES",
     "finalized_features_epoch": "EPOCH",
     "log_end_offset": "OFFSET",

@@ -22,6 +22,7 @@ PROPERTIES = {
     "offsets.topic.num.partitions": "3",
     "offsets.topic.replication.factor": "1",
     "request.timeout.ms": "5000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",

@@ -36,7 +36,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetFetchResponse:
 def _add_group(response: OffsetFetchResponse, asked: Any, context: RequestContext, require_stable: bool) -> None:
     try:
         offsets = context.broker.groups.fetch_offsets(asked.group_id)
-        unstable = context.broker.groups.unstable_offsets(asked.group_id) if require_stable else ()
+        unstable = context.broker.groups.transactional.unstable(asked.group_id) if require_stable else ()
     except ApiError as error:
         if context.version < FETCH_FIRST_WITH_ERROR:  # it is told at each partition
             _add_asked(response, asked, context, View({}, error.code))

@@ -7,8 +7,8 @@ from typing import Any
 from ballast_broker.api.authorizer import Operation, authorize, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.transaction_requests import check_writer, producer_of
-from ballast_broker.coordinator.committing import Committer
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
+from ballast_broker.coordinator.transactional_commits import Committer
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -62,7 +62,7 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Er
         return _told(found.get(partition, ErrorCode.NONE), context.version)
 
     try:
-        return await context.broker.groups.commit_in_transaction(
+        return await context.broker.groups.transactional.commit(
             request.group_id, committer, offsets, producer, verified
         )
     except ApiError as error:

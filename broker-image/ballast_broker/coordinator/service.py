@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
-from ballast_broker.coordinator.committing import Committer, Verified, check_in_transaction
 from ballast_broker.coordinator.effects import (
     Effect,
     JoinResult,
@@ -29,7 +28,8 @@ from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, 
 from ballast_broker.coordinator.offsets import Offsets, expired
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
@@ -72,6 +72,8 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        most_metadata = config.offset_metadata_max_bytes
+        self.transactional = TransactionalCommits(self._shards, self._shard_of, self._append, most_metadata)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -254,52 +256,13 @@ class GroupCoordinator:
             return ErrorCode.NOT_COORDINATOR
         return await self._store.append(shard.partition, entries, settled, producer)
 
-    async def commit_in_transaction(
-        self, group_id: str, committer: Committer, offsets: Offsets, producer: Producer, verified: Verified
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Kept until the transaction ends; `verified` asks whether it is one, and this partition is in it."""
-        shard = self._shard_of(group_id, may_be_nameless=False)
-        check_in_transaction(shard.group(group_id), committer)
-        error = await verified(TopicPartition(OFFSETS_TOPIC, shard.partition))
-        if error is not ErrorCode.NONE:
-            raise ApiError(error)
-        if not self._is_current(shard):
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
-        check_in_transaction(shard.group(group_id), committer)  # it may be another generation by now
-        limit = self._config.offset_metadata_max_bytes
-        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= limit}
-        answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        if accepted:
-            answers |= dict.fromkeys(accepted, await self._write_pending(shard, group_id, accepted, producer))
-        shard.forget_if_unused(group_id)
-        return answers
-
-    async def _write_pending(self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer) -> ErrorCode:
-        def settled(committed: bool) -> None:
-            shard.end_write(group_id, offsets)
-            if committed:
-                for partition, offset in offsets.items():
-                    shard.pending.add(producer[0], group_id, partition, offset)
-
-        shard.begin_write(group_id, offsets)
-        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer)
-
     async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
-        """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten."""
-        shard = self._shards.get(partition)
-        if shard is not None and shard.loaded:
-            shard.end_transaction(producer_id, committed)
-        elif shard is not None:
-            shard.ended_meanwhile.append((producer_id, committed))
-        return ErrorCode.NONE  # whoever leads the partition next finds the marker there
+        self.transactional.ended(partition, producer_id, committed)
+        return ErrorCode.NONE
 
     def fetch_offsets(self, group_id: str) -> Offsets:
         """All offsets that the group has committed; not to be changed by the caller."""
         return self._shard_of(group_id).offsets.get(group_id, {})
-
-    def unstable_offsets(self, group_id: str) -> Collection[TopicPartition]:
-        """Of which partitions an open transaction has an offset: what is committed now may be old in a moment."""
-        return self._shard_of(group_id).pending.of_group(group_id)
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]

@@ -78,6 +78,11 @@ class Standing:
         return self.epoch >= LAST_EPOCH
 
     @property
+    def is_nobodys(self) -> bool:
+        """With the last epoch of all a producer was fenced; none has it."""
+        return self.epoch > LAST_EPOCH
+
+    @property
     def is_committing(self) -> bool:
         return self.state is S.PREPARE_COMMIT
 
@@ -149,7 +154,8 @@ def initialize(
         return BUSY
     if now.state is S.ONGOING:
         return _fence(now, cluster_version, now_ms)
-    if now.is_exhausted and (known is None or known.epoch == now.epoch):
+    asks_again = known is not None and known.epoch == now.last_epoch != NO_EPOCH
+    if now.is_exhausted and (known is None or known.epoch == now.epoch or (asks_again and now.is_nobodys)):
         if new_id is None:
             return NEEDS_ID
         last_epoch = NO_EPOCH if known is None else now.epoch
@@ -193,7 +199,7 @@ def _begun(now: Standing, producer_id: int, epoch: int, last_epoch: int, timeout
 
 
 def _fence(now: Standing, cluster_version: int, now_ms: int) -> Write:
-    """Abort with an epoch that no producer was told."""
+    """Abort with an epoch that no producer was told; in version 2 the one before may yet ask for it, and go on."""
     bumps = cluster_version >= BUMPS_EPOCH
     return Write(
         replace(
@@ -304,6 +310,8 @@ def _end_with_bump(
             return FENCED
         return BUSY if now.state is _prepared(commit) else NOT_NOW
     if producer.epoch != now.epoch and not (again and now.state in COMPLETE):
+        return FENCED
+    if now.is_nobodys:
         return FENCED
     if again:
         return Answered(now.producer) if now.state is _completed(commit) else NOT_NOW

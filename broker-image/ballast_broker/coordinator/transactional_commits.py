@@ -1,0 +1,107 @@
+"""Offsets that are committed within transactions: written at once, in force once the transaction is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from ballast_broker.coordinator import records
+from ballast_broker.coordinator.group import Group, GroupState
+from ballast_broker.coordinator.offsets import Offsets
+from ballast_broker.coordinator.shard import Shard
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, KeyValue, Producer, Settled
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition, java_length
+
+Verified = Callable[[TopicPartition], Awaitable[ErrorCode]]
+
+
+class Committer(NamedTuple):
+    """As which member of the group the producer commits; old clients do not say."""
+
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+
+
+class Append(Protocol):
+    async def __call__(
+        self, shard: Shard, entries: list[KeyValue], settled: Settled, producer: Producer
+    ) -> ErrorCode: ...
+
+
+class TransactionalCommits:
+    def __init__(
+        self, shards: Mapping[int, Shard], shard_of: Callable[[str], Shard], append: Append, most_metadata: int
+    ) -> None:
+        self._shards = shards
+        self._shard_of = shard_of
+        self._append = append
+        self._most_metadata = most_metadata
+
+    async def commit(
+        self, group_id: str, committer: Committer, offsets: Offsets, producer: Producer, verified: Verified
+    ) -> dict[TopicPartition, ErrorCode]:
+        """`verified` asks whether it is a transaction, and this partition is in it."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        shard = self._shard_of(group_id)
+        error = await verified(TopicPartition(OFFSETS_TOPIC, shard.partition))
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
+        shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
+        check_committer(shard.group(group_id), committer)
+        accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
+        answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if accepted:
+            answers |= dict.fromkeys(accepted, await self._write(shard, group_id, accepted, producer))
+        shard.forget_if_unused(group_id)
+        return answers
+
+    async def _write(self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer) -> ErrorCode:
+        def settled(committed: bool) -> None:
+            shard.end_write(group_id, offsets)
+            if committed:
+                for partition, offset in offsets.items():
+                    shard.pending.add(producer[0], group_id, partition, offset)
+
+        shard.begin_write(group_id, offsets)
+        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer)
+
+    def ended(self, partition: int, producer_id: int, committed: bool) -> None:
+        """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten.
+
+        Whoever leads the partition next finds the marker there.
+        """
+        shard = self._shards.get(partition)
+        if shard is not None and shard.loaded:
+            shard.end_transaction(producer_id, committed)
+        elif shard is not None:
+            shard.ended_meanwhile.append((producer_id, committed))
+
+    def unstable(self, group_id: str) -> Collection[TopicPartition]:
+        """Of which partitions an open transaction has an offset: what is committed now may be old in a moment."""
+        return self._shard_of(group_id).pending.of_group(group_id)
+
+
+def check_committer(group: Group | None, committer: Committer) -> None:
+    member_id, instance_id, generation = committer
+    if group is None:
+        if generation >= 0:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        return
+    if group.is_in(GroupState.DEAD):
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    says_nothing = generation < 0 and not member_id and instance_id is None
+    if says_nothing or (generation < 0 and group.is_in(GroupState.EMPTY)):
+        return
+    if instance_id is not None:
+        known = group.static_members.get(instance_id)
+        if known is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if known != member_id:
+            raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
+    elif member_id not in group.members:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if generation != group.generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION)

@@ -1,0 +1,203 @@
+"""Offsets committed within transactions: invisible until the end, and what counts then; also for who loads the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.broker.coordinator.test_service import OFFSETS, T0, T1, Coordinating, coordinating
+from tests.broker.replication.cluster import RealClock, eventually
+
+from ballast_broker.coordinator.group import Group, GroupState, Member
+from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.coordinator.pending_offsets import PendingOffsets
+from ballast_broker.coordinator.service import GroupCoordinator
+from ballast_broker.coordinator.transactional_commits import Committer, check_committer
+from ballast_broker.storage.transactions import render_marker
+from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.names import TopicPartition
+
+pytestmark = pytest.mark.spec("CLI-05", "CLI-04")
+
+P1, P2 = (11, 0), (12, 0)
+
+
+def offset(number: int) -> CommittedOffset:
+    return CommittedOffset(number, -1, "", 0)
+
+
+async def agreed(_: TopicPartition) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+async def commit(
+    groups: GroupCoordinator, partition: TopicPartition, number: int, producer: tuple[int, int] = P1, group: str = "g"
+) -> ErrorCode:
+    committed = CommittedOffset(number, -1, "", RealClock().wall_ms())
+    answers = await groups.transactional.commit(group, Committer(), {partition: committed}, producer, agreed)
+    return answers[partition]
+
+
+async def end(scene: Coordinating, committed: bool, producer: tuple[int, int] = P1) -> None:
+    """As the partition's leader does it: the marker, and then the groups are told."""
+    marker = render_marker(*producer, 0, committed=committed, now_ms=RealClock().wall_ms())
+    scene.node.replicas.append(OFFSETS, None, marker, -1, origin="coordinator")
+    await scene.groups.transaction_ended(0, producer[0], committed)
+
+
+def known(groups: GroupCoordinator, group: str = "g") -> dict[TopicPartition, int]:
+    return {partition: each.offset for partition, each in groups.fetch_offsets(group).items()}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_an_offset_counts_once_its_transaction_is_committed(tmp_path: Path, committed: bool) -> None:
+    async with coordinating(tmp_path) as scene:
+        await scene.commit("g", T1, 1)
+        assert await commit(scene.groups, T0, 5) is ErrorCode.NONE
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {T1: 1}
+            assert set(groups.transactional.unstable("g")) == {T0}
+        await end(scene, committed)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == ({T0: 5, T1: 1} if committed else {T1: 1})
+            assert not groups.transactional.unstable("g")
+
+
+async def test_what_is_last_in_the_log_counts(tmp_path: Path) -> None:
+    """Of a commit outside of any transaction and those of two producers, in whatever order these end."""
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5, P1)
+        await scene.commit("g", T0, 6)
+        await commit(scene.groups, T1, 7, P1)
+        await commit(scene.groups, T1, 8, P2)
+        await end(scene, True, P2)
+        await end(scene, True, P1)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {T0: 6, T1: 8}
+
+
+async def test_an_end_while_the_log_is_loaded_counts(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        another = scene._another()
+        another.lead(0)
+        await another.transaction_ended(0, P1[0], True)  # its marker is behind what is read
+        await scene.loaded(another)
+        assert known(another) == {T0: 5}
+
+
+async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        assert [group.group_id for group in scene.groups.list_groups()] == ["g"]
+        assert await scene.groups.delete_group("g") is ErrorCode.NONE
+        await end(scene, True)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {}
+
+
+async def test_what_is_pending_keeps_its_group_and_the_offset_before_it(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await scene.commit("g", T0, 1, age_ms=10**9)
+        await scene.commit("g", T1, 1, age_ms=10**9)
+        await commit(scene.groups, T0, 5)
+        await commit(scene.groups, T0, 5, group="h")
+        assert await scene.groups.expire_offsets() == 1
+        assert known(scene.groups) == {T0: 1}
+        assert [group.group_id for group in scene.groups.list_groups()] == ["g", "h"]
+        await end(scene, False)
+        assert await scene.groups.expire_offsets() == 1
+        assert scene.groups.list_groups() == []
+
+
+async def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_end_of_a_transaction(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        log_end = scene.node.logs.get(OFFSETS).log_end_offset
+        scene.groups.forget_topics(frozenset({"t"}))
+        await eventually(lambda: scene.node.logs.get(OFFSETS).log_end_offset > log_end, "a tombstone")
+        await end(scene, True)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {}
+
+
+async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_written(tmp_path: Path) -> None:
+    async def refused(partition: TopicPartition) -> ErrorCode:
+        assert partition == OFFSETS
+        return ErrorCode.INVALID_TXN_STATE
+
+    async with coordinating(tmp_path) as scene:
+        before = scene.node.logs.get(OFFSETS).log_end_offset
+        with pytest.raises(ApiError) as error:
+            await scene.groups.transactional.commit("g", Committer(), {T0: offset(1)}, P1, refused)
+        assert error.value.code is ErrorCode.INVALID_TXN_STATE
+        assert scene.node.logs.get(OFFSETS).log_end_offset == before
+        assert scene.groups.list_groups() == []
+
+
+@pytest.mark.parametrize(
+    ("committer", "error"),
+    [
+        (Committer(), ErrorCode.NONE),
+        (Committer("m", None, 4), ErrorCode.NONE),
+        (Committer("m", None, 3), ErrorCode.ILLEGAL_GENERATION),
+        (Committer("m", None, -1), ErrorCode.ILLEGAL_GENERATION),
+        (Committer("n", None, 4), ErrorCode.UNKNOWN_MEMBER_ID),
+        (Committer("m", "i", 4), ErrorCode.NONE),
+        (Committer("n", "i", 4), ErrorCode.FENCED_INSTANCE_ID),
+        (Committer("m", "j", 4), ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_who_may_commit(committer: Committer, error: ErrorCode) -> None:
+    group = Group("g", state=GroupState.STABLE, generation=4)
+    group.add(Member("m", "i", "", "", 1, 1, ()))
+    assert code_of(group, committer) is error
+
+
+def test_who_may_commit_where_there_is_nobody() -> None:
+    assert code_of(None, Committer("m", None, 4)) is ErrorCode.ILLEGAL_GENERATION
+    assert code_of(None, Committer("m", None, -1)) is ErrorCode.NONE
+    assert code_of(Group("g"), Committer("m", None, -1)) is ErrorCode.NONE
+    assert code_of(Group("g"), Committer("m", None, 4)) is ErrorCode.UNKNOWN_MEMBER_ID
+    dead = Group("g", state=GroupState.DEAD)
+    assert code_of(dead, Committer()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def code_of(group: Group | None, committer: Committer) -> ErrorCode:
+    try:
+        check_committer(group, committer)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+KINDS = ["pend", "pend", "commit", "forget", "end", "abort"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3)), max_size=30))
+def test_the_last_in_the_log_of_what_counts_is_what_is_known(events: list[tuple[str, int]]) -> None:
+    """Beside a model that looks through the whole log each time."""
+    pending = PendingOffsets()
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    written: list[tuple[int | None, CommittedOffset | None, bool]] = []  # by whom, what, and whether it counts
+    for number, (kind, producer) in enumerate(events):
+        if kind == "pend":
+            pending.add(producer, "g", T0, offset(number))
+            written.append((producer, offset(number), False))
+        elif kind in ("commit", "forget"):
+            pending.supersede("g", T0)
+            value = offset(number) if kind == "commit" else None
+            written.append((None, value, True))
+            offsets.pop(T0, None)
+            if value is not None:
+                offsets[T0] = value
+        else:
+            offsets |= {partition: value for _, partition, value in pending.end(producer, kind == "end")}
+            keep = [each for each in written if each[0] != producer or kind == "end"]
+            written = [(None, value, True) if by == producer else (by, value, counts) for by, value, counts in keep]
+        counting = [value for _, value, counts in written if counts]
+        assert offsets.get(T0) == (counting[-1] if counting else None)
+        assert bool(pending.of_group("g")) == any(not counts for _, _, counts in written)
