@@ -154,7 +154,7 @@ class Run:
         client = SimClient(self.fabric, "g", hosts, timeout_s=self.plan.client_timeout_s)
         self._offsets = CommittedOffsets(client, random.Random(self.rng.random()), TOPIC)
         tasks.append(self.loop.create_task(self._offsets.run()))
-        tasks += self._transact(hosts)
+        self._transacting = self._transact(hosts)
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -219,12 +219,8 @@ class Run:
         await asyncio.wait([self._idempotent_task], timeout=QUIET_LIMIT_S)
         if not self._idempotent_task.done():
             raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")
+        await _stop(background)
         await self._end_transactions()
-        for task in background:
-            task.cancel()
-        for result in await asyncio.gather(*background, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-                raise result
         await asyncio.sleep(5.0)
         await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
 
@@ -234,6 +230,7 @@ class Run:
             raise AssertionError(f"not ended after {QUIET_LIMIT_S} s of quiet: {self.transactions.transactions[-2:]}")
         hosts = [machine.host for machine in self.machines]
         await wait_until_stable(self._transactors.admin, hosts, self._transactors.readers, QUIET_LIMIT_S)
+        await _stop(self._transacting)
         there = Judge(self.transactions).check(self.machines)
         await asyncio.wait_for(check_offsets(self._transactors.admin, there), QUIET_LIMIT_S)
 
@@ -276,3 +273,11 @@ class Run:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"
         errors = [e for e in self.loop.errors if not isinstance(e.get("exception"), Crashed)]
         assert not errors, f"errors nobody caught: {errors[:3]}"
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            raise result
