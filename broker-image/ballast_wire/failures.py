@@ -17,6 +17,7 @@ from ballast_wire.messages import message
 REPEATED_BESIDE = frozenset({"AlterPartitionReassignments", "ElectLeaders", "ListPartitionReassignments", "Metadata"})
 # What is answered is not what was asked: nothing to repeat.
 NEVER_REPEATED = frozenset({"DescribeLogDirs"})
+ERROR_CODES = frozenset({"error_code", "partition_error_code"})
 # Parts of an entry that say which one it is, though they are lists.
 IDENTITY_LISTS = frozenset({"entity"})
 # What stands for "none" in place of the schema's default.
@@ -76,8 +77,8 @@ def _asked(name: str, request: Any, version: int) -> tuple[str, list[Any]]:
 
 def _fill(answer: Any, kind: Any, version: int, error: ErrorCode, text: str | None) -> None:
     for field in _fields(kind, version):
-        if field.name == "error_code":
-            answer.error_code = error
+        if field.name in ERROR_CODES:
+            setattr(answer, field.name, error)
         elif field.name == "error_message":
             answer.error_message = text
         elif field.name in NOTHING:

@@ -10,11 +10,12 @@ from tests.contract.compare import build, plain
 
 from ballast_broker.api.registry import BROKER_APIS
 from ballast_wire.errors import ErrorCode
-from ballast_wire.failures import failure_response
+from ballast_wire.failures import ERROR_CODES, failure_response
 from ballast_wire.messages import message
 
 ERROR = ErrorCode.REQUEST_TIMED_OUT
 SAMPLES: dict[str, dict[str, Any]] = {
+    "AddPartitionsToTxn": {"v3_and_below_topics": [{"name": "t", "partitions": [3]}]},
     "AlterClientQuotas": {"entries": [{"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}]},
     "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
     "AlterPartitionReassignments": {"topics": [{"name": "t", "partitions": [{"partition_index": 3}]}]},
@@ -27,6 +28,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "DescribeConfigs": {"resources": [{"resource_type": 2, "resource_name": "t"}]},
     "DescribeGroups": {"groups": ["t"]},
     "DescribeProducers": {"topics": [{"name": "t", "partition_indexes": [3]}]},
+    "DescribeTransactions": {"transactional_ids": ["t"]},
     "DescribeTopicPartitions": {"topics": [{"name": "t"}]},
     "ElectLeaders": {"topic_partitions": [{"topic": "t", "partitions": [3]}]},
     "FindCoordinator": {"key": "t", "coordinator_keys": ["t"]},
@@ -44,6 +46,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "groups": [{"group_id": "t", "topics": None}],
     },
     "OffsetForLeaderEpoch": {"topics": [{"topic": "t", "partitions": [{"partition": 3, "leader_epoch": 1}]}]},
+    "WriteTxnMarkers": {"markers": [{"producer_id": 1, "topics": [{"name": "t", "partition_indexes": [3]}]}]},
+    "TxnOffsetCommit": {"topics": [{"name": "t", "partitions": [{"partition_index": 3}]}]},
 }  # fmt: skip
 # Versions whose answer has no place for an error at all.
 SILENT = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
@@ -63,7 +67,7 @@ def failed(name: str, version: int, text: str | None = None) -> Any:
 
 def errors_in(value: Any) -> list[int]:
     if isinstance(value, dict):
-        own = [value["error_code"]] if "error_code" in value else []
+        own = [code for name, code in value.items() if name in ERROR_CODES]
         return own + [code for each in value.values() for code in errors_in(each)]
     return [code for each in value for code in errors_in(each)] if isinstance(value, list) else []
 
@@ -90,6 +94,9 @@ def test_every_answer_says_the_error_and_nothing_else(name: str, version: int) -
         ("OffsetFetch", 9, {"throttle_time_ms": 0, "groups": [{"group_id": "t", "topics": [], "error_code": ERROR}]}),
         ("AlterClientQuotas", 1, {"throttle_time_ms": 0, "entries": [
             {"error_code": ERROR, "error_message": "why", "entity": [{"entity_type": "user", "entity_name": "a"}]}]}),
+        ("AddPartitionsToTxn", 3, {"throttle_time_ms": 0, "results_by_topic_v3_and_below": [
+            {"name": "t", "results_by_partition": [{"partition_index": 3, "partition_error_code": ERROR}]}]}),
+        ("EndTxn", 5, {"throttle_time_ms": 0, "error_code": ERROR, "producer_id": -1, "producer_epoch": -1}),
         ("CreateTopics", 4, {"throttle_time_ms": 0, "topics": [
             {"name": "t", "error_code": ERROR, "error_message": "why"}]}),
     ],

@@ -21,7 +21,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     elif not authorize(context.principal, Operation.IDEMPOTENT_WRITE, CLUSTER):
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     known = producer_of(request)
-    if known != NOBODY and (known.producer_id == NO_ID or known.epoch == NO_EPOCH):
+    half_known = known != NOBODY and (known.producer_id == NO_ID or known.epoch == NO_EPOCH)
+    if half_known or request.transactional_id == "":
         raise ApiError(ErrorCode.INVALID_REQUEST)
     error, producer = ErrorCode.NONE, NOBODY
     if request.transactional_id is None:

@@ -22,26 +22,33 @@ VERSION = 11
 
 
 class Producing:
-    def __init__(self, cluster: Cluster, node: Broker) -> None:
+    def __init__(self, cluster: Cluster, node: Broker, **others: Any) -> None:
         services: Any = SimpleNamespace(
             node_id=1,
             image=lambda: cluster.controller.image,
             replicas=node.replicas,
             traffic=Traffic(),
             clock=RealClock(),
+            **others,
         )
         self._produce = Produce(services, RequestMetrics())
 
-    def send_batches(self, acks: int, *batches: tuple[TopicPartition, bytes]) -> Any:
+    def send_batches(
+        self,
+        acks: int,
+        *batches: tuple[TopicPartition, bytes],
+        version: int = VERSION,
+        transactional_id: str | None = None,
+    ) -> Any:
         kind = message("ProduceRequest")
         topics: dict[str, list[Any]] = {}
         for (topic, number), records in batches:
             part = kind.TopicProduceData.PartitionProduceData(index=number, records=records)
             topics.setdefault(topic, []).append(part)
         data = [kind.TopicProduceData(name=topic, partition_data=parts) for topic, parts in topics.items()]
-        request = kind(version=VERSION, transactional_id=None, acks=acks, timeout_ms=5000, topic_data=data)
-        frame = bytearray(frame_request(0, VERSION, 1, "tests", bytes(request.encode(version=VERSION)), flexible=True))
-        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), VERSION, 1, Peer())
+        request = kind(version=version, transactional_id=transactional_id, acks=acks, timeout_ms=5000, topic_data=data)
+        frame = bytearray(frame_request(0, version, 1, "tests", bytes(request.encode(version=version)), flexible=True))
+        reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), version, 1, Peer())
         frame[:] = bytes(len(frame))  # the connection's buffer is used again
         return reply
 

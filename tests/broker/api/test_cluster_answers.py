@@ -38,7 +38,7 @@ async def test_features_with_a_lowest_level_of_zero_are_for_new_clients(asker: A
         assert finalized == {name: level for name, level in asker.scene.image.features.levels.items() if level}
         assert answer["finalized_features_epoch"] == asker.scene.image.offset
     assert names[3] == {"metadata.version"}
-    assert names[4] == {"metadata.version", "kraft.version", "eligible.leader.replicas.version"}
+    assert names[4] == {"metadata.version", "kraft.version", "eligible.leader.replicas.version", "transaction.version"}
 
 
 @pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("a b", "1"), ("-a", "1"), ("a", ""), ("a", "1-")])
@@ -131,7 +131,6 @@ async def test_producer_ids_are_new_each_time(asker: Asker, version: int) -> Non
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"transactional_id": "tx"}, ErrorCode.UNSUPPORTED_VERSION),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": None, "producer_id": 5}, ErrorCode.INVALID_REQUEST),
     ],

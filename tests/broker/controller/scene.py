@@ -57,7 +57,11 @@ class Scene:
             fenced=fenced,
             in_controlled_shutdown=False,
             directories=frozenset(directory(broker_id, each) for each in range(directories)),
-            features={"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1)},
+            features={
+                "metadata.version": (27, 27),
+                "eligible.leader.replicas.version": (0, 1),
+                "transaction.version": (0, 2),
+            },
         )
         self.apply([broker_record(broker)])
 

@@ -194,7 +194,7 @@ def test_feature_levels() -> None:
 @pytest.mark.spec("CLU-04", "CLI-10")
 def test_a_feature_that_nobody_has_cannot_be_had() -> None:
     scene = Scene()
-    code, text = change_feature(scene, "transaction.version", 2)
+    code, text = change_feature(scene, "streams.version", 1)
     assert code is ErrorCode.INVALID_UPDATE_VERSION
     assert text is not None
     assert text.endswith("Local controller 1 does not support this feature.")
@@ -212,7 +212,7 @@ def test_producer_id_blocks_never_overlap() -> None:
 
 def registration(**changes: Any) -> Any:
     kind = message("BrokerRegistrationRequest")
-    features = {"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1)}
+    features = {"metadata.version": (27, 27), "eligible.leader.replicas.version": (0, 1), "transaction.version": (0, 2)}
     features |= changes.pop("features", {})
     fields: dict[str, Any] = {
         "broker_id": 7,

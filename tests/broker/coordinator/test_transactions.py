@@ -259,6 +259,7 @@ class Life:
         self.transaction = at(S.COMPLETE_ABORT, epoch)
         self.owner = ProducerIdentity(7, epoch)
         self.before: ProducerIdentity | None = None  # who asked for the end, and may ask again
+        self.earlier: ProducerIdentity | None = None  # who the owner was when it last got another epoch
         self.everybody = [self.owner]
         self.open: set[TopicPartition] = set()
         self.outcome: bool | None = False
@@ -288,15 +289,16 @@ class Life:
         if decision.standing.state is S.PREPARE_ABORT:
             assert self.open
             self.prepared(False)
-            self.before, self.owner = self.owner, NOBODY
+            self.before = self.earlier = self.owner
+            self.owner = NOBODY
             if decision.standing.epoch <= LAST_EPOCH:
                 self.owned_by(decision.standing.producer)
         elif decision.standing.producer != self.owner:
             assert known in (None, self.owner) or self.owner == NOBODY
             self.owned_by(decision.standing.producer)
-            self.before = known
+            self.before = self.earlier = known
         else:
-            assert known == self.before
+            assert known == self.earlier
         self.transaction.now = decision.standing
 
     def add(self, producer: ProducerIdentity, partition: TopicPartition, lost: bool) -> None:
@@ -324,7 +326,7 @@ class Life:
             self.transaction.now = decision.standing
             if version == 2:
                 self.owned_by(told(decision.standing))
-                self.before = producer
+                self.before = self.earlier = producer
 
     def finish(self) -> None:
         if self.transaction.now.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT):

@@ -1,16 +1,19 @@
 // Opens a partition folder with Apache Kafka's own log, optionally appends to it, and prints what it sees as lines
 // "name value". Arguments: folder, clean|unclean, number of batches to append, close|halt,
-// timestamp of the first record.
+// timestamp of the first record; "transactions", if the batches are to be those of transactions.
 import java.io.File;
 import java.util.Optional;
 import java.util.Properties;
 import org.apache.kafka.common.compress.Compression;
+import org.apache.kafka.common.record.ControlRecordType;
+import org.apache.kafka.common.record.EndTransactionMarker;
 import org.apache.kafka.common.record.MemoryRecords;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.SimpleRecord;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.storage.log.FetchIsolation;
 import org.apache.kafka.server.util.KafkaScheduler;
+import org.apache.kafka.storage.internals.log.AppendOrigin;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
@@ -31,6 +34,10 @@ public class KafkaLog {
         System.out.println("first_end " + log.logEndOffset());
         long first = Long.parseLong(args[4]);
         int batches = Integer.parseInt(args[2]);
+        if (args.length > 5) {
+            transactions(log, batches, first);
+            batches = 0;
+        }
         for (int n = 0; n < batches; n++) {
             SimpleRecord[] records = new SimpleRecord[3];
             for (int r = 0; r < 3; r++) {
@@ -46,7 +53,14 @@ public class KafkaLog {
         System.out.println("epochs " + log.leaderEpochCache().epochEntries());
         System.out.println("topic_id " + log.topicId().map(Object::toString).orElse("none"));
         log.producerStateManager().activeProducers().forEach((id, state) -> System.out.println(
-            "producer " + id + " " + state.producerEpoch() + " " + state.lastSeq() + " " + state.lastDataOffset()));
+            "producer" + id + " " + state.producerEpoch() + " " + state.lastSeq() + " " + state.lastDataOffset()));
+        log.updateHighWatermark(log.logEndOffset());
+        System.out.println("stable " + log.lastStableOffset());
+        log.collectAbortedTransactions(0, log.logEndOffset()).forEach(each -> System.out.println(
+            "aborted" + each.lastOffset() + " " + each.producerId() + " " + each.firstOffset() + " "
+                + each.lastStableOffset()));
+        log.producerStateManager().activeProducers().forEach((id, state) -> System.out.println(
+            "transaction" + id + " " + state.currentTxnFirstOffset().orElse(-1) + " " + state.coordinatorEpoch()));
         long offset = log.logStartOffset();
         long count = 0;
         long sum = 0;
@@ -67,5 +81,27 @@ public class KafkaLog {
             log.close();
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    // Three producers in turn. One commits, one aborts, the third aborts with another epoch; the last two stay open.
+    private static void transactions(UnifiedLog log, int batches, long first) throws Exception {
+        int[] sequences = new int[3];
+        short[] epochs = new short[3];
+        for (int n = 0; n < batches; n++) {
+            int producer = n % 3;
+            SimpleRecord record = new SimpleRecord(first + n, ("k" + n).getBytes(), "transactional".getBytes());
+            log.appendAsLeader(MemoryRecords.withTransactionalRecords(Compression.NONE, 100L + producer,
+                epochs[producer], sequences[producer]++, record), 0);
+            if (n % 4 == 3 && n < batches - 3) {
+                boolean bumps = producer == 2;
+                if (bumps) {
+                    epochs[producer]++;
+                    sequences[producer] = 0;
+                }
+                ControlRecordType type = producer == 0 ? ControlRecordType.COMMIT : ControlRecordType.ABORT;
+                log.appendAsLeader(MemoryRecords.withEndTransactionMarker(first + n, 100L + producer,
+                    epochs[producer], new EndTransactionMarker(type, 7)), 0, AppendOrigin.COORDINATOR);
+            }
+        }
     }
 }

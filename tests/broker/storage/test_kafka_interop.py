@@ -16,12 +16,15 @@ import pytest
 
 from ballast_broker.storage.cleaner import clean
 from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.producers import NOT_ASKED
+from ballast_broker.storage.transactions import render_marker
 from ballast_wire.records import Record, encode_batch, iterate_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 PROGRAM = Path(__file__).with_name("KafkaLog.java")
 START_MS = time.time_ns() // 1_000_000  # Kafka forgets producers by the real clock
 CONFIG = {"segment_bytes": 4000, "index_interval_bytes": 200}
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 COMPLAINTS = re.compile(
     r"isvalid: false|mismatch|corrupt|out of order|non-secutive|non-consecutive|duplicate|exception|error",
     re.IGNORECASE,
@@ -37,13 +40,33 @@ def java(*arguments):
     return done.stdout
 
 
-def kafka_sees(folder, *, clean, append=0, end="close"):
-    lines = java(PROGRAM, folder, "clean" if clean else "unclean", append, end, START_MS).splitlines()
+def kafka_sees(folder, *, clean, append=0, end="close", transactions=False):
+    more = ["transactions"] if transactions else []
+    lines = java(PROGRAM, folder, "clean" if clean else "unclean", append, end, START_MS, *more).splitlines()
     return dict(line.split(" ", 1) for line in lines)
 
 
+def of_transactions(log):
+    """As `kafka_sees` tells it: the last stable offset, those that were aborted, and each producer's."""
+    log.update_high_watermark(log.log_end_offset)
+    seen = {"stable": str(log.last_stable_offset)}
+    for each in log.aborted_transactions(0, log.log_end_offset):
+        seen[f"aborted{each.last_offset}"] = f"{each.producer_id} {each.first_offset} {each.last_stable_offset}"
+    for number, state in log.producers.items():
+        seen[f"transaction{number}"] = f"{state.current_txn_first_offset} {state.coordinator_epoch}"
+        seen[f"producer{number}"] = f"{state.epoch} {state.last_sequence} {state.last_offset}"
+    return seen
+
+
+def of_kafkas(seen):
+    kept = {key: value for key, value in seen.items() if key.startswith(("stable", "aborted", "transaction"))}
+    for number in (key[len("transaction") :] for key in list(kept) if key.startswith("transaction")):
+        kept[f"producer{number}"] = seen[f"producer{number}"]
+    return kept
+
+
 def dump(folder):
-    names = [n for n in sorted(os.listdir(folder)) if n.endswith((".log", ".index", ".timeindex", ".snapshot"))]
+    names = [n for n in sorted(os.listdir(folder)) if n.endswith(KINDS)]
     files = ",".join(str(folder / name) for name in names)
     return java("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
 
@@ -158,3 +181,91 @@ def test_the_same_batches_make_the_same_files(bench, tmp_path):
     for name in names:
         assert (bench.folder / name).read_bytes() == (theirs / name).read_bytes(), name
     shutil.rmtree(theirs)
+
+
+def fill_with_transactions(bench, log):
+    """As `KafkaLog.java` does it."""
+    bench.clock.now_ms = START_MS
+    epochs, sequences = [0, 0, 0], [0, 0, 0]
+    for number in range(60):
+        producer = number % 3
+        batch = encode_batch(
+            [Record(b"k%d" % number, b"transactional", START_MS + number)], transactional=True,
+            producer_id=100 + producer, producer_epoch=epochs[producer], base_sequence=sequences[producer],
+        )  # fmt: skip
+        sequences[producer] += 1
+        log.append_as_leader(batch, 0, now_ms=START_MS, origin="transaction", verified=NOT_ASKED)
+        if number % 4 == 3 and number < 57:
+            if producer == 2:
+                epochs[producer], sequences[producer] = epochs[producer] + 1, 0
+            marker = render_marker(
+                100 + producer, epochs[producer], 7, committed=producer == 0, now_ms=START_MS + number
+            )
+            log.append_as_leader(marker, 0, now_ms=START_MS, origin="coordinator")
+
+
+def files_of(folder):
+    return {name: (folder / name).read_bytes() for name in sorted(os.listdir(folder)) if name.endswith(KINDS)}
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("end", ["close", "halt"])
+def test_transactions_that_kafka_wrote(bench, read_all, end):
+    bench.folder.mkdir()
+    seen = kafka_sees(bench.folder, clean=False, append=60, end=end, transactions=True)
+    theirs = files_of(bench.folder)
+    log = bench.load(clean=end == "close", **CONFIG)
+    assert len(log.segments) > 1
+    assert of_transactions(log) == of_kafkas(seen)
+    assert sum(key.startswith("aborted") for key in seen) >= 5
+    assert int(seen["stable"]) < log.log_end_offset
+    assert digest(read_all(log)) == seen["records"]
+    for name in theirs:
+        if name.endswith(".txnindex"):
+            assert (bench.folder / name).read_bytes() == theirs[name], name
+
+
+@pytest.mark.spec("CLI-05")
+def test_the_same_transactions_make_the_same_files(bench, tmp_path):
+    theirs = tmp_path / "kafka" / "topic-0"
+    theirs.mkdir(parents=True)
+    kafka_sees(theirs, clean=False, append=60, transactions=True)
+    log = bench.create(**CONFIG)
+    fill_with_transactions(bench, log)
+    log.close()
+    ours = files_of(bench.folder)
+    assert any(name.endswith(".txnindex") for name in ours)
+    assert list(ours) == list(files_of(theirs))
+    for name, data in files_of(theirs).items():
+        if not name.endswith(".snapshot"):  # those are in an order of their own
+            assert ours[name] == data, name
+    shutil.rmtree(theirs)
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("clean_stop", [True, False])
+def test_kafka_goes_on_with_transactions_that_ballast_wrote(bench, clean_stop):
+    log = bench.create(**CONFIG)
+    fill_with_transactions(bench, log)
+    expected = of_transactions(log)
+    if clean_stop:
+        log.close()
+    bench.release()
+    assert of_kafkas(kafka_sees(bench.folder, clean=clean_stop)) == expected
+    again = bench.load(clean=True, **CONFIG)
+    assert of_transactions(again) == expected
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.spec("CLI-02")
+def test_dump_log_shows_markers_and_aborted_transactions(bench):
+    log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}))
+    fill_with_transactions(bench, log)
+    log.close()
+    output = dump(bench.folder)
+    assert not COMPLAINTS.search(output), COMPLAINTS.findall(output)
+    assert output.count("endTxnMarker: ABORT coordinatorEpoch: 7") == 9
+    assert output.count("endTxnMarker: COMMIT coordinatorEpoch: 7") == 5
+    entries = re.findall(r"^version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) ", output, re.MULTILINE)
+    told = log.aborted_transactions(0, log.log_end_offset)
+    assert [tuple(map(int, entry)) for entry in entries] == [each[:3] for each in told]

@@ -1,0 +1,97 @@
+"""Apache Kafka's own producer and tools with transactions (of version 2: every end bumps the epoch)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.clients.running import RunningBroker
+from tests.clients.test_java_tools import run
+from tests.clients.test_librdkafka import PATIENCE_S, create
+from tests.clients.test_transactions import send, transactional, values_of
+from tests.contract.wire import WireClient
+
+from ballast_wire.messages import message
+from ballast_wire.records import Record, encode_batch
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-05", "CLI-02")]
+
+COUNT = 3_000
+
+
+def transactions(broker: RunningBroker, *arguments: object) -> list[dict[str, str]]:
+    """The rows of what the tool prints."""
+    lines = run("transactions", "--bootstrap-server", broker.bootstrap, *arguments).splitlines()
+    head, *rows = [re.split(r"\s*\t\s*", line.strip()) for line in lines if "\t" in line]
+    return [dict(zip(head, row, strict=False)) for row in rows]
+
+
+def test_a_producer_whose_every_end_bumps_its_epoch(broker: RunningBroker, topic: str) -> None:
+    create(broker, topic, 2)
+    properties = f"bootstrap.servers={broker.bootstrap}"
+    run(
+        "producer-perf-test", "--topic", topic, "--num-records", COUNT, "--record-size", 10, "--throughput", COUNT,
+        "--transactional-id", topic, "--transaction-duration-ms", 50, "--producer-props", properties,
+    )  # fmt: skip
+    [described] = transactions(broker, "describe", "--transactional-id", topic)
+    assert described["TransactionState"] == "CompleteCommit"
+    assert int(described["ProducerEpoch"]) > 5
+    read = run(
+        "console-consumer", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning",
+        "--isolation-level", "read_committed", "--max-messages", COUNT, "--timeout-ms", 30_000,
+    )  # fmt: skip
+    assert f"Processed a total of {COUNT} messages" in read
+    features = run("features", "--bootstrap-server", broker.bootstrap, "describe")
+    assert re.search(r"transaction.version\s+SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s.*Level: 2", features)
+
+
+def test_transactions_are_listed_and_described(broker: RunningBroker, topic: str) -> None:
+    create(broker, topic)
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"x"])
+    sender.flush()
+    listed = {row["TransactionalId"]: row for row in transactions(broker, "list")}
+    assert listed[topic]["TransactionState"] == "Ongoing"
+    [described] = transactions(broker, "describe", "--transactional-id", topic)
+    assert described["TopicPartitions"] == f"{topic}-0"
+    assert listed[topic]["ProducerId"] == described["ProducerId"]
+    [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
+    assert producing["ProducerId"] == described["ProducerId"]
+    assert producing["CurrentTransactionStartOffset"] == "0"
+    sender.abort_transaction(PATIENCE_S)
+    assert values_of(broker, topic, 0) == []
+
+
+def test_a_transaction_that_its_coordinator_does_not_know_is_found_and_aborted(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    broker = own_broker(transaction_partition_verification_enable="false")
+    create(broker, topic)
+    transactional(broker, "somebody")  # there is a coordinator
+    hang(broker, topic)
+    found = transactions(broker, "find-hanging", "--broker-id", 1, "--max-transaction-timeout", 0)
+    assert [(row["Topic"], row["Partition"], row["ProducerId"]) for row in found] == [(topic, "0", "4711")]
+    run("transactions", "--bootstrap-server", broker.bootstrap, "abort", "--topic", topic, "--partition", 0,
+        "--start-offset", found[0]["StartOffset"])  # fmt: skip
+    [producing] = transactions(broker, "describe-producers", "--topic", topic, "--partition", 0)
+    assert producing["CurrentTransactionStartOffset"] == "None"
+    assert values_of(broker, topic, 0) == []
+
+
+def hang(broker: RunningBroker, topic: str) -> None:
+    """A batch of a transaction that no coordinator was told of."""
+    old = 0  # long ago
+    batch = encode_batch(
+        [Record(None, b"x", old)], transactional=True, producer_id=4711, producer_epoch=0, base_sequence=0
+    )
+    kind = message("ProduceRequest")
+    partition = kind.TopicProduceData.PartitionProduceData(index=0, records=bytes(batch))
+    topics = [kind.TopicProduceData(name=topic, partition_data=[partition])]
+    client = WireClient("127.0.0.1", broker.port)
+    answer: Any = client.call(kind(transactional_id="lost", acks=-1, timeout_ms=5000, topic_data=topics), 9)
+    client.close()
+    assert answer.responses[0].partition_responses[0].error_code == 0, json.dumps(str(answer))
