@@ -28,8 +28,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     outcomes: Outcomes = {}
     later: list[tuple[int, TopicPartition, Awaitable[ErrorCode]]] = []
     for marker in request.markers:
-        told = outcomes.setdefault(marker.producer_id, {})
         for partition in [TopicPartition(t.name, number) for t in marker.topics for number in t.partition_indexes]:
+            told = outcomes.setdefault(marker.producer_id, {})
             outcome = _write(context.broker, partition, marker)
             if isinstance(outcome, ErrorCode):
                 told[partition] = outcome

@@ -34,6 +34,7 @@ from ballast_broker.storage.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     UNFLUSHED_SUFFIX,
@@ -129,13 +130,18 @@ class _Loading:
         self.folder = Folder(path)
         self.config = config
         self.recovery_point = recovery_point
-        self.names: set[str] = set(resolve_leftovers(self.disk, path, self.disk.list(path)))
+        found = self.disk.list(path)
+        self.names: set[str] = set(resolve_leftovers(self.disk, path, found))
         self.private_files = OpenFiles()  # the shared ones belong to the loop's thread
         self.segments: list[Segment] = []
         self.end_offset = 0
         self.epochs = LeaderEpochs()
-        # Of segments that begin here or later the transaction indexes are not to be believed.
-        self.rebuild_from: int | None = None
+        # Of segments that begin here or later the transaction indexes are not to be believed: they may have stayed
+        # behind, or gone, where the result of a cleaning was being put in place.
+        stems = [name.split(".")[0] for name in found if name.endswith(SWAP_SUFFIX)]
+        swapped = [int(stem) for stem in stems if stem.isdigit()]
+        knows_aborted = any(TRANSACTION_INDEX_SUFFIX in name for name in found)
+        self.rebuild_from = min(swapped) if swapped and knows_aborted else None
 
     def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
         self._find_segments(start_offset)

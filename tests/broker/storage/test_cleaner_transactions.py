@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from tests.broker.storage.test_transactions import end, told
 
 from ballast_broker.storage.cleaner_process import CleanerProcess
 from ballast_broker.storage.compaction import make_job, measure, swap_in
+from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_wire.records import Record, decode_records, encode_batch, iterate_batches
 
@@ -143,6 +147,57 @@ async def test_the_process_is_told_of_transactions_too(bench):
     bench.release()
     again = bench.load(clean=False)
     assert told(again, 0, 2) == [(7, 0)]
+
+
+@pytest.mark.spec("LOG-02")
+@pytest.mark.spec("LOG-25")
+def test_a_crash_at_any_step_of_the_swap_shows_nothing_that_was_aborted(bench):
+    """The disk dies at its n-th rename, for every n; beyond the map aborted records are still there."""
+
+    class DyingDisk(RealDisk):
+        left = 10**9
+
+        def rename(self, old, new):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            super().rename(old, new)
+
+    bench.disk = bench.context.disk = disk = DyingDisk()
+    steps, died, left_behind = 0, True, set()
+    while died:
+        shutil.rmtree(bench.folder, ignore_errors=True)
+        disk.left = 10**9
+        log = bench.create(cleanup_policy=COMPACT, segment_bytes=500)
+        for number in range(6):
+            put(bench, log, 7, 2 * number, number, number + 1)
+            put(bench, log, 8, number, 3)
+            end(bench, log, 7, committed=number % 2 == 0)
+            end(bench, log, 8, committed=False)
+        settle(log)
+        log.flush()
+        log.update_config(log.config.__class__(cleanup_policy=COMPACT, segment_bytes=100_000))
+        expected = {key: offset for offset, key, _ in committed(log)}
+        disk.left = steps
+        try:
+            compact(bench, log, entries=3)
+            died = False
+        except KeyboardInterrupt:
+            pass
+        left_behind |= {path.suffix for path in bench.folder.glob("*.txnindex.*")}
+        bench.release()
+        disk.left = 10**9
+        end_offset = log.log_end_offset
+        again = bench.load(clean=False, recovery_point=end_offset, cleanup_policy=COMPACT)
+        again.update_high_watermark(end_offset)
+        assert again.last_stable_offset == end_offset
+        assert {key: offset for offset, key, _ in committed(again)} == expected
+        assert again.aborted_transactions(0, end_offset)
+        assert not [name for name in os.listdir(bench.folder) if name.endswith((".swap", ".cleaned", ".deleted"))]
+        bench.release()
+        steps += 1
+    assert steps > 15
+    assert left_behind == {".cleaned", ".swap", ".deleted"}
 
 
 STEP = st.tuples(
