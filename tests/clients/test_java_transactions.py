@@ -95,3 +95,48 @@ def hang(broker: RunningBroker, topic: str) -> None:
     answer: Any = client.call(kind(transactional_id="lost", acks=-1, timeout_ms=5000, topic_data=topics), 9)
     client.close()
     assert answer.responses[0].partition_responses[0].error_code == 0, json.dumps(str(answer))
+
+
+@pytest.mark.spec("CLI-05", "LOG-01")
+def test_the_transaction_log_is_one_that_apache_kafka_reads(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    broker = own_broker(transaction_state_log_num_partitions=1)
+    create(broker, topic)
+    sender = transactional(broker, topic)
+    sender.begin_transaction()
+    send(sender, topic, [b"x"])
+    sender.commit_transaction(PATIENCE_S)
+    del sender
+    broker.stop()
+    [segment] = [path for each in broker.log_dirs for path in each.glob("__transaction_state-0/*.log")]
+    printed = run("dump-log", "--files", segment, "--transaction-log-decoder")
+    states = re.findall(r'"transactionStatus":(\d)', printed)
+    assert states == ["0", "1", "2", "4"], "empty, ongoing, to be committed, committed"
+    assert f'"transactionPartitions":[{{"topic":"{topic}","partitionIds":[0]}}]' in printed
+
+
+@pytest.mark.spec("CLI-05", "CLU-04")
+def test_a_cluster_may_do_without_the_bumps_and_get_them_later(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    broker = own_broker()
+    create(broker, topic)
+    epochs = []
+    for change in ("downgrade", "upgrade"):
+        level = 0 if change == "downgrade" else 2
+        changed = run(
+            "features", "--bootstrap-server", broker.bootstrap, change, "--feature", f"transaction.version={level}"
+        )
+        assert f"transaction.version was {change}d to {level}." in changed
+        run(
+            "producer-perf-test", "--topic", topic, "--num-records", 500, "--record-size", 10, "--throughput", 500,
+            "--transactional-id", topic, "--transaction-duration-ms", 50,
+            "--producer-props", f"bootstrap.servers={broker.bootstrap}",
+        )  # fmt: skip
+        [described] = transactions(broker, "describe", "--transactional-id", topic)
+        assert described["TransactionState"] == "CompleteCommit"
+        epochs.append(int(described["ProducerEpoch"]))
+    assert epochs[0] == 0
+    assert epochs[1] > 5
+    assert len(values_of(broker, topic, 1_000)) == 1_000

@@ -23,6 +23,7 @@ PROPERTIES = {
     "offsets.topic.replication.factor": "1",
     "request.timeout.ms": "5000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.partition.verification.enable": "false",  # what partitions do with transactions is asked by itself
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",

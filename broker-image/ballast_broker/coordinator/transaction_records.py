@@ -14,6 +14,7 @@ from ballast_wire.names import TopicPartition
 
 KIND = 0  # what a key begins with
 STATES = tuple(TransactionState)
+STORED = range(STATES.index(TransactionState.DEAD))  # the others are never over before they are something else
 _short = struct.Struct(">h")
 
 
@@ -54,6 +55,8 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
 
 def standing_of(value: bytes) -> Standing:
     v = message("TransactionLogValue").decode(value)
+    if v.transaction_status not in STORED:
+        raise ValueError(f"state {v.transaction_status}")
     return Standing(
         producer_id=v.producer_id,
         previous_id=v.previous_producer_id,

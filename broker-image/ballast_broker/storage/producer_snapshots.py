@@ -87,28 +87,28 @@ def replay(
     `rebuild_from`: the transaction indexes of segments that begin there or later are made anew by the way.
     """
     start = producers.map_end_offset
+    for segment in segments:
+        if rebuild_from is not None and segment.base_offset >= rebuild_from:
+            segment.aborted.replace([])
+    if start >= end_offset:
+        producers.map_end_offset = end_offset
+        return
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following <= start or segment.base_offset >= end_offset:
+            continue
+        begin = segment.floor_position(start) if start > segment.base_offset else 0
         aborted = []
-        if following > start and segment.base_offset < end_offset:
-            aborted = list(_replay_segment(producers, segment, start, end_offset))
+        for position, header in segment.batches(begin):
+            if header.base_offset >= end_offset:
+                break
+            if header.base_offset + header.last_offset_delta >= start:
+                ended = observe_stored(producers, segment, position, header)
+                if ended is not None and ended.aborted:
+                    aborted.append(ended)
         if rebuild_from is not None and segment.base_offset >= rebuild_from:
-            segment.aborted.replace(aborted)  # also of one that lost all that it had
+            segment.aborted.replace(aborted)
     producers.map_end_offset = end_offset
-
-
-def _replay_segment(
-    producers: ProducerStates, segment: Segment, start: int, end_offset: int
-) -> Iterator[EndedTransaction]:
-    """The transactions that were aborted in it."""
-    begin = segment.floor_position(start) if start > segment.base_offset else 0
-    for position, header in segment.batches(begin):
-        if header.base_offset >= end_offset:
-            break
-        if header.base_offset + header.last_offset_delta >= start:
-            ended = observe_stored(producers, segment, position, header)
-            if ended is not None and ended.aborted:
-                yield ended
 
 
 def look_back(state: ProducerState, producer_id: int, segments: list[Segment]) -> None:
@@ -128,9 +128,11 @@ def cut_back(producers: ProducerStates, segments: list[Segment], snapshots: Prod
     transactional = any(state is None or state.transactional for state in known.values())
     found = _written_lately(unknown, segments) if unknown and not transactional else ProducerStates()
     states = {producer_id: found.get(producer_id) for producer_id in unknown}
-    if any(state is None or state.transactional for state in states.values()):
+    if any(state is None for state in states.values()):
+        ended = producers.ended  # a snapshot does not have those whose markers are not committed
         snapshots.load(producers, offset)
         replay(producers, segments, offset)
+        producers.ended = sorted({*ended, *producers.ended})
     else:
         for producer_id, state in states.items():
             assert state is not None

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.api.asking import Asker
 from tests.broker.controller.scene import Scene
 
-from ballast_broker.api.automatic_topics import OFFSETS_TOPIC, AutomaticTopics
+from ballast_broker.api.automatic_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, AutomaticTopics
 from ballast_wire.errors import ErrorCode
 
 
@@ -65,3 +65,43 @@ async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytes
         topics.create_internal(OFFSETS_TOPIC)
     [said] = caplog.messages
     assert "there are 1" in said
+
+
+@pytest.mark.spec("CLI-05")
+async def test_the_transaction_log_is_made_as_its_properties_say() -> None:
+    scene = Scene()
+    asker = Asker(
+        scene,
+        **{
+            "transaction.state.log.replication.factor": "2",
+            "transaction.state.log.num.partitions": "7",
+            "transaction.state.log.segment.bytes": "2000000",
+        },
+    )
+    asked: list[Any] = []
+
+    class Controller:
+        async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+            asked.extend(request.topics)
+            return type("Response", (), {"topics": []})()
+
+    tasks: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None], _: str) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(work))
+
+    controller: Any = Controller()
+    topics = AutomaticTopics(asker.config, lambda: scene.image, controller, spawn)
+    asker.services.create_internal_topic = topics.create_internal
+    found = await asker.ask("FindCoordinator", 4, coordinator_keys=["tx"], key_type=1)
+    assert found["coordinators"][0]["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await asyncio.gather(*tasks)
+    [topic] = asked
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (TRANSACTIONS_TOPIC, 7, 2)
+    assert {each.name: each.value for each in topic.configs} == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": "2000000",
+        "unclean.leader.election.enable": "false",
+    }

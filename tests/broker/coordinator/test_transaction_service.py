@@ -18,6 +18,7 @@ from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eve
 from ballast_broker.coordinator.leadership import TransactionLeadership
 from ballast_broker.coordinator.markers import MarkerSender
 from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC, CoordinatorStore
+from ballast_broker.coordinator.transaction_records import key_of
 from ballast_broker.coordinator.transaction_service import TransactionConfig, TransactionCoordinator
 from ballast_broker.coordinator.transactions import NOBODY, ProducerIdentity, TransactionState
 from ballast_broker.metadata.delta import MetadataDelta
@@ -26,6 +27,7 @@ from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
 
 pytestmark = pytest.mark.spec("CLI-05")
 
@@ -396,6 +398,17 @@ async def test_a_log_that_was_deleted_takes_all_ids_with_it(tmp_path: Path) -> N
         made.cluster.controller.create_topic(TRANSACTIONS_TOPIC, [[1, 2]])
         await made.loaded(coordinator)
         assert refusal(coordinator, "x") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (made, coordinator):
+        producer = await begun(coordinator)
+        odd = [(key_of("odd"), b"\0\1what"), (b"\0", b""), (b"\0\7kind", b"x"), (key_of("odd"), b"\0\x09")]
+        batch = encode_batch([Record(key, value, 1) for key, value in odd])
+        made.cluster.nodes[1].replicas.append(LOG, None, batch, -1, origin="coordinator")
+        another = await made.next_one()
+        assert [each.transactional_id for each in another.list_all()] == ["x"]
+        assert another.describe("x").producer == producer
 
 
 async def test_what_is_asked_wrongly_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Records of the transaction log: the bytes that Apache Kafka 4.1's own classes make, and what they are read as."""
+
+from __future__ import annotations
+
+import pytest
+
+from ballast_broker.coordinator.transaction_records import key_of, standing_of, transactional_id_of, value_of
+from ballast_broker.coordinator.transactions import Standing, TransactionState
+from ballast_wire.names import TopicPartition
+
+pytestmark = pytest.mark.spec("CLI-05")
+
+S = TransactionState
+KEY = "0000000574782dc3a9"
+ONGOING = Standing(
+    producer_id=4711,
+    previous_id=4711,  # as after every change; the same as the present one, it is not said
+    epoch=7,
+    timeout_ms=60_000,
+    state=S.ONGOING,
+    partitions=frozenset({TopicPartition("orders", 0), TopicPartition("orders", 2), TopicPartition("paid", 1)}),
+    started_ms=1_700_000_000_000,
+    updated_ms=1_700_000_000_123,
+    version=2,
+)
+EMPTY = Standing(4711, 8, 60_000, S.EMPTY, updated_ms=1_700_000_000_123, previous_id=4711)
+NEW_ID = Standing(
+    4711, 32_767, 60_000, S.PREPARE_COMMIT, frozenset(), 1_700_000_000_000, 1_700_000_000_123, 2, 4000, 5000
+)  # fmt: skip
+VALUES = [
+    (
+        ONGOING,
+        0,
+        "0000000000000000126700070000ea60010000000200066f726465727300000002000000000000000200047061696400000001"
+        "000000010000018bcfe5687b0000018bcfe56800",
+    ),
+    (
+        ONGOING,
+        1,
+        "0001000000000000126700070000ea600103076f7264657273030000000000000002000570616964020000000100"
+        "0000018bcfe5687b0000018bcfe568000102020002",
+    ),
+    (EMPTY, 0, "0000000000000000126700080000ea6000ffffffff0000018bcfe5687bffffffffffffffff"),
+    (EMPTY, 2, "0001000000000000126700080000ea6000000000018bcfe5687bffffffffffffffff00"),
+    (
+        NEW_ID,
+        2,
+        "000100000000000012677fff0000ea6002010000018bcfe5687b0000018bcfe56800"
+        "0300080000000000000fa00108000000000000138802020002",
+    ),
+]
+
+
+def test_a_key() -> None:
+    assert key_of("tx-é").hex() == KEY
+    assert transactional_id_of(bytes.fromhex(KEY)) == "tx-é"
+    assert transactional_id_of(bytes.fromhex("0001" + KEY[4:])) is None
+
+
+@pytest.mark.parametrize(("standing", "cluster_version", "value"), VALUES)
+def test_a_value(standing: Standing, cluster_version: int, value: str) -> None:
+    assert value_of(standing, cluster_version).hex() == value
+    found = standing_of(bytes.fromhex(value))
+    assert (found.producer, found.timeout_ms, found.state) == (standing.producer, standing.timeout_ms, standing.state)
+    assert (found.partitions, found.started_ms) == (standing.partitions, standing.started_ms)
+    assert found.updated_ms == standing.updated_ms
+    if cluster_version:
+        assert (found.version, found.next_id) == (standing.version, standing.next_id)
+
+
+@pytest.mark.parametrize("status", ["06", "07", "ff"])
+def test_a_state_that_is_never_stored_is_none(status: str) -> None:
+    with pytest.raises(ValueError, match="state"):
+        standing_of(bytes.fromhex(VALUES[0][2].replace("60010000", f"60{status}0000", 1)))
