@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.clients.running import RunningBroker
+from tests.contract.wire import WireClient
 from tests.docs.commands import to_type
+
+from ballast_wire.messages import message
+from ballast_wire.records import Record, encode_batch
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-02")]
 
@@ -213,6 +217,46 @@ def test_producers_are_described(broker: RunningBroker, tool: Tool, topic: str) 
     produced(broker, tool, topic)
     described = tool("transactions", "describe-producers", "--topic", topic, "--partition", 0)
     assert re.search(r"^\d+\s+0\s+-1\s+99\s", described, re.MULTILINE)
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_transaction_that_hangs_is_aborted(own_broker: Callable[..., RunningBroker], topic: str) -> None:
+    """One of which no coordinator knows: only the partition can be told to end it."""
+    broker = own_broker(**{"transaction.partition.verification.enable": "false"})
+
+    def tool(name: str, *arguments: object) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *arguments)
+
+    def consumed() -> str:
+        asked = ("--topic", topic, "--from-beginning", "--timeout-ms", 3000, "--isolation-level", "read_committed")
+        return tool("console-consumer", *asked)
+
+    tool("topics", "--create", "--topic", topic)
+    client = WireClient("127.0.0.1", broker.port)
+    try:
+        batches = [
+            encode_batch([Record(value=b"hangs", timestamp=1)], transactional=True, producer_id=7, producer_epoch=3,
+                         base_sequence=0),
+            encode_batch([Record(value=b"waits", timestamp=1)]),
+        ]  # fmt: skip
+        kind = message("ProduceRequest")
+        for name, batch in zip(("hanging", None), batches, strict=True):
+            part = kind.TopicProduceData.PartitionProduceData(index=0, records=bytes(batch))
+            data = [kind.TopicProduceData(name=topic, partition_data=[part])]
+            said = client.call(kind(transactional_id=name, acks=-1, timeout_ms=5000, topic_data=data), 9)
+            assert said.responses[0].partition_responses[0].error_code == 0
+    finally:
+        client.close()
+    assert "waits" not in consumed()
+    partition = ("--topic", topic, "--partition", 0)
+    described = tool("transactions", "describe-producers", *partition)
+    assert re.search(r"^7\s+3\s+-1\s+0\s+\d+\s+0\s*$", described, re.MULTILINE), described
+    tool("transactions", "abort", *partition, "--start-offset", 0)
+    seen = consumed()
+    assert "waits" in seen
+    assert "hangs" not in seen
+    described = tool("transactions", "describe-producers", *partition)
+    assert re.search(r"^7\s+3\s+-?\d+\s+0\s+\d+\s+None\s*$", described, re.MULTILINE), described
 
 
 @pytest.mark.spec("LOG-01")

@@ -159,7 +159,6 @@ class Log:
                 loaded = ProducerStates()
                 self.snapshots.load(loaded, self._producers_end)
                 replay(loaded, self.segments, self._producers_end)
-                loaded.committed(self._high_watermark)
                 self._producers = loaded
         return self._producers
 
@@ -189,16 +188,15 @@ class Log:
         if not self.start_offset <= offset <= self.end_offset:
             offset = max(min(offset, self.end_offset), self.start_offset)
         self._high_watermark = offset
-        producers = self._producers
-        if producers is not None and producers.ended:
-            producers.committed(offset)
         return offset
 
     @property
     def last_stable_offset(self) -> int:
         """Before it every transaction is decided, and its end committed: the high watermark where none is open."""
-        producers = self._producers or self._load_producers()
-        first, high_watermark = producers.first_unstable, self._high_watermark
+        producers, high_watermark = self._producers or self._load_producers(), self._high_watermark
+        if producers.ended:
+            producers.committed(high_watermark)
+        first = producers.first_unstable
         return high_watermark if first >= high_watermark else max(first, self.start_offset)
 
     @property
@@ -287,7 +285,10 @@ class Log:
     def record_producer(self, header: Header, last_offset: int, batch: memoryview) -> None:
         ended = observe(self.producers, header, last_offset, batch)
         self.producers.map_end_offset = last_offset + 1
-        if ended is not None and ended.aborted:
+        if ended is None:
+            return
+        self.producers.committed(self._high_watermark)  # so that only few wait, though nobody asks what is stable
+        if ended.aborted:
             with self.disk_faults():
                 self.segments[-1].aborted.append(ended)
 

@@ -113,7 +113,6 @@ def _after(log: Log, offset: int) -> None:
     log.update_high_watermark(log.high_watermark)
     log.snapshots.remove_after(offset)
     producer_snapshots.cut_back(log.producers, log.segments, log.snapshots, offset)
-    log.producers.committed(log.high_watermark)
 
 
 def advance_start(log: Log, offset: int) -> None:

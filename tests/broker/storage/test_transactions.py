@@ -238,6 +238,36 @@ def test_what_is_replayed_from_an_older_snapshot_is_stable_as_far_as_it_is_commi
     assert again.last_stable_offset == 2
 
 
+@pytest.mark.spec("CLI-05")
+def test_a_marker_that_was_lost_has_aborted_nothing(bench):
+    log = bench.create()
+    send(bench, log, 7, 0)
+    end(bench, log, 7, committed=False)
+    bench.release()
+    path = bench.folder / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    again = bench.load(clean=False)
+    again.update_high_watermark(1)
+    assert (again.log_end_offset, again.last_stable_offset, told(again, 0, 1)) == (1, 0, [])
+    assert not list(bench.folder.glob("*.txnindex"))
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_marker_that_is_cut_off_after_a_restart_has_ended_nothing(bench, committed):
+    log = bench.create()
+    send(bench, log, 7, 0)
+    end(bench, log, 7, committed=committed)
+    log.close()
+    bench.release()
+    again = bench.load(clean=True)
+    assert again.producers.get(7).current_txn_first_offset == -1
+    again.truncate_to(1)
+    again.update_high_watermark(1)
+    assert (again.last_stable_offset, told(again, 0, 1)) == (0, [])
+    assert again.producers.get(7).current_txn_first_offset == 0
+
+
 def test_entries_that_no_transactions_left():
     for data in (b"x", b"\0" * 33, b"\0\1" + b"\0" * 32):
         with pytest.raises(CorruptFile):
@@ -372,7 +402,10 @@ class History:
         if not clean:
             index = max(self.bench.folder.glob("*.log")).with_suffix(".txnindex")
             there = index.read_bytes() if index.exists() else b""
-            index.write_bytes(self.dice.choice([b"", there, there[34:], there[:34], self.dice.randbytes(34)]))
+            left = self.dice.choice([b"", there, there[34:], there[:34], self.dice.randbytes(34)])
+            index.write_bytes(left)
+            if not left:
+                index.unlink()
         self.log = self.bench.load(clean=clean, recovery_point=recovery_point)
         # A hole that a truncation left, in what was not flushed, looks like one that a loss of power left.
         self.model.batches = [batch for batch in self.model.batches if batch.last < self.log.log_end_offset]
