@@ -157,7 +157,6 @@ class CoordinatorStore:
                 transactional=producer is not OUTSIDE,
                 producer_id=producer[0],
                 producer_epoch=producer[1],
-                base_sequence=-1 if producer is OUTSIDE else 0,  # Kafka's do not count either
             )
         return batches
 
