@@ -54,16 +54,16 @@ async def _commit(request: Any, context: RequestContext, offsets: Offsets) -> Er
         committer = Committer(request.member_id, request.group_instance_id, request.generation_id)
     producer = producer_of(request)
 
-    async def verified(partition: TopicPartition) -> ErrorCode:
-        adds = context.version >= FIRST_THAT_ADDS
-        if not adds and not context.broker.config.transaction_partition_verification_enable:
-            return ErrorCode.NONE
+    adds = context.version >= FIRST_THAT_ADDS
+    asks = adds or context.broker.config.transaction_partition_verification_enable
+
+    async def agreed(partition: TopicPartition) -> ErrorCode:
         found = await context.broker.verifier.verify(request.transactional_id, *producer, [partition], add=adds)
         return _told(found.get(partition, ErrorCode.NONE), context.version)
 
     try:
         return await context.broker.groups.transactional.commit(
-            request.group_id, committer, offsets, producer, verified
+            request.group_id, committer, offsets, producer, agreed if asks else None, adds=adds
         )
     except ApiError as error:
         code = error.code

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ballast_broker.coordinator import rebalance, records
 from ballast_broker.coordinator.effects import (
@@ -33,6 +33,9 @@ from ballast_broker.coordinator.transactional_commits import TransactionalCommit
 from ballast_broker.seams import Clock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length, java_string_hash
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.producers import Verification
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class GroupCoordinator:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         most_metadata = config.offset_metadata_max_bytes
-        self.transactional = TransactionalCommits(self._shards, self._shard_of, self._append, most_metadata)
+        self.transactional = TransactionalCommits(store, self._shards, self._shard_of, self._append, most_metadata)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -249,12 +252,13 @@ class GroupCoordinator:
         entries: Sequence[KeyValue],
         settled: Settled = lambda committed: None,
         producer: Producer = OUTSIDE,
+        verified: Verification | None = None,
     ) -> ErrorCode:
         """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
             settled(False)
             return ErrorCode.NOT_COORDINATOR
-        return await self._store.append(shard.partition, entries, settled, producer)
+        return await self._store.append(shard.partition, entries, settled, producer, verified)
 
     async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
         self.transactional.ended(partition, producer_id, committed)

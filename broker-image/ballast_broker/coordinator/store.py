@@ -17,6 +17,7 @@ from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import (
     HEADER_BYTES,
+    NO_SEQUENCE,
     BatchView,
     CorruptBatch,
     Record,
@@ -27,6 +28,7 @@ from ballast_wire.records import (
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
+    from ballast_broker.storage.producers import Verification
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +89,12 @@ class CoordinatorStore:
         self._load_bytes = load_bytes
 
     async def append(
-        self, partition: int, entries: Sequence[KeyValue], settled: Settled, producer: Producer = OUTSIDE
+        self,
+        partition: int,
+        entries: Sequence[KeyValue],
+        settled: Settled,
+        producer: Producer = OUTSIDE,
+        verified: Verification | None = None,
     ) -> ErrorCode:
         """Write all or nothing, and wait until it is committed; the error is one that a group's client understands.
 
@@ -97,7 +104,7 @@ class CoordinatorStore:
         target = TopicPartition(self._topic, partition)
         batches = self._batches_of(target, entries, producer)
         try:
-            info = await self._replicas.append_own(target, batches, -1)
+            info = await self._replicas.append_own(target, batches, -1, verified=verified)
         except ApiError as refused:
             settled(False)
             return CLIENT_ERROR.get(refused.code, refused.code)
@@ -135,6 +142,11 @@ class CoordinatorStore:
         error = await self._outcome(target, self._log_of(partition).log_end_offset, lambda committed: None)
         if error not in COMMITTED:
             raise ApiError(error)
+
+    def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification | None:
+        """What an append shows whose transaction the coordinator agreed to after this; None: it goes on already."""
+        producers = self._log_of(partition).producers
+        return producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
 
     def epoch(self, partition: int) -> int:
         """In which this broker leads the partition."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ballast_broker.coordinator import records
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import Offsets
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, KeyValue, Producer, Settled
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore, KeyValue, Producer, Settled
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length
 
-Verified = Callable[[TopicPartition], Awaitable[ErrorCode]]
+if TYPE_CHECKING:
+    from ballast_broker.storage.producers import Verification
+
+Agreed = Callable[[TopicPartition], Awaitable[ErrorCode]]
 
 
 class Committer(NamedTuple):
@@ -26,39 +29,62 @@ class Committer(NamedTuple):
 
 class Append(Protocol):
     async def __call__(
-        self, shard: Shard, entries: list[KeyValue], settled: Settled, producer: Producer
+        self,
+        shard: Shard,
+        entries: list[KeyValue],
+        settled: Settled,
+        producer: Producer,
+        verified: Verification | None,
     ) -> ErrorCode: ...
 
 
 class TransactionalCommits:
     def __init__(
-        self, shards: Mapping[int, Shard], shard_of: Callable[[str], Shard], append: Append, most_metadata: int
+        self,
+        store: CoordinatorStore,
+        shards: Mapping[int, Shard],
+        shard_of: Callable[[str], Shard],
+        append: Append,
+        most_metadata: int,
     ) -> None:
+        self._store = store
         self._shards = shards
         self._shard_of = shard_of
         self._append = append
         self._most_metadata = most_metadata
 
     async def commit(
-        self, group_id: str, committer: Committer, offsets: Offsets, producer: Producer, verified: Verified
+        self,
+        group_id: str,
+        committer: Committer,
+        offsets: Offsets,
+        producer: Producer,
+        agreed: Agreed | None,
+        *,
+        adds: bool = False,
     ) -> dict[TopicPartition, ErrorCode]:
-        """`verified` asks whether it is a transaction, and this partition is in it."""
+        """`agreed` asks the transaction's coordinator whether this partition is in it (or, `adds`, puts it there);
+        None: nobody is to be asked. Not asked where the transaction goes on here already."""
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shard = self._shard_of(group_id)
-        error = await verified(TopicPartition(OFFSETS_TOPIC, shard.partition))
-        if error is not ErrorCode.NONE:
-            raise ApiError(error)
-        shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
+        verified: Verification | None = None
+        if agreed is not None:
+            verified = self._store.verification(shard.partition, producer, adds=adds)
+            if verified is not None and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
+                raise ApiError(error)
+            shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
         check_committer(shard.group(group_id), committer)
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
-            answers |= dict.fromkeys(accepted, await self._write(shard, group_id, accepted, producer))
+            answers |= dict.fromkeys(accepted, await self._write(shard, group_id, accepted, producer, verified))
         shard.forget_if_unused(group_id)
         return answers
 
-    async def _write(self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer) -> ErrorCode:
+    async def _write(
+        self, shard: Shard, group_id: str, offsets: Offsets, producer: Producer, verified: Verification | None
+    ) -> ErrorCode:
         def settled(committed: bool) -> None:
             shard.end_write(group_id, offsets)
             if committed:
@@ -66,7 +92,7 @@ class TransactionalCommits:
                     shard.pending.add(producer[0], group_id, partition, offset)
 
         shard.begin_write(group_id, offsets)
-        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer)
+        return await self._append(shard, records.offset_entries(group_id, offsets), settled, producer, verified)
 
     def ended(self, partition: int, producer_id: int, committed: bool) -> None:
         """A marker is in this partition of the offsets topic for good: what was pending counts, or is forgotten.

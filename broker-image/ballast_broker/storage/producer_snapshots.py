@@ -191,7 +191,7 @@ def observe(
             producer_id, header.producer_epoch, last_offset, marker.coordinator_epoch, header.max_timestamp
         )
         return EndedTransaction(producer_id, first, last_offset, stable, not marker.committed) if first >= 0 else None
-    if header.base_sequence >= 0:
+    if header.base_sequence >= 0 or header.attributes & TRANSACTIONAL_MASK:
         producers.record(
             producer_id,
             header.producer_epoch,

@@ -198,7 +198,7 @@ class ProducerStates:
         self, producer_id: int, epoch: int, base_sequence: int, offset_delta: int, last_offset: int, timestamp: int,
         *, transactional: bool = False,
     ) -> None:  # fmt: skip
-        """A data batch was written."""
+        """A data batch was written. Offsets that a group coordinator writes in a transaction have no sequence."""
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState()
@@ -208,7 +208,9 @@ class ProducerStates:
             state.batches = []
             state.whole = True
         batches = state.batches
-        batches.append(SentBatch(sequence_after(base_sequence, offset_delta), last_offset, offset_delta, timestamp))
+        if base_sequence >= 0:
+            last_sequence = sequence_after(base_sequence, offset_delta)
+            batches.append(SentBatch(last_sequence, last_offset, offset_delta, timestamp))
         if len(batches) > WINDOW:
             del batches[0]
             state.whole = True
@@ -301,7 +303,7 @@ class ProducerStates:
         if known is None or known is not held:
             raise ApiError(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
         state = self._states.get(producer_id)
-        if known.adds and base_sequence != 0 and (state is None or not state.batches):
+        if known.adds and base_sequence > 0 and (state is None or not state.batches):
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Invalid sequence number for producer {producer_id} at offset {offset} in partition {partition}: "

@@ -137,6 +137,53 @@ async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_writte
         assert scene.groups.list_groups() == []
 
 
+async def test_a_commit_in_a_transaction_holds_up_what_is_stable_and_its_abort_is_known(tmp_path: Path) -> None:
+    """Though it has no sequence. Else the cleaner keeps an aborted offset, and lets the one that counts go for it."""
+    async with coordinating(tmp_path) as scene:
+        log = scene.node.logs.get(OFFSETS)
+        await scene.commit("g", T0, 1)
+        first = log.log_end_offset
+        await commit(scene.groups, T0, 5)
+        await commit(scene.groups, T1, 6)
+        assert log.last_stable_offset == first
+        await end(scene, False)
+        await eventually(lambda: log.last_stable_offset == log.log_end_offset)
+        aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, log.log_end_offset)]
+        assert aborted == [(P1[0], first)]
+
+
+@pytest.mark.parametrize("adds", [False, True])
+async def test_nothing_is_written_behind_the_end_of_a_transaction(tmp_path: Path, adds: bool) -> None:
+    """It would stay pending: the end came while the coordinator was asked, which had agreed by then."""
+    async with coordinating(tmp_path) as scene:
+
+        async def agreed_and_aborted(_: TopicPartition) -> ErrorCode:
+            await end(scene, False)
+            return ErrorCode.NONE
+
+        commits = scene.groups.transactional
+        answer = await commits.commit("g", Committer(), {T0: offset(1)}, P1, agreed_and_aborted, adds=adds)
+        assert answer == {T0: ErrorCode.INVALID_TXN_STATE}
+        assert not commits.unstable("g")
+        assert scene.groups.list_groups() == []
+
+
+async def test_the_coordinator_is_asked_once_in_a_transaction(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        asked = []
+
+        async def agreed(partition: TopicPartition) -> ErrorCode:
+            asked.append(partition)
+            return ErrorCode.NONE
+
+        for number in range(4):
+            await scene.groups.transactional.commit("g", Committer(), {T0: offset(number)}, P1, agreed, adds=True)
+            if number == 1:
+                await end(scene, True)
+        assert asked == [OFFSETS, OFFSETS]
+        assert known(scene.groups) == {T0: 1}
+
+
 @pytest.mark.parametrize(
     ("committer", "error"),
     [
