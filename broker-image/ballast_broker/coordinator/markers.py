@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 RETRY_S = 0.1
+LOOK_S = 0.25
+"""How often one that waits for an answer looks whether others lead the partitions by now."""
 # Nobody here may send markers of this transaction any more, or nobody needs to.
 STOPPED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
@@ -67,16 +69,14 @@ class MarkerSender:
     def _route(self, ending: Ending, partitions: Iterable[TopicPartition]) -> None:
         if ending.coordinator_epoch() < 0:
             return
-        image, leaderless = self._image(), []
+        leaderless = []
         for partition in partitions:
-            topic = image.topics.by_name(partition.topic)
-            registration = None if topic is None else topic.partitions.get(partition.partition)
-            if registration is None:
+            leader = self._leader(partition)
+            if leader is None:
                 self._end_of(ending, partition)
-            elif registration.leader == NO_LEADER:
+            elif leader == NO_LEADER:
                 leaderless.append(partition)
             else:
-                leader = registration.leader
                 self._waiting.setdefault(leader, {}).setdefault(ending, set()).add(partition)
                 if leader not in self._sending:
                     self._sending[leader] = asyncio.get_running_loop().create_task(self._send_to(leader))
@@ -114,13 +114,37 @@ class MarkerSender:
         link = self._link(broker)
         try:
             if link is not None and current:
-                answers = _answers(await link.call(_request(current), VERSION))
+                response = await self._ask(link, broker, current)
+                answers = {} if response is None else _answers(response)
         except (OSError, TimeoutError) as error:
             log.info("broker %d takes no markers: %s", broker, error)
         except Exception:
             log.exception("markers for broker %d", broker)
         for ending, partitions in current.items():
             self._settle(ending, partitions, answers)
+
+    async def _ask(self, link: PeerLink, broker: int, waiting: Waiting) -> Any | None:
+        """None where the broker leads none of the partitions any more: it is frozen, or cut off."""
+        asking = asyncio.get_running_loop().create_task(link.call(_request(waiting), VERSION))
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
+        try:
+            while not asking.done():
+                await asyncio.wait({asking}, timeout=LOOK_S)
+                if not asking.done() and not self._leads_any(broker, waiting):
+                    return None
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    def _leads_any(self, broker: int, waiting: Waiting) -> bool:
+        partitions = {partition for of_ending in waiting.values() for partition in of_ending}
+        return any(self._leader(partition) == broker for partition in partitions)
+
+    def _leader(self, partition: TopicPartition) -> int | None:
+        """None where there is no such partition."""
+        topic = self._image().topics.by_name(partition.topic)
+        registration = None if topic is None else topic.partitions.get(partition.partition)
+        return None if registration is None else registration.leader
 
     def _settle(
         self,

@@ -124,6 +124,7 @@ class GroupCoordinator:
         shard.loaded, shard.failed = True, False
         for producer_id, committed in shard.ended_meanwhile:
             shard.end_transaction(producer_id, committed)
+        shard.ended_meanwhile.clear()
         gone |= shard.deleted_meanwhile
         if gone:
             self._forget_topics_of(shard, gone)

@@ -35,6 +35,7 @@ from ballast_wire.names import TopicPartition
 log = logging.getLogger(__name__)
 
 RECORDS_PER_TURN = 200
+LOOKED_AT_PER_TURN = 5_000
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 30.0
 
@@ -232,9 +233,12 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(self._config.abort_interval_ms / 1000)
             for part in self._loaded():
-                now_ms = self._now_ms()
-                for transaction in list(part.transactions.values()):
-                    if transactions.abort_if_too_long(transaction, self._version(), now_ms) is not None:
+                for number, transaction in enumerate(list(part.transactions.values())):
+                    if number % LOOKED_AT_PER_TURN == 0:
+                        await asyncio.sleep(0)
+                    if not self._is_current(part):
+                        break
+                    if transactions.abort_if_too_long(transaction, self._version(), self._now_ms()) is not None:
                         self._start(self._abort(part, transaction))
 
     async def _abort(self, part: Part, transaction: Transaction) -> None:
@@ -249,11 +253,14 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(self._config.expiry_interval_ms / 1000)
             for part in self._loaded():
-                await self._expire(part)
+                everybody = list(part.transactions.values())
+                for start in range(0, len(everybody), LOOKED_AT_PER_TURN):
+                    await self._expire(part, everybody[start : start + LOOKED_AT_PER_TURN])
+                    await asyncio.sleep(0)
 
-    async def _expire(self, part: Part) -> None:
+    async def _expire(self, part: Part, some: list[Transaction]) -> None:
         expired = []
-        for transaction in part.transactions.values():
+        for transaction in some:
             write = transactions.expire_if_unused(transaction, self._config.id_expiration_ms, self._now_ms())
             if write is not None:
                 transaction.pending = write.standing
@@ -265,7 +272,7 @@ class TransactionCoordinator:
                 if committed:
                     part.transactions.pop(transaction.transactional_id, None)
 
-        if expired:
+        if expired and self._is_current(part):
             await self._store.append(part.partition, [(key_of(t.transactional_id), None) for t in expired], settled)
 
     # -- writing --------------------------------------------------------------------------------------------------

@@ -79,8 +79,8 @@ class Standing:
 
     @property
     def is_nobodys(self) -> bool:
-        """With the last epoch of all a producer was fenced; none has it."""
-        return self.epoch > LAST_EPOCH
+        """With the last epoch of all a producer was fenced, and a new id has none yet: no producer has that."""
+        return self.epoch > LAST_EPOCH or self.epoch == NO_EPOCH
 
     @property
     def is_committing(self) -> bool:
@@ -228,7 +228,7 @@ def add_partitions(
         return BUSY
     if producer.producer_id != now.producer_id:
         return OTHER_ID
-    if producer.epoch != now.epoch:
+    if producer.epoch != now.epoch or now.is_nobodys:
         return FENCED
     if now.state in PREPARED:
         return BUSY
@@ -296,8 +296,8 @@ def _end_with_bump(
     now_ms: int,
 ) -> Refused | Answered | NeedsId | Write:
     now = transaction.now
-    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump. Where it was no
-    # end that raised the epoch, this is one that was fenced, and must not be told who the one after it is.
+    # A producer that did not hear the answer still has the epoch, or the producer id, before the bump. Where the last
+    # end came from an older client there was none, and who has the epoch before is one that was fenced.
     after_bump = now.version >= BUMPS_EPOCH and now.epoch == producer.epoch + 1
     after_new_id = now.previous_id == producer.producer_id and producer.epoch == LAST_EPOCH and now.epoch == 0
     again = after_bump or after_new_id

@@ -270,6 +270,20 @@ async def test_markers_that_are_refused_for_a_while_are_sent_again(tmp_path: Pat
         assert (sent.count(ON_1), sent.count(ON_2)) == (1, len(passing) + 1)
 
 
+async def test_a_leader_that_does_not_answer_is_not_waited_for_when_there_is_another(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (made, coordinator):
+        made.cluster.controller.create_topic("moving", [[2, 1]])
+        moving = TopicPartition("moving", 0)
+        await eventually(lambda: made.cluster.isr(moving) == {1, 2})
+        made.brokers.slow = asyncio.Event()
+        await coordinator.end("x", await begun(coordinator, moving), True, 0)
+        await eventually(lambda: made.brokers.requests, "broker 2 is asked")
+        made.brokers.slow = None  # whoever is asked from now on answers
+        made.cluster.controller.lose(2)
+        await is_in(coordinator, S.COMPLETE_COMMIT)
+        assert [(each[0], each[5]) for each in made.brokers.markers()] == [(2, moving), (1, moving)]
+
+
 async def test_a_coordinator_that_is_fenced_stops(tmp_path: Path) -> None:
     async with scene(tmp_path) as (made, coordinator):
         made.brokers.errors[ON_1] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]

@@ -159,6 +159,15 @@ def test_strangers_add_nothing(state: TransactionState) -> None:
     assert add_partitions(busy(at(state)), ProducerIdentity(8, 3), [A], 0, NOW) == BUSY
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("epoch", [NO_EPOCH, LAST_EPOCH + 1])
+def test_an_epoch_that_no_producer_has_is_nobodys(epoch: int, version: int) -> None:
+    """Of an id that was just made up, and of one that was fenced with the last epoch of all."""
+    transaction, nobody = at(S.COMPLETE_ABORT, epoch), ProducerIdentity(7, epoch)
+    assert add_partitions(transaction, nobody, [A], version, NOW) == FENCED
+    assert isinstance(end(transaction, nobody, True, NEW_ID, version, NOW), Refused)
+
+
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
 def test_nothing_is_added_to_what_is_ending(state: TransactionState) -> None:
     assert add_partitions(at(state), ME, [A], 0, NOW) == BUSY
@@ -203,6 +212,14 @@ def test_an_end_with_a_bump(commit: bool) -> None:
     assert end(transaction, ME, commit, None, 2, NOW) == Answered(ProducerIdentity(7, 4))
     assert end(transaction, ME, not commit, None, 2, NOW) == NOT_NOW
     assert end(transaction, ProducerIdentity(7, 2), commit, None, 2, NOW) == FENCED
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_one_that_was_fenced_is_not_told_who_the_new_one_is(commit: bool) -> None:
+    """Whose client is an older one: its end bumped nothing."""
+    prepared, complete = ENDS[commit]
+    for state in (prepared, complete):
+        assert end(at(state), ProducerIdentity(7, 2), commit, None, 2, NOW) == FENCED
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])

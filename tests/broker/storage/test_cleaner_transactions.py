@@ -263,3 +263,26 @@ def test_random_transactions_read_the_same_before_and_after(bench, seed):
     assert again.last_stable_offset == again.log_end_offset
     assert {number: (s.epoch, s.last_sequence) for number, s in again.producers.items()} == known
     bench.release()
+
+
+@pytest.mark.spec("LOG-25", "CLI-05")
+def test_an_aborted_offset_of_a_group_does_not_take_the_one_before_it_along(bench):
+    """What a group coordinator writes in a transaction has no sequence."""
+    log = bench.create(cleanup_policy=COMPACT, delete_retention_ms=RETENTION_MS)
+
+    def write(value, producer=-1):
+        batch = encode_batch(
+            [Record(b"group", value, bench.clock.now_ms)], transactional=producer >= 0, producer_id=producer,
+            producer_epoch=0 if producer >= 0 else -1,
+        )  # fmt: skip
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms, origin="coordinator")
+
+    write(b"committed")
+    write(b"aborted", 7)
+    end(bench, log, 7, committed=False)
+    settle(log)
+    compact(bench, log)
+    assert [value for _, _, value in committed(log)] == [b"committed"]
+    assert [record.value for each in batches(log) if not each.is_control for record in decode_records(each)] == [
+        b"committed"
+    ]
