@@ -177,6 +177,7 @@ def _observed(node: Node, server: Server, lag: LoopLag) -> Observed:
         lag=lag,
         replicas=None if broker is None else broker.replicas,
         groups=None if broker is None else broker.groups,
+        transactions=None if broker is None else broker.transactions,
         per_partition=config.metrics_partitions_enable,
     )
 

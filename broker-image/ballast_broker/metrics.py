@@ -13,12 +13,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from ballast_broker.coordinator.transactions import STORED_STATES
 from ballast_broker.metadata.image import NO_LEADER
 from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
     from ballast_broker.coordinator.service import GroupCoordinator
+    from ballast_broker.coordinator.transaction_service import TransactionCoordinator
     from ballast_broker.loop_lag import LoopLag
     from ballast_broker.metadata.image import MetadataImage
     from ballast_broker.net.server import Server
@@ -62,6 +64,7 @@ class Observed:
     lag: LoopLag
     replicas: Replicas | None = None
     groups: GroupCoordinator | None = None
+    transactions: TransactionCoordinator | None = None
     per_partition: bool = True
 
 
@@ -105,6 +108,10 @@ class MetricsPage:
                 yield from self._of_partitions(self._seen.replicas)
         if self._seen.groups is not None and self._seen.replicas is not None:
             yield from self._of_groups(self._seen.groups, self._seen.replicas)
+        if self._seen.transactions is not None:
+            states = self._seen.transactions.states()
+            told: Samples = ((f"{self._broker},{label_set(state=s.value)}", states[s]) for s in STORED_STATES)
+            yield from family("ballast_transactions", "gauge", told)
 
     # -- the node -------------------------------------------------------------------------------------------------
     def _of_the_node(self) -> Iterator[str]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import struct
 
-from ballast_broker.coordinator.transactions import NO_ID, Standing, TransactionState
+from ballast_broker.coordinator.transactions import NO_ID, STORED_STATES, Standing, TransactionState
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 KIND = 0  # what a key begins with
-STATES = tuple(TransactionState)
-STORED = range(STATES.index(TransactionState.DEAD))  # the others are never over before they are something else
 _short = struct.Struct(">h")
 
 
@@ -44,7 +42,7 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
         next_producer_id=standing.next_id,
         producer_epoch=standing.epoch,
         transaction_timeout_ms=standing.timeout_ms,
-        transaction_status=STATES.index(standing.state),
+        transaction_status=STORED_STATES.index(standing.state),
         transaction_partitions=partitions,
         transaction_last_update_timestamp_ms=standing.updated_ms,
         transaction_start_timestamp_ms=standing.started_ms,
@@ -55,7 +53,7 @@ def value_of(standing: Standing, cluster_version: int) -> bytes:
 
 def standing_of(value: bytes) -> Standing:
     v = message("TransactionLogValue").decode(value)
-    if v.transaction_status not in STORED:
+    if not 0 <= v.transaction_status < len(STORED_STATES):
         raise ValueError(f"state {v.transaction_status}")
     return Standing(
         producer_id=v.producer_id,
@@ -63,7 +61,7 @@ def standing_of(value: bytes) -> Standing:
         next_id=v.next_producer_id,
         epoch=v.producer_epoch,
         timeout_ms=v.transaction_timeout_ms,
-        state=STATES[v.transaction_status],
+        state=STORED_STATES[v.transaction_status],
         partitions=frozenset(
             TopicPartition(of_topic.topic, number)
             for of_topic in v.transaction_partitions or ()

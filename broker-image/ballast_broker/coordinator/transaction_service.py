@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from ballast_broker.coordinator.transactions import (
     Refused,
     Standing,
     Transaction,
+    TransactionState,
     Write,
 )
 from ballast_broker.seams import Clock
@@ -226,6 +228,10 @@ class TransactionCoordinator:
         if any(not part.loaded and not part.failed for part in self._parts.values()):
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [each for part in self._parts.values() if part.loaded for each in part.transactions.values()]
+
+    def states(self) -> Counter[TransactionState]:
+        """For metrics: how many ids are in each state, of what is known now."""
+        return Counter(each.now.state for part in self._loaded() for each in part.transactions.values())
 
     # -- time -----------------------------------------------------------------------------------------------------
     async def abort_those_too_long(self) -> None:

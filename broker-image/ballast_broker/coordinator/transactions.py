@@ -40,6 +40,7 @@ class TransactionState(Enum):
 
 
 S = TransactionState
+STORED_STATES = tuple(S)[:6]  # a tombstone stands for the dead; nothing stays between two epochs
 PREPARED = frozenset({S.PREPARE_COMMIT, S.PREPARE_ABORT})
 COMPLETE = frozenset({S.COMPLETE_COMMIT, S.COMPLETE_ABORT})
 AT_REST = COMPLETE | {S.EMPTY}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_broker.storage.producer_snapshots import look_back, observe
 from ballast_broker.storage.producers import NOT_ASKED
 from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.transactions import read_marker
@@ -52,7 +53,7 @@ def append_several(
     for batch in ready:
         header, last = stamp(log, batch, leader_epoch)
         log.write(batch, last, header.max_timestamp, now_ms)
-        log.record_producer(header, last, batch)
+        record_producer(log, header, last, batch)
     return sum_up(log, ready, first, now_ms, changed)
 
 
@@ -73,7 +74,7 @@ def check_batches(
         if header.attributes & TRANSACTIONAL_MASK and header.producer_id >= 0:
             duplicate = _check_transaction(log, header, batch, origin, verified)
         else:
-            duplicate = log.check_producer(header, log.end_offset)
+            duplicate = check_producer(log, header, log.end_offset)
         if duplicate is not None:
             return repeated(log, duplicate, len(view))
         if log.inspects_records:
@@ -105,9 +106,44 @@ def _check_transaction(
     if needs_verification and not producers.is_open(producer_id, epoch):
         producers.check_verified(producer_id, sequence, end, partition, verified)
     if origin == TRANSACTION:
-        return log.check_producer(header, end, transactional=True)
+        return check_producer(log, header, end, transactional=True)
     producers.check(producer_id, epoch, sequence, end, partition, transactional=True)
     return None
+
+
+def check_producer(log: Log, header: Header, offset: int, *, transactional: bool = False) -> SentBatch | None:
+    """Raises for a gap or a zombie; answers the batch that this one repeats."""
+    producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+    if producer_id < 0:
+        return None
+    producers = log.producers
+    if sequence >= 0:
+        duplicate = producers.find_duplicate(producer_id, epoch, sequence, header.last_offset_delta)
+        if duplicate is not None:
+            return duplicate
+    try:
+        producers.check(producer_id, epoch, sequence, offset, log.topic_partition, transactional=transactional)
+    except ApiError:
+        state = producers.get(producer_id)
+        if state is None or state.whole or state.epoch != epoch:
+            raise
+        with log.disk_faults():
+            look_back(state, producer_id, log.segments)
+        return check_producer(log, header, offset, transactional=transactional)
+    return None
+
+
+def record_producer(log: Log, header: Header, last_offset: int, batch: memoryview) -> None:
+    """The batch is in the log: what is known of its producer, and of the transaction that it may end."""
+    producers = log.producers
+    ended = observe(producers, header, last_offset, batch)
+    producers.map_end_offset = last_offset + 1
+    if ended is None:
+        return
+    producers.committed(log.high_watermark)  # so that only few wait, though nobody asks what is stable
+    if ended.aborted:
+        with log.disk_faults():
+            log.segments[-1].aborted.append(ended)
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
@@ -152,7 +188,7 @@ def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
             changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
         batch = view[position : position + header.length + LOG_OVERHEAD]
         log.write(batch, last, header.max_timestamp, now_ms)
-        log.record_producer(header, last, batch)
+        record_producer(log, header, last, batch)
         newest, count = max(newest, header.max_timestamp), count + header.record_count
     first = parts[0][1].base_offset
     return AppendInfo(first, log.end_offset - 1, newest, -1, log.start_offset, count, len(view), False, changed)

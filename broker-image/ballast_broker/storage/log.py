@@ -25,8 +25,8 @@ from ballast_broker.storage.conversion import inspects_records
 from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure
-from ballast_broker.storage.producer_snapshots import ProducerSnapshots, look_back, observe, replay
-from ballast_broker.storage.producers import ProducerStates, SentBatch, Verification
+from ballast_broker.storage.producer_snapshots import ProducerSnapshots, replay
+from ballast_broker.storage.producers import ProducerStates, Verification
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
 from ballast_broker.storage.transactions import EndedTransaction
@@ -244,7 +244,7 @@ class Log:
         if size > self._config.segment_bytes:
             refuse_larger_than_segment(size, self._config, self.topic_partition)
         if producer_id >= 0:
-            duplicate = self.check_producer(_make_header(header), self.end_offset)
+            duplicate = appending.check_producer(self, _make_header(header), self.end_offset)
             if duplicate is not None:
                 return appending.repeated(self, duplicate, size)
         first = self.end_offset
@@ -253,44 +253,8 @@ class Log:
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
         if producer_id >= 0:
-            self.record_producer(_make_header(header), last, view)
+            appending.record_producer(self, _make_header(header), last, view)
         return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
-
-    def check_producer(self, header: Header, offset: int, *, transactional: bool = False) -> SentBatch | None:
-        """Raises for a gap or a zombie; answers the batch that this one repeats."""
-        producer_id = header.producer_id
-        if producer_id < 0:
-            return None
-        producers = self.producers
-        if header.base_sequence >= 0:
-            duplicate = producers.find_duplicate(
-                producer_id, header.producer_epoch, header.base_sequence, header.last_offset_delta
-            )
-            if duplicate is not None:
-                return duplicate
-        try:
-            producers.check(
-                producer_id, header.producer_epoch, header.base_sequence, offset, self.topic_partition,
-                transactional=transactional,
-            )  # fmt: skip
-        except ApiError:
-            state = producers.get(producer_id)
-            if state is None or state.whole or state.epoch != header.producer_epoch:
-                raise
-            with self.disk_faults():
-                look_back(state, producer_id, self.segments)
-            return self.check_producer(header, offset, transactional=transactional)
-        return None
-
-    def record_producer(self, header: Header, last_offset: int, batch: memoryview) -> None:
-        ended = observe(self.producers, header, last_offset, batch)
-        self.producers.map_end_offset = last_offset + 1
-        if ended is None:
-            return
-        self.producers.committed(self._high_watermark)  # so that only few wait, though nobody asks what is stable
-        if ended.aborted:
-            with self.disk_faults():
-                self.segments[-1].aborted.append(ended)
 
     def append_is_slow(self) -> bool:
         """LOG-32: the directory stalls, or appends by thread are not done: append with `slow_append` now."""

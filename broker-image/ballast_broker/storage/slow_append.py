@@ -54,7 +54,7 @@ def append_as_leader(
             await turn.write(batch, last, header.max_timestamp, now_ms)
             if leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
-            log.record_producer(header, last, batch)
+            appending.record_producer(log, header, last, batch)
         return appending.sum_up(log, ready, first, now_ms, changed)
 
     return _in_turn(log, threads, append)
@@ -73,7 +73,7 @@ def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Co
             await turn.write(batch, last, header.max_timestamp, now_ms)
             if header.leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
-            log.record_producer(header, last, batch)
+            appending.record_producer(log, header, last, batch)
             stored.append(batch)
         info = appending.sum_up(log, stored, parts[0][1].base_offset, now_ms, changed)
         return info._replace(log_append_time_ms=-1)

@@ -23,6 +23,7 @@ from ballast_operator.resources.names import (
 
 # What suits pods, below what spec.config says.
 DEFAULTS = {"auto.create.topics.enable": "false"}
+TRANSACTION_LOG_REPLICAS = 3  # by default
 
 
 def shared_properties(layout: Layout) -> dict[str, str]:
@@ -36,8 +37,7 @@ def shared_properties(layout: Layout) -> dict[str, str]:
         **DEFAULTS,
         "offsets.topic.replication.factor": str(replication),
         "default.replication.factor": str(replication),
-        "transaction.state.log.replication.factor": str(replication),
-        "transaction.state.log.min.isr": str(max(1, replication - 1)),
+        **_transaction_log(replication),
         "min.insync.replicas": str(max(1, replication - 1)),
         **spec.config,
         "cluster.id": layout.identity.cluster_id,
@@ -48,6 +48,16 @@ def shared_properties(layout: Layout) -> dict[str, str]:
             f"{name}:PLAINTEXT" for name in (*(one.name for one in spec.listeners), CONTROLLER_LISTENER)
         ),
         "metrics.port": str(metrics.port),
+    }
+
+
+def _transaction_log(replication: int) -> dict[str, str]:
+    """Where it cannot have the replicas that it has by default; nothing changes for others, whose brokers go on."""
+    if replication >= TRANSACTION_LOG_REPLICAS:
+        return {}
+    return {
+        "transaction.state.log.replication.factor": str(replication),
+        "transaction.state.log.min.isr": str(max(1, replication - 1)),
     }
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections import namedtuple
+from collections import Counter, namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ballast_broker.coordinator.group import Group
 from ballast_broker.coordinator.offsets import CommittedOffset
+from ballast_broker.coordinator.transactions import TransactionState
 from ballast_broker.loop_lag import LoopLag
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage, TopicsImage
 from ballast_broker.metadata.persistent import PersistentMap
@@ -79,6 +80,7 @@ class Rooms:
         quorum: Any = SimpleNamespace(is_leader=True)
         server: Any = SimpleNamespace(connections={1, 2}, accepted_count=9, refused_count=4, queued_bytes=100)
         groups: Any = SimpleNamespace(loaded_groups=lambda: self.groups)
+        transactions: Any = SimpleNamespace(states=Counter)
         whole = {
             "node_id": NODE,
             "cluster_id": "cluster",
@@ -92,6 +94,7 @@ class Rooms:
             "lag": LoopLag(),
             "replicas": replicas,
             "groups": groups,
+            "transactions": transactions,
         }
         return Observed(**(whole | changes))
 
@@ -169,6 +172,17 @@ async def test_lag_of_groups() -> None:
     assert found["ballast_group_lag", here] == 40
     assert found["ballast_group_committed_offset", elsewhere] == 5
     assert ("ballast_group_lag", elsewhere) not in found
+
+
+@pytest.mark.spec("CLI-05")
+async def test_transactions_by_state() -> None:
+    states = Counter({TransactionState.ONGOING: 2, TransactionState.PREPARE_COMMIT: 1})
+    coordinator = SimpleNamespace(states=lambda: states)
+    found = samples_of(await page_of(busy_rooms().observed(transactions=coordinator)))
+    told = {dict(labels)["state"]: count for (name, labels), count in found.items() if name == "ballast_transactions"}
+    assert told == {
+        "Empty": 0, "Ongoing": 2, "PrepareCommit": 1, "PrepareAbort": 0, "CompleteCommit": 0, "CompleteAbort": 0,
+    }  # fmt: skip
 
 
 async def test_requests_are_a_histogram() -> None:

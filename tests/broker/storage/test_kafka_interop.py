@@ -269,3 +269,33 @@ def test_dump_log_shows_markers_and_aborted_transactions(bench):
     entries = re.findall(r"^version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) ", output, re.MULTILINE)
     told = log.aborted_transactions(0, log.log_end_offset)
     assert [tuple(map(int, entry)) for entry in entries] == [each[:3] for each in told]
+
+
+@pytest.mark.spec("LOG-25")
+def test_kafka_opens_what_is_left_of_transactions(bench, read_all):
+    """Once their data is gone, once their markers are, and once the last ones of their producers are empty."""
+    log = bench.create(**CONFIG, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
+    fill_with_transactions(bench, log)
+    for producer in range(3):
+        epoch = log.producers.get(100 + producer).epoch + (producer == 1)
+        marker = render_marker(100 + producer, epoch, 8, committed=producer == 0, now_ms=START_MS)
+        log.append_as_leader(marker, 0, now_ms=START_MS, origin="coordinator")
+    log.roll()
+    end_offset = log.log_end_offset
+    for later_ms in (0, 0, 1000):
+        log.update_high_watermark(end_offset)
+        job = make_job(log, measure(log, 0, START_MS), START_MS + later_ms, 1000, 0)
+        segments = {segment.base_offset: segment for segment in log.segments}
+        for group in clean(bench.disk, job).groups:
+            swap_in(log, [segments[base] for base in group.replaced], group)
+        log.close()
+        bench.release()
+        output = dump(bench.folder)
+        assert not COMPLAINTS.search(output), COMPLAINTS.findall(output)
+        shutil.copytree(bench.folder, bench.root / "theirs" / "topic-0", dirs_exist_ok=True)
+        seen = kafka_sees(bench.root / "theirs" / "topic-0", clean=True)
+        shutil.rmtree(bench.root / "theirs")
+        log = bench.load(clean=True, **CONFIG, cleanup_policy=frozenset({"compact"}), delete_retention_ms=1000)
+        assert of_transactions(log) == of_kafkas(seen)
+        assert (seen["end"], seen["stable"]) == (str(end_offset), str(end_offset))
+        assert digest(read_all(log)) == seen["records"]

@@ -75,6 +75,14 @@ def test_the_spec_overrides_defaults_but_not_what_the_operator_sets() -> None:
     assert properties(found, "demo-0")["auto.create.topics.enable"] == "true"
 
 
+@pytest.mark.spec("OPR-40", "CLI-05")
+@pytest.mark.parametrize(("brokers", "replicas"), [(1, ["1", "1"]), (2, ["1", "2"]), (3, []), (4, [])])
+def test_few_brokers_have_a_transaction_log_too(brokers: int, replicas: list[str]) -> None:
+    """Of those whose defaults do, nothing changes: a change would restart the brokers of those that there are."""
+    found = properties(layout(brokers), "demo-0")
+    assert [value for name, value in sorted(found.items()) if name.startswith("transaction.")] == replicas
+
+
 @pytest.mark.spec("OPR-40")
 def test_a_metadata_volume_of_its_own() -> None:
     found = layout(metadataVolume={"size": "5Gi"})
