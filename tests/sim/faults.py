@@ -106,11 +106,13 @@ class Faults:
             await self._back_later(machine)
 
     async def _cut_and_kill(self) -> None:
-        """Clients still reach it, the other brokers do not: then it dies with what only it has."""
+        """Clients still reach it, the other brokers, or one of them, do not: then it dies with what that one lacks."""
         machine = self._victim()
         if machine is not None:
-            self.run.note(f"{machine.host} is cut off from the other brokers, then killed")
-            self.run.fabric.partition({machine.host}, {m.host for m in self.run.machines} - {machine.host})
+            others = [m.host for m in self.run.machines if m is not machine]
+            cut = self.rng.sample(others, self.rng.choice([1, len(others)]))
+            self.run.note(f"{machine.host} is cut off from {cut}, then killed")
+            self.run.fabric.partition({machine.host}, set(cut))
             await asyncio.sleep(self.rng.choice([0.1, 0.5, 2.0]))
             machine.kill()
             self.run.fabric.heal()

@@ -13,6 +13,11 @@ import pytest
 
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.controller.commands.context import CommandContext
+from ballast_broker.coordinator import transaction_service
+from ballast_broker.coordinator.markers import Ending, MarkerSender
+from ballast_broker.coordinator.transaction_records import key_of, value_of
+from ballast_broker.coordinator.transaction_service import TransactionCoordinator
+from ballast_broker.coordinator.transactions import PREPARED, Standing, TransactionState
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import PartitionRegistration
@@ -24,8 +29,11 @@ from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
 from ballast_broker.replication.replica import Replica
 from ballast_broker.storage import cleaner, producers, truncation
+from ballast_broker.storage.adoption import SegmentCopy
 from ballast_broker.storage.cleaner import FOR_EVER_MS
 from ballast_broker.storage.errors import UnexpectedAppendOffset
+from ballast_broker.storage.producers import ProducerStates
+from ballast_broker.storage.transactions import CleanedTransactions
 from ballast_wire.errors import ErrorCode
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -149,11 +157,66 @@ def remember_only_the_last_batch_of_a_producer(patch: pytest.MonkeyPatch) -> Non
 def forget_at_once_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     """A compacted log gives up a tombstone before all that may still have the record has seen it."""
 
-    def clean(batch: Any, newest: Any, now_ms: int, delete_retention_ms: int, last_of_producers: Any) -> Any:
-        return clean_batch(batch, newest, FOR_EVER_MS, 0, last_of_producers)
+    def clean(batch: Any, newest: Any, job: Any, *, aborted: bool = False) -> Any:
+        at_once = dataclasses.replace(job, now_ms=FOR_EVER_MS, delete_retention_ms=0)
+        return clean_batch(batch, newest, at_once, aborted=aborted)
 
     clean_batch = cleaner.clean_batch
     patch.setattr(cleaner, "clean_batch", clean)
+
+
+def stable_over_transactions_that_a_restart_finds_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerStates, "_look_at_all", lambda self: None)
+
+
+def complete_before_all_partitions_have_their_markers(patch: pytest.MonkeyPatch) -> None:
+    def send_and_go_on(self: MarkerSender, ending: Ending) -> None:
+        if ending.left:
+            send(self, dataclasses.replace(ending, done=lambda: None))
+        ending.done()
+
+    send = MarkerSender.send
+    patch.setattr(MarkerSender, "send", send_and_go_on)
+
+
+def abort_what_another_coordinator_was_about_to_commit(patch: pytest.MonkeyPatch) -> None:
+    def standing_of(value: bytes) -> Standing:
+        found = read(value)
+        if found.state is TransactionState.PREPARE_COMMIT:
+            return dataclasses.replace(found, state=TransactionState.PREPARE_ABORT)
+        return found
+
+    read = transaction_service.standing_of
+    patch.setattr(transaction_service, "standing_of", standing_of)
+
+
+def answer_an_end_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
+    async def write(self: TransactionCoordinator, part: Any, transaction: Any, standing: Standing) -> ErrorCode:
+        if standing.state not in PREPARED:
+            return await in_the_log(self, part, transaction, standing)
+        transaction.pending = standing
+        entry = key_of(transaction.transactional_id), value_of(standing, 2)
+        self._start(self._store.append(part.partition, [entry], lambda committed: None))
+        transaction.settle(True)
+        self._send_markers(part, transaction)
+        return ErrorCode.NONE
+
+    in_the_log = TransactionCoordinator._write
+    patch.setattr(TransactionCoordinator, "_write", write)
+
+
+def leave_the_aborted_behind_in_a_move(patch: pytest.MonkeyPatch) -> None:
+    def without(self: SegmentCopy, *arguments: Any) -> None:
+        made(self, *arguments)
+        self._aborted = []
+
+    made = SegmentCopy.__init__
+    patch.setattr(SegmentCopy, "__init__", without)
+
+
+def take_what_was_aborted_for_newer(patch: pytest.MonkeyPatch) -> None:
+    """The cleaner gives up an offset of a group for one whose transaction was aborted."""
+    patch.setattr(CleanedTransactions, "is_aborted", lambda self, batch: False)
 
 
 BUGS: dict[str, Plant] = {
@@ -175,5 +238,11 @@ BUGS: dict[str, Plant] = {
         take_what_is_behind_a_refused_batch,
         remember_only_the_last_batch_of_a_producer,
         forget_at_once_what_was_deleted,
+        stable_over_transactions_that_a_restart_finds_open,
+        complete_before_all_partitions_have_their_markers,
+        abort_what_another_coordinator_was_about_to_commit,
+        answer_an_end_before_it_is_replicated,
+        leave_the_aborted_behind_in_a_move,
+        take_what_was_aborted_for_newer,
     )
 }

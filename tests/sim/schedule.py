@@ -6,6 +6,8 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from tests.sim import transactors
+from tests.sim.atomicity import Judge, check_offsets, wait_until_stable
 from tests.sim.checkers import Invariants, check_ledger, check_one_log_each, check_replicas_equal
 from tests.sim.clients import REQUEST_TIMEOUT_S, Ledger, SimClient, consume_for_ever, create_topic, produce_for_ever
 from tests.sim.disk import Crashed
@@ -24,15 +26,17 @@ from tests.sim.offsets import TOPIC as OFFSETS
 from tests.sim.offsets import CommittedOffsets
 from tests.sim.passing import NAME as PASSING
 from tests.sim.passing import PassingTopic
+from tests.sim.rebuilt import check_rebuilt
 
 from ballast_wire.names import TopicPartition
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CHECK_INTERVAL_S = 0.1
+REBUILD_INTERVAL_S = 5.0
 QUIET_LIMIT_S = 60.0
 FAULT_LIMIT_S = 120.0
 TOPIC = "t"
-TOPICS = (TOPIC, PASSING, KEPT, OFFSETS)
+TOPICS = (TOPIC, PASSING, KEPT, OFFSETS, transactors.NAME, transactors.STATE)
 NETWORKS: list[dict[str, float]] = [
     {"max_delay_s": 0.003},
     {"max_delay_s": 0.02, "slow_chance": 0.05},
@@ -78,7 +82,8 @@ class Run:
         self.ledger = Ledger()
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
         offsets = [TopicPartition(OFFSETS, number) for number in range(OFFSETS_PARTITIONS)]
-        self.movable = [*self.partitions, KEPT_PARTITION, *offsets]
+        states = [TopicPartition(transactors.STATE, number) for number in range(transactors.STATE_PARTITIONS)]
+        self.movable = [*self.partitions, KEPT_PARTITION, *offsets, *transactors.PARTITIONS, *states]
         self.members: Members | None = None
         self.fault_count = 0
         self._newest_epochs = dict.fromkeys(self.partitions, -1)
@@ -103,6 +108,7 @@ class Run:
             "log.retention.check.interval.ms": "2000",
             "metadata.log.max.record.bytes.between.snapshots": "20000",
             **OF_OFFSETS,
+            **transactors.PROPERTIES,
             **self.plan.properties,
         }
 
@@ -151,6 +157,7 @@ class Run:
         client = SimClient(self.fabric, "g", hosts, timeout_s=self.plan.client_timeout_s)
         self._offsets = CommittedOffsets(client, random.Random(self.rng.random()), TOPIC)
         tasks.append(self.loop.create_task(self._offsets.run()))
+        self._transacting = self._transact(hosts)
         for partition in self.partitions:
             name = f"c{partition.partition}"
             client = SimClient(self.fabric, name, hosts, timeout_s=self.plan.client_timeout_s)
@@ -159,6 +166,13 @@ class Run:
             clients = [SimClient(self.fabric, f"m{number}", hosts) for number in range(self.plan.members)]
             self.members = Members(clients, self.seed, TOPIC, self.plan.partitions)
         return tasks
+
+    def _transact(self, hosts: list[str]) -> list[asyncio.Task[None]]:
+        rng, timeout_s = random.Random(self.rng.random()), self.plan.client_timeout_s
+        self._transactors = transactors.Transactors(self.fabric, hosts, rng, timeout_s=timeout_s)
+        self.transactions = self._transactors.diary
+        self._transactors_task = self.loop.create_task(self._transactors.run())
+        return [self._transactors_task, self.loop.create_task(self._transactors.read(rng))]
 
     def _leads(self, host: str, partition: TopicPartition) -> bool:
         """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
@@ -178,12 +192,19 @@ class Run:
         return leaders
 
     async def _watch(self) -> None:
+        rng = random.Random(self.rng.random())
         while True:
             self.invariants.check(self.machines)
+            if rng.random() < CHECK_INTERVAL_S / REBUILD_INTERVAL_S:
+                self._check_rebuilt(rng.choice(self.machines), rng.choice([*self.partitions, *transactors.PARTITIONS]))
             for partition in self.partitions:
                 newest = max(self._leaders_by_epoch(partition), default=-1)
                 self._newest_epochs[partition] = max(self._newest_epochs[partition], newest)
             await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def _check_rebuilt(self, machine: Machine, partition: TopicPartition) -> None:
+        if machine.is_up and not machine.store.failing and not machine.store.capacity:
+            check_rebuilt(machine, partition)
 
     # -- the end --------------------------------------------------------------------------------------------------
     async def _quiet(self, background: list[asyncio.Task[None]]) -> None:
@@ -193,6 +214,7 @@ class Run:
             if not machine.is_up:
                 machine.start()
         self._passing.finish()
+        self._transactors.finish()
         self._idempotent.finish()  # who catches up batch by batch over a slow network would never have done
         await asyncio.wait([self._passing_task], timeout=QUIET_LIMIT_S)
         deadline = self.loop.time() + QUIET_LIMIT_S
@@ -203,15 +225,22 @@ class Run:
         await asyncio.wait([self._idempotent_task], timeout=QUIET_LIMIT_S)
         if not self._idempotent_task.done():
             raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")
-        for task in background:
-            task.cancel()
-        for result in await asyncio.gather(*background, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-                raise result
+        await _stop(background)
+        await self._end_transactions()
         await asyncio.sleep(5.0)
         await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
         if self.members is not None:
             await asyncio.wait_for(self.members.settle(), QUIET_LIMIT_S)
+
+    async def _end_transactions(self) -> None:
+        await asyncio.wait([self._transactors_task], timeout=QUIET_LIMIT_S)
+        if not self._transactors_task.done():
+            raise AssertionError(f"not ended after {QUIET_LIMIT_S} s of quiet: {self.transactions.transactions[-2:]}")
+        hosts = [machine.host for machine in self.machines]
+        await wait_until_stable(self._transactors.admin, hosts, self._transactors.readers, QUIET_LIMIT_S)
+        await _stop(self._transacting)
+        there = Judge(self.transactions).check(self.machines)
+        await asyncio.wait_for(check_offsets(self._transactors.admin, there), QUIET_LIMIT_S)
 
     def settled(self) -> bool:
         """Every partition led, every replica in sync, as the metadata of every node says; nothing moves."""
@@ -252,3 +281,11 @@ class Run:
             assert not machine.failures, f"{machine.host} failed: {machine.failures}"
         errors = [e for e in self.loop.errors if not isinstance(e.get("exception"), Crashed)]
         assert not errors, f"errors nobody caught: {errors[:3]}"
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            raise result

@@ -22,7 +22,7 @@ from tests.sim.test_schedules import simulate
 MANY = os.environ.get("SIM_MANY", "20-520")
 WORKERS = 2
 SEEDS_PER_BUG = 24
-MUST_BE_FOUND = 14
+MUST_BE_FOUND = 19
 
 
 def settle_down() -> None:

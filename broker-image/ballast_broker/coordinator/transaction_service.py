@@ -244,10 +244,15 @@ class TransactionCoordinator:
                         await asyncio.sleep(0)
                     if not self._is_current(part):
                         break
-                    write = transactions.abort_if_too_long(transaction, self._version(), self._now_ms())
-                    if write is not None:
-                        log.info("transaction of %s takes too long: aborted", transaction.transactional_id)
-                        self._start(self._write(part, transaction, write.standing))
+                    if transactions.abort_if_too_long(transaction, self._version(), self._now_ms()) is not None:
+                        self._start(self._abort(part, transaction))
+
+    async def _abort(self, part: Part, transaction: Transaction) -> None:
+        """Decided and begun in one step: its producer may have ended it just before."""
+        write = transactions.abort_if_too_long(transaction, self._version(), self._now_ms())
+        if write is not None and self._is_current(part):
+            log.info("transaction of %s takes too long: aborted", transaction.transactional_id)
+            await self._write(part, transaction, write.standing)
 
     async def forget_unused(self) -> None:
         """For ever: ids that nobody has used for long."""

@@ -366,8 +366,11 @@ def _completed(commit: bool) -> TransactionState:
 # -- time -----------------------------------------------------------------------------------------------------------
 def abort_if_too_long(transaction: Transaction, cluster_version: int, now_ms: int) -> Write | None:
     now = transaction.now
-    took_too_long = now.state is S.ONGOING and now.started_ms + now.timeout_ms < now_ms
-    return _fence(now, cluster_version, now_ms) if took_too_long and transaction.pending is None else None
+    if now.state is not S.ONGOING or transaction.pending is not None:
+        return None
+    if now.started_ms > now_ms:  # by a clock that ran ahead, of this broker or the one before: it begins now
+        now = transaction.now = replace(now, started_ms=now_ms)
+    return _fence(now, cluster_version, now_ms) if now.started_ms + now.timeout_ms < now_ms else None
 
 
 def expire_if_unused(transaction: Transaction, expiration_ms: int, now_ms: int) -> Write | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, RealClock, eventually
 
-from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, OUTSIDE, CoordinatorStore
+from ballast_broker.storage.transactions import render_marker
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -36,3 +37,22 @@ async def test_a_log_that_moves_while_it_is_loaded_is_read_on_where_it_is_now(tm
         read += [key async for key, *_ in records]
         assert read == keys
         assert all(directory.online for directory in node.logs.directories)
+
+
+@pytest.mark.spec("CLI-05")
+async def test_what_is_written_in_a_transaction_is_not_stable_before_its_end(tmp_path: Path) -> None:
+    """Else the cleaner takes an offset that is aborted later for newer than the one that counts."""
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1]])
+        store = CoordinatorStore(
+            OFFSETS_TOPIC, node.replicas, RealClock(), cluster.threads, timeout_ms=5000, load_bytes=1
+        )
+        for producer in (OUTSIDE, (7, 0), (7, 0)):
+            assert await store.append(0, [(b"key", b"value")], lambda committed: None, producer) is ErrorCode.NONE
+        log = node.logs.get(OFFSETS)
+        assert (log.high_watermark, log.last_stable_offset) == (3, 1)
+        marker = render_marker(7, 0, 0, committed=False, now_ms=1)
+        await node.replicas.append_own(OFFSETS, marker, -1)
+        assert log.last_stable_offset == 4
+        assert [(each.first_offset, each.last_offset) for each in log.aborted_transactions(0, 4)] == [(1, 3)]

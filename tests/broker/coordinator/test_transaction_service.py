@@ -357,6 +357,27 @@ async def test_a_transaction_that_takes_too_long_is_aborted(tmp_path: Path) -> N
         looking.cancel()
 
 
+async def test_a_transaction_that_is_ended_just_when_it_takes_too_long_has_one_end(tmp_path: Path) -> None:
+    """What comes between the look at it and its abort counts."""
+    config = TransactionConfig(partitions=1, abort_interval_ms=10)
+    async with scene(tmp_path, config=config) as (_, coordinator):
+        producer = await coordinator.initialize("x", 1, None)
+        await coordinator.add_partitions("x", producer, [ON_1], 2)
+        ending: list[asyncio.Task[ErrorCode]] = []
+
+        def look() -> int:
+            if not ending:
+                ending.append(asyncio.create_task(error_of(coordinator.end("x", producer, True, 2))))
+            return 2
+
+        coordinator._version = look  # asked when it decides
+        aborting = asyncio.create_task(coordinator.abort_those_too_long())
+        await eventually(lambda: ending and ending[0].done(), "it is ended")
+        aborting.cancel()
+        assert ending[0].result() is ErrorCode.NONE
+        await is_in(coordinator, S.COMPLETE_COMMIT)
+
+
 async def test_an_id_that_nobody_uses_is_forgotten_for_good(tmp_path: Path) -> None:
     config = TransactionConfig(partitions=1, id_expiration_ms=-1, expiry_interval_ms=5)
     async with scene(tmp_path, config=config) as (made, coordinator):

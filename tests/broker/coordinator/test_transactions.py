@@ -259,6 +259,14 @@ def test_a_transaction_that_takes_too_long_is_aborted_with_a_bump() -> None:
         assert abort_if_too_long(at(state), 2, late + 1) is None
 
 
+def test_a_clock_that_ran_ahead_lets_no_transaction_hang() -> None:
+    """Another broker's, which coordinated it before, or this one's, before it was set right."""
+    transaction = Transaction("x", Standing(1000, 0, 2000, S.ONGOING, started_ms=3_600_000))
+    assert abort_if_too_long(transaction, 2, 10) is None
+    assert abort_if_too_long(transaction, 2, 2010) is None
+    assert isinstance(abort_if_too_long(transaction, 2, 2011), Write)
+
+
 def test_an_id_that_nobody_uses_expires() -> None:
     for state in (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT):
         assert expire_if_unused(at(state), 1_000, NOW + 499) is None

@@ -1,0 +1,80 @@
+"""What the outside world knows of transactions: who did what, when, and what it was told. The judge reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ballast_wire.names import TopicPartition
+
+Place = tuple[TopicPartition, int]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Outcome(enum.Enum):
+    NOT = "not committed"  # aborted, or nobody ever asked to commit it
+    MAYBE = "asked to commit, and not told what came of it"
+    COMMITTED = "committed"
+
+
+class Identity(NamedTuple):
+    """Of who writes: the greater one fences the smaller one."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY = Identity(-1, -1)
+
+
+@dataclass(eq=False)
+class Transaction:
+    name: str  # the transactional id
+    number: int  # counts the transactions of this id
+    values: dict[TopicPartition, list[bytes]] = field(default_factory=dict)
+    offset: int | None = None  # what a group commits with it
+    identity: Identity = NOBODY
+    commit_asked_s: float | None = None
+    outcome: Outcome = Outcome.NOT
+
+    def __str__(self) -> str:
+        return f"transaction {self.number} of {self.name} ({self.outcome.value})"
+
+
+class Beginning(NamedTuple):
+    """An incarnation of a transactional id was told who it is; from then on nobody before it can do anything."""
+
+    name: str
+    identity: Identity
+    at_s: float
+
+
+@dataclass
+class Diary:
+    transactions: list[Transaction] = field(default_factory=list)
+    beginnings: list[Beginning] = field(default_factory=list)
+    acked: dict[Place, bytes] = field(default_factory=dict)
+    plain: set[bytes] = field(default_factory=set)  # sent outside of transactions
+    seen: dict[Place, bytes] = field(default_factory=dict)  # by those who read what is committed
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)  # what is before this offset may be gone
+    broken: list[str] = field(default_factory=list)  # what must never be, seen when it happened
+
+    def begin(self, name: str, partitions: list[TopicPartition]) -> Transaction:
+        number = 1 + sum(each.name == name for each in self.transactions)
+        transaction = Transaction(name, number, {each: [] for each in partitions})
+        self.transactions.append(transaction)
+        return transaction
+
+    def is_fenced(self, name: str, identity: Identity, at_s: float) -> bool:
+        """Whether a later incarnation had been told so at that time."""
+        return any(
+            each.name == name and each.at_s < at_s and identity < each.identity for each in self.beginnings
+        )  # fmt: skip
+
+    def names(self) -> set[str]:
+        return {each.name for each in self.transactions}
