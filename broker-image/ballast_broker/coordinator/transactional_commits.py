@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ballast_broker.coordinator import records
+from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import Offsets
 from ballast_broker.coordinator.shard import Shard
@@ -74,7 +75,11 @@ class TransactionalCommits:
             if verified is not None and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
                 raise ApiError(error)
             shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
-        check_committer(shard.group(group_id), committer)
+        consumers = shard.consumers.get(group_id)
+        if consumers is None:
+            check_committer(shard.group(group_id), committer)
+        else:
+            check_consumer(consumers, committer)
         accepted = {p: o for p, o in offsets.items() if java_length(o.metadata) <= self._most_metadata}
         answers = dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if accepted:
@@ -118,8 +123,7 @@ def check_committer(group: Group | None, committer: Committer) -> None:
         return
     if group.is_in(GroupState.DEAD):
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    says_nothing = generation < 0 and not member_id and instance_id is None
-    if says_nothing or (generation < 0 and group.is_in(GroupState.EMPTY)):
+    if committer == Committer() or (generation < 0 and group.is_in(GroupState.EMPTY)):
         return
     if instance_id is not None:
         known = group.static_members.get(instance_id)
@@ -130,4 +134,15 @@ def check_committer(group: Group | None, committer: Committer) -> None:
     elif member_id not in group.members:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
     if generation != group.generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+
+
+def check_consumer(group: ConsumerGroup, committer: Committer) -> None:
+    """A member says its epoch where those of the classic protocol say a generation."""
+    if committer == Committer() or (committer.generation < 0 and not group.members):
+        return
+    member = group.members.get(committer.member_id)
+    if member is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if member.current.epoch != committer.generation:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION)
