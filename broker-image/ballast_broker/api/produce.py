@@ -204,7 +204,7 @@ class Produce:
         request = parse_produce(frame, position, version)
         transaction = None
         if request.transactional_id is not None:
-            transaction = Transactional(self._broker, request, version, peer.principal)
+            transaction = Transactional(self._broker, request, version, peer)
         topics: Topics = []
         waits: list[Wait] = []
         for key, partitions in request.topics:

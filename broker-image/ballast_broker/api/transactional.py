@@ -18,7 +18,7 @@ from ballast_wire.records import CONTROL_MASK, HEADER, HEADER_BYTES, TRANSACTION
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
-    from ballast_broker.net_reply import Principal
+    from ballast_broker.net_reply import Peer
     from ballast_wire.names import TopicPartition
 
 FIRST_ABORTABLE = 11  # clients know TRANSACTION_ABORTABLE
@@ -46,7 +46,7 @@ def transactional_header(batches: memoryview | None) -> Header | None:
 class Transactional:
     """One request with a transactional id."""
 
-    def __init__(self, broker: BrokerServices, request: ProduceRequest, version: int, principal: Principal) -> None:
+    def __init__(self, broker: BrokerServices, request: ProduceRequest, version: int, peer: Peer) -> None:
         self._broker = broker
         self._version = version
         self._id = request.transactional_id or ""
@@ -54,15 +54,15 @@ class Transactional:
         self._asks = self._adds or broker.config.transaction_partition_verification_enable
         self._asked: list[TopicPartition] = []
         self._asking: asyncio.Task[dict[TopicPartition, ErrorCode]] | None = None
-        self.refusal = self._refusal(request, principal)
+        self.refusal = self._refusal(request, peer)
 
-    def _refusal(self, request: ProduceRequest, principal: Principal) -> ErrorCode | None:
+    def _refusal(self, request: ProduceRequest, peer: Peer) -> ErrorCode | None:
         """Of the request as a whole."""
         headers = [transactional_header(batches) for _, partitions in request.topics for _, batches in partitions]
         producers = {(header.producer_id, header.producer_epoch) for header in headers if header is not None}
         if not producers:
             return None
-        if not authorize(principal, Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, self._id)):
+        if not authorize(peer.principal, Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, self._id)):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if len(producers) > 1:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING

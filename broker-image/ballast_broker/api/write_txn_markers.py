@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from ballast_broker.api.authorizer import CLUSTER, Operation, authorize
@@ -18,6 +18,7 @@ from ballast_wire.names import TopicPartition
 GROUP_METADATA = "__consumer_offsets"
 ACKS_ALL = -1
 COORDINATOR = "coordinator"
+MARKERS_PER_TURN = 100  # some milliseconds of work, then others have their turn
 
 Outcomes = dict[int, dict[TopicPartition, ErrorCode]]
 
@@ -27,20 +28,26 @@ async def handle(request: Any, context: RequestContext) -> Any:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     outcomes: Outcomes = {}
     later: list[tuple[int, TopicPartition, Awaitable[ErrorCode]]] = []
-    for marker in request.markers:
-        for partition in [TopicPartition(t.name, number) for t in marker.topics for number in t.partition_indexes]:
-            told = outcomes.setdefault(marker.producer_id, {})
-            outcome = _write(context.broker, partition, marker)
-            if isinstance(outcome, ErrorCode):
-                told[partition] = outcome
-            else:
-                told[partition] = ErrorCode.NONE
-                later.append((marker.producer_id, partition, outcome))
+    for written, (marker, partition) in enumerate(_asked(request)):
+        if written % MARKERS_PER_TURN == MARKERS_PER_TURN - 1:
+            await asyncio.sleep(0)
+        told = outcomes.setdefault(marker.producer_id, {})
+        outcome = _write(context.broker, partition, marker)
+        told[partition] = outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE
+        if not isinstance(outcome, ErrorCode):
+            later.append((marker.producer_id, partition, outcome))
     for (producer_id, partition, _), outcome in zip(
         later, await asyncio.gather(*[waiting for _, _, waiting in later]), strict=True
     ):
         outcomes[producer_id][partition] = outcome
     return _response(outcomes, context.version)
+
+
+def _asked(request: Any) -> Iterator[tuple[Any, TopicPartition]]:
+    for marker in request.markers:
+        for topic in marker.topics:
+            for number in topic.partition_indexes:
+                yield marker, TopicPartition(topic.name, number)
 
 
 def _write(broker: BrokerServices, partition: TopicPartition, marker: Any) -> ErrorCode | Awaitable[ErrorCode]:
@@ -59,7 +66,7 @@ def _write(broker: BrokerServices, partition: TopicPartition, marker: Any) -> Er
         return refused.code
     outcome = _commit(broker, partition, info.last_offset)
     if partition.topic == GROUP_METADATA:
-        return _tell_groups(broker, partition, marker, outcome)
+        return asyncio.ensure_future(_tell_groups(broker, partition, marker, outcome))
     return outcome
 
 

@@ -14,6 +14,7 @@ from tests.broker.api.producing import Producing, answer
 from tests.broker.replication.cluster import HOST, Cluster, batch_of, eventually, round_trip
 from tests.broker.replication.cluster import Node as Broker
 
+from ballast_broker.api.produce import ProduceRefused
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.net_reply import Pending
@@ -282,3 +283,35 @@ async def test_a_question_whose_asker_is_gone_is_not_asked(tmp_path: Path) -> No
         coordinator.gate.set()
         assert await first == await last == {}
         assert [[asked[1] for asked in request] for request in coordinator.requests] == [[1], [3]]
+
+
+@pytest.mark.spec("CLI-05")
+async def test_who_does_not_lead_asks_nobody(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (cluster, _node, client, coordinator):
+        cluster.controller.create_topic("elsewhere", [[2, 1]])
+        said = await client.told(ADDING, TopicPartition("elsewhere", 0), TopicPartition("elsewhere", 7))
+        assert said == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        assert coordinator.requests == []
+
+
+@pytest.mark.spec("CLI-05")
+@pytest.mark.spec("LOG-32")
+async def test_a_transaction_on_a_disk_that_stalls(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (_, node, client, coordinator):
+        log = node.logs.get(ORDERS)
+        log.directory.slow_until = asyncio.get_running_loop().time() + 3600
+        assert await client.told(ADDING, ORDERS, acks=-1) == [(NONE, 0)]
+        assert await client.told(ADDING, ORDERS, sequence=1, acks=-1) == [(NONE, 1)]
+        assert await client.told(ADDING, ORDERS, sequence=1, acks=-1) == [(NONE, 1)], "the same again"
+        assert len(coordinator.requests) == 1
+        assert log.last_stable_offset == 0
+
+
+@pytest.mark.spec("CLI-05")
+async def test_without_acks_what_is_refused_closes_the_connection(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (_, node, client, coordinator):
+        assert await client.send(ADDING, ORDERS, acks=0).future is None
+        assert node.stored(ORDERS) == ["x"]
+        coordinator.says = lambda *_: ErrorCode.INVALID_TXN_STATE
+        with pytest.raises(ProduceRefused):
+            await client.send(ADDING, BILLS, acks=0).future

@@ -220,3 +220,22 @@ async def test_markers_while_the_disk_stalls(tmp_path: Path) -> None:
         assert log.last_stable_offset == 2
         assert [each.producer_id for each in log.aborted_transactions(0, 2)] == [7]
         assert broker.groups.told == [(0, 7, False)]
+
+
+@pytest.mark.spec("CLI-05")
+async def test_many_markers_are_written_in_turns(tmp_path: Path) -> None:
+    async with desk(tmp_path, [1]) as (_, broker):
+        markers = [
+            {
+                "producer_id": number, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0,
+                "topics": [{"name": "orders", "partition_indexes": [0]}],
+            }
+            for number in range(1000)
+        ]  # fmt: skip
+        task, turns = asyncio.ensure_future(broker.ask("WriteTxnMarkers", 1, markers=markers)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 10
+        assert [told["producer_id"] for told in task.result()["markers"]] == list(range(1000))
+        assert broker.node.logs.get(ORDERS).log_end_offset == 1000
