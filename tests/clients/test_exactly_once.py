@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ PARTITIONS = 3
 KILLS = 3
 PROGRESS = 200  # records that come through before, and while, a broker is away
 PATIENCE_S = 60.0
+STALLED_S = 8.0
 GROUP = "transformer"
 TRANSACTION_PARTITIONS = 4
 PROPERTIES = {
@@ -41,15 +43,44 @@ PROPERTIES = {
 
 
 class Transformer(threading.Thread):
-    """librdkafka's way: whatever goes wrong, it begins anew with what was committed."""
+    """librdkafka's way, watched: it may wait for ever to commit offsets to a broker that is away, its timeout or not.
+
+    Then another one takes over, and the first finds itself fenced if it ever goes on.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
+        self._brokers = bootstrap
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        worker = Worker(self._brokers)
+        worker.start()
+        while not self.ended.wait(0.2):
+            if time.monotonic() - worker.was_seen_s > STALLED_S:
+                worker.ended.set()
+                worker = Worker(self._brokers)
+                worker.start()
+        worker.ended.set()
+        worker.join(PATIENCE_S)
+
+    def end(self) -> None:
+        self.ended.set()
+        self.join(PATIENCE_S)
+
+
+class Worker(threading.Thread):
+    """Whatever goes wrong, it begins anew with what was committed."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(daemon=True)
         self._common = {**QUIET, "bootstrap.servers": bootstrap, "socket.timeout.ms": 3000}
+        self.was_seen_s = time.monotonic()
         self.ended = threading.Event()
 
     def run(self) -> None:
         while not self.ended.is_set():
+            self.was_seen_s = time.monotonic()
             with contextlib.suppress(KafkaException):
                 self._transform()
 
@@ -62,7 +93,7 @@ class Transformer(threading.Thread):
             | {"auto.offset.reset": "earliest"}
         )
         try:
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(STALLED_S)
             places = [TopicPartition("source", number) for number in range(PARTITIONS)]
             for place in consumer.committed(places, 10):
                 place.offset = max(place.offset, 0)
@@ -73,6 +104,7 @@ class Transformer(threading.Thread):
             consumer.close()
 
     def _one(self, producer: Producer, consumer: Consumer) -> None:
+        self.was_seen_s = time.monotonic()
         messages = [each for each in consumer.consume(50, 0.2) if each.error() is None]
         if not messages:
             return
@@ -83,10 +115,6 @@ class Transformer(threading.Thread):
         offsets = [TopicPartition("source", partition, end) for partition, end in ends.items()]
         producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 20)
         producer.commit_transaction(20)
-
-    def end(self) -> None:
-        self.ended.set()
-        self.join(PATIENCE_S)
 
 
 class JavaTransformer:

@@ -115,6 +115,8 @@ class TransactionCoordinator:
                 await self._store.all_committed(part.partition)
                 break
             except Exception:
+                if not self._is_current(part):
+                    return  # another broker leads it, and what was waited for is for that one to commit
                 part.failed = True
                 part.transactions.clear()
                 log.exception(
