@@ -211,7 +211,7 @@ async def produce_for_ever(
         number += len(values)
         ledger.sent.update(values)
         await _produce(client, ledger, partition, values)
-        await asyncio.sleep(rng.expovariate(5))
+        await asyncio.sleep(rng.expovariate(4))
 
 
 async def _produce(client: SimClient, ledger: Ledger, partition: TopicPartition, values: list[bytes]) -> None:

@@ -180,7 +180,7 @@ async def read_everything(client: SimClient, diary: Diary, partition: TopicParti
     everything = Everything()
     offset = 0
     while True:
-        await asyncio.sleep(rng.uniform(1.0, 5.0))
+        await asyncio.sleep(rng.uniform(2.0, 10.0))
         leader = await client.leader_of(partition)
         if leader is None:
             continue

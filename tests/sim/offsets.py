@@ -20,7 +20,7 @@ from ballast_wire.messages import message
 TOPIC = "__consumer_offsets"
 PARTITIONS = 2
 GROUPS = [f"group {number}" for number in range(4)]
-COMMITS_PER_SECOND = 2.5
+COMMITS_PER_SECOND = 2.0
 NOT_A_MEMBER = -1
 FIND, COMMIT, FETCH = 3, 8, 7
 PROPERTIES = {

@@ -32,7 +32,7 @@ from ballast_wire.names import TopicPartition
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 CHECK_INTERVAL_S = 0.1
-REBUILD_INTERVAL_S = 5.0
+REBUILD_INTERVAL_S = 8.0
 QUIET_LIMIT_S = 60.0
 FAULT_LIMIT_S = 120.0
 TOPIC = "t"
@@ -226,8 +226,9 @@ class Run:
         if not self._idempotent_task.done():
             raise AssertionError(f"not acknowledged after {QUIET_LIMIT_S} s of quiet: {self._idempotent.waiting()}")
         await _stop(background)
+        stopped_s = self.loop.time()
         await self._end_transactions()
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(max(0.0, stopped_s + 5.0 - self.loop.time()))
         await asyncio.wait_for(self._offsets.check(), QUIET_LIMIT_S)
         if self.members is not None:
             await asyncio.wait_for(self.members.settle(), QUIET_LIMIT_S)

@@ -65,7 +65,7 @@ def pool() -> ProcessPoolExecutor:
 
 
 @pytest.mark.simulation
-@pytest.mark.spec("REP-24", "CLU-02", "CLU-03", "REP-22")
+@pytest.mark.spec("REP-24", "CLU-02", "CLU-03", "REP-22", "CLI-05")
 @pytest.mark.timeout(2400)
 def test_everything_holds_over_many_seeds() -> None:
     first, _, last = MANY.partition("-")

@@ -25,7 +25,7 @@ from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
 
-TRANSACTIONS_PER_SECOND = 0.4
+TRANSACTIONS_PER_SECOND = 0.3
 MOST_UNDER_WAY = 3
 OF_TRANSACTIONS = 1  # the type of the key that a coordinator is found by
 FIND = 3
