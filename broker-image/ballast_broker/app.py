@@ -43,7 +43,8 @@ from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
-from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
+from ballast_broker.raft.voters import DYNAMIC, Voter, voter_set
+from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
@@ -129,7 +130,8 @@ class Node:
         disk = self.world.disk
         if any(disk.exists(f"{path}/{META_PROPERTIES}") for path in self.config.log_directories):
             return None
-        if len(self.config.voters) > 1 or not self.config.is_controller:
+        founds = self.config.controller_quorum_standalone or self.config.is_its_own_quorum
+        if not (founds or len(self.config.voters) == 1) or not self.config.is_controller:
             raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
         return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
 
@@ -137,6 +139,10 @@ class Node:
         world, config = self.world, self.config
         metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
+        directory = metadata_log.directory.id
+        if config.controller_quorum_standalone and store.is_empty:
+            first = Voter(config.node_id, directory, self._own_controller_endpoints())
+            store.format(voter_set(DYNAMIC, [first]), world.clock.wall_ms())
         self.metadata = MetadataReplica(
             store,
             world.clock,
@@ -147,7 +153,8 @@ class Node:
         )
         self.driver = RaftDriver(
             node_id=config.node_id,
-            quorum=Quorum(self._cluster_id, self._quorum_endpoints(), min(config.controller_names)),
+            quorum=self._quorum(store),
+            directory=directory,
             store=store,
             listener=self.metadata,
             network=world.network,
@@ -168,9 +175,26 @@ class Node:
                 timing=settings.controller_timing(config),
             )
 
-    def _quorum_endpoints(self) -> dict[int, QuorumEndpoint]:
-        voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in self.config.voters}
-        return voters or {self.config.node_id: QuorumEndpoint("127.0.0.1", 0)}
+    def _quorum(self, store: MetadataStore) -> Quorum:
+        config = self.config
+        voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in config.voters}
+        alone = store.voters_remembered() == [config.node_id]  # as it began before voters could change
+        if config.is_its_own_quorum or (alone and config.is_controller and not voters):
+            voters = {config.node_id: QuorumEndpoint("127.0.0.1", 0)}
+        return Quorum(
+            self._cluster_id,
+            voters,
+            min(config.controller_names),
+            bootstrap=[QuorumEndpoint(host, port) for host, port in config.quorum_bootstrap],
+            own_endpoints=self._own_controller_endpoints,
+        )
+
+    def _own_controller_endpoints(self) -> dict[str, QuorumEndpoint]:
+        """Where this node is to be found as a voter."""
+        if not self.config.is_controller:
+            return {}
+        names = self.config.controller_names
+        return {e.name: QuorumEndpoint(e.host, e.port) for e in self.addresses() if e.name in names}
 
     def _listen_for_controllers(self) -> None:
         if self.controller is None:
@@ -201,7 +225,7 @@ class Node:
             node_id=self.config.node_id,
             leader=self.driver,
             local=self.controller,
-            endpoints=self._quorum_endpoints(),
+            endpoints=self.driver.peers.endpoint,
             network=self.world.network,
             clock=self.world.clock,
             call_timeout_s=timeout_s,
@@ -318,6 +342,7 @@ class _Broker:
             next_producer_id=ids.next,
             create_internal_topic=topics.create_internal,
             create_topics_automatically=topics.create,
+            kraft_version=lambda: node.driver.kraft_version,
         )
 
     @property

@@ -11,14 +11,14 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import Api, Handler
 from ballast_broker.controller.service import API_KEYS, ControllerService
-from ballast_broker.metadata.features import SUPPORTED
+from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
-RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59})
+RAFT_KEYS = frozenset({1, 52, 53, 54, 55, 59, 80, 81, 82})
 
 
 def _api(key: int, name: str, lowest: int, highest: int) -> Api:
@@ -53,6 +53,9 @@ CONTROLLER_APIS = {
         _api(67, "AllocateProducerIds", 0, 0),
         _api(70, "ControllerRegistration", 0, 0),
         _api(73, "AssignReplicasToDirs", 0, 0),
+        _api(80, "AddRaftVoter", 0, 0),
+        _api(81, "RemoveRaftVoter", 0, 0),
+        _api(82, "UpdateRaftVoter", 0, 0),
     )
 }
 
@@ -98,7 +101,8 @@ class ControllerHandlers:
             finalized_features_epoch=image.offset,
             finalized_features=[
                 kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
-                for name, level in image.features.levels.items()
+                for name, level in (*image.features.levels.items(), (KRAFT_VERSION, self._driver.kraft_version))
+                if level > 0
             ],
         )
 
@@ -117,7 +121,7 @@ class ControllerHandlers:
             )
         nodes = [
             kind.DescribeClusterBroker(version=version, broker_id=node_id, host=e.host, port=e.port, rack=None)
-            for node_id, e in self._driver.quorum.endpoints.items()
+            for node_id, e in self._driver.voter_endpoints()
         ]
         return kind(
             version=version,

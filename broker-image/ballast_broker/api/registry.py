@@ -71,6 +71,8 @@ BROKER_APIS = {
         _api(64, "UnregisterBroker", 0, 0, "forwarded"),
         _api(74, "ListConfigResources", 0, 1, "list_config_resources"),
         _api(75, "DescribeTopicPartitions", 0, 0, "describe_topic_partitions"),
+        _api(80, "AddRaftVoter", 0, 0, "forwarded"),
+        _api(81, "RemoveRaftVoter", 0, 0, "forwarded"),
     )
 }
 

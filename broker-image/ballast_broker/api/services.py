@@ -37,3 +37,4 @@ class BrokerServices:
     """Ask the controller for `__consumer_offsets`, once for all who need it; never raises: they ask again."""
     create_topics_automatically: Callable[[list[str]], None]
     """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""
+    kraft_version: Callable[[], int]

@@ -220,7 +220,7 @@ class RaftCore(Elections):
         self._answer_parked(leadership, now)
 
     def change_voters(self, now: float, change: Callable[[Leadership, LogView], VoterSet]) -> int:
-        """As leader: what `change` makes of them, where `voter_changes` allows it. The offset that has to be committed."""
+        """As leader: what `change` makes of them, where it allows that; the offset that has to be committed."""
         if self.leadership is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._effects.append(AppendVoters(self.epoch, change(self.leadership, self._log)))

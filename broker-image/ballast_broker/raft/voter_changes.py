@@ -72,11 +72,9 @@ def added(leadership: Leadership, log: LogView, voter: Voter, now: float) -> Vot
 
 def removed(leadership: Leadership, log: LogView, voter_id: int, directory: UUID) -> VoterSet:
     check_committed_in_order(leadership, log, "removing")
-    if not log.voters.has(voter_id, directory):
+    if not log.voters.has(voter_id, directory) or len(log.voters.voters) == 1:
         key = key_text(voter_id, directory)
         raise ApiError(ErrorCode.VOTER_NOT_FOUND, f"Cannot remove voter {key} from the set of voters {log.voters}")
-    if len(log.voters.voters) == 1:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{log.voters.voters[0]} is the only voter: it cannot be removed")
     return log.voters.without(voter_id)
 
 

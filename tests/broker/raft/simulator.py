@@ -15,12 +15,14 @@ from __future__ import annotations
 import bisect
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     AnswerFetch,
     AppendFetched,
@@ -39,7 +41,7 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
-from ballast_broker.raft.terms import Persisted, Timeouts
+from ballast_broker.raft.terms import LogView, Persisted, Timeouts
 from ballast_broker.raft.voters import DYNAMIC, Voter, VoterHistory, VoterSet, static_voters, voter_set
 from ballast_wire.errors import ApiError
 
@@ -326,23 +328,31 @@ class World:
                 continue
             node = self.nodes[self.rng.choice(list(self.nodes))]
             removes = node.id in leader.log.voters.ids
-            directory = node.directory
             if removes and self.rng.random() < 0.3:
                 return  # larger sets are wanted too
 
-            def change(leadership: Any, log: Any, node: SimNode = node, removes: bool = removes) -> VoterSet:
-                if removes:
-                    voter = log.voters.find(node.id)
-                    return voter_changes.removed(leadership, log, node.id, voter.directory)
-                return voter_changes.added(leadership, log, Voter(node.id, directory), self.now)
-
             try:
-                leader.core.change_voters(self.now, change)
+                leader.core.change_voters(self.now, self._removal(node) if removes else self._addition(node))
             except ApiError:
                 continue
             self.changes += 1
             self.note(f"{leader.id} {'removes' if removes else 'adds'} {node.id}")
             self._settle(leader)
+
+    def _addition(self, node: SimNode) -> Callable[[Leadership, LogView], VoterSet]:
+        voter = Voter(node.id, node.directory)
+        return lambda leadership, log: voter_changes.added(leadership, log, voter, self.now)
+
+    def _removal(self, node: SimNode) -> Callable[[Leadership, LogView], VoterSet]:
+        """Of whoever votes under its id."""
+
+        def change(leadership: Leadership, log: LogView) -> VoterSet:
+            voter = log.voters.find(node.id)
+            assert voter is not None
+            assert voter.directory is not None
+            return voter_changes.removed(leadership, log, voter.id, voter.directory)
+
+        return change
 
     def _partition(self) -> None:
         self.at(self._gap(self.faults.partition_every_s), "partition")

@@ -106,7 +106,7 @@ def test_only_who_votes_is_removed_and_the_last_one_stays() -> None:
         remove(world, leader, SimNode(1 - leader.id, leader.log, directory_of(7)))
     remove(world, leader, world.nodes[1 - leader.id])
     world.run(world.now + 1.0)
-    with pytest.raises(ApiError, match="the only voter"):
+    with pytest.raises(ApiError, match="Cannot remove voter"):
         remove(world, leader, leader)
 
 
@@ -187,7 +187,7 @@ def test_a_static_quorum_becomes_one_that_can_change_with_the_directories_its_vo
     world = World(1, 3, 1, QUIET)
     world.run(5.0)
     leader = leader_of(world)
-    with pytest.raises(ApiError, match="kraft.version feature is 0"):
+    with pytest.raises(ApiError, match=r"kraft\.version feature is 0"):
         remove(world, leader, leader)
     core_of(leader).change_voters(world.now, voter_changes.upgraded)
     world._settle(leader)
