@@ -31,30 +31,22 @@ def _batch(records: Sequence[tuple[int, bytes]], now_ms: int, offset: int, epoch
     return encode_batch(encoded, control=True, base_offset=offset, leader_epoch=epoch)
 
 
-def _encoded(name: str, fields: dict[str, Any], version: int = 0) -> bytes:
-    """These messages have a field called `version`, whose value is also the version of their form."""
-    body: bytes = message(name)._struct.encode(
-        {"version": version, **fields}, version=version, compact=True, tagged=True
-    )
+def _encoded(name: str, fields: dict[str, Any]) -> bytes:
+    """These messages have a field called `version`, whose value is also the version of their form: 0."""
+    body: bytes = message(name)._struct.encode({"version": 0, **fields}, version=0, compact=True, tagged=True)
     return body
 
 
 def leader_change_batch(
     leader: int, voters: VoterSet, granting: Sequence[int], now_ms: int, *, founds: bool = False
 ) -> bytearray:
-    """`founds`: the log says for the first time who votes."""
-
-    def named(voter: Voter) -> dict[str, Any]:
-        known = {"voter_directory_id": voter.directory or NO_DIRECTORY} if voters.version >= DYNAMIC else {}
-        return {"voter_id": voter.id, **known}
-
+    """`founds`: the log says for the first time who votes. Kafka reads no directory ids here, whatever the version."""
     fields = {
         "leader_id": leader,
-        "voters": [named(each) for each in voters.voters],
-        "granting_voters": [named(each) for each in voters.voters if each.id in granting],
+        "voters": [{"voter_id": each} for each in voters.ids],
+        "granting_voters": [{"voter_id": each} for each in granting],
     }
-    version = 1 if voters.version >= DYNAMIC else 0
-    records = [(LEADER_CHANGE, _encoded("LeaderChangeMessage", fields, version))]
+    records = [(LEADER_CHANGE, _encoded("LeaderChangeMessage", fields))]
     return _batch([*records, *(_of_voters(voters, with_version=True) if founds else ())], now_ms, 0, -1)
 
 
