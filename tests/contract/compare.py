@@ -49,9 +49,10 @@ OPAQUE = {
     "last_fetch_timestamp": "TIME",
     "last_caught_up_timestamp": "TIME",
     "replica_directory_id": "DIRECTORY",
+    "leader_epoch": "EPOCH",
 }
 NOTHING = {"session_id": (0,)}  # what is not replaced, where it is something else than -1
-OPAQUE_ONLY_IN = {"high_watermark": "DescribeQuorum", "log_end_offset": "DescribeQuorum"}
+OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), "DescribeQuorum")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ class Side:
         for number, path in enumerate(self._log_dirs):
             text = text.replace(path, f"DIR{number}")
         text = re.sub(r"localhost:\d+", "localhost:PORT", text)
+        text = re.sub(r"directoryId=(?!A{4})[\w-]{22}", "directoryId=ID", text)
         return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
 
 

@@ -91,7 +91,7 @@ class VoterRequests:
         endpoints = _endpoints(request.listeners)
         name = self._driver.quorum.listener_name
         if name not in endpoints:
-            listed = ", ".join(f"{name}: {each.host}:{each.port}" for name, each in endpoints.items())
+            listed = ", ".join(f"ListenerName({n})={e.host}/<unresolved>:{e.port}" for n, e in endpoints.items())
             text = (
                 f"Add voter request didn't include the endpoint (Endpoints(endpoints={{{listed}}})) "
                 f"for the default listener ListenerName({name})"
@@ -104,7 +104,7 @@ class VoterRequests:
         self._busy = True
         try:
             async with asyncio.timeout(_seconds(request.timeout_ms)):
-                versions = await self._understood_by(voter_id, directory, endpoints[name])
+                versions = await self._understood_by(voter_id, endpoints[name])
                 voter = Voter(voter_id, directory, endpoints, versions)
                 now = self._driver.now()
                 await self._change(lambda leadership, log: voter_changes.added(leadership, log, voter, now))
@@ -157,7 +157,7 @@ class VoterRequests:
         try:
             for voter in core.voter_set.voters:
                 if voter.id != core.me:
-                    low, high = await self._understood_by(voter.id, voter.directory, self._address_of(voter))
+                    low, high = await self._understood_by(voter.id, self._address_of(voter))
                     if not low <= DYNAMIC <= high:
                         raise ApiError(
                             ErrorCode.INVALID_UPDATE_VERSION,
@@ -203,7 +203,7 @@ class VoterRequests:
         finally:
             self._waiting = None
 
-    async def _understood_by(self, node_id: int, directory: UUID | None, endpoint: Endpoint) -> tuple[int, int]:
+    async def _understood_by(self, node_id: int, endpoint: Endpoint) -> tuple[int, int]:
         """The levels of kraft.version that a node says it supports."""
         driver = self._driver
         link = PeerLink(driver.network, endpoint, COMMIT_TIMEOUT_S)
@@ -212,7 +212,8 @@ class VoterRequests:
             response = await link.call(request, API_VERSIONS_VERSION)
         except (OSError, TimeoutError, ValueError) as error:
             logger.info("node %d at %s:%d: %s", node_id, endpoint.host, endpoint.port, error)
-            text = f"New voter {Voter(node_id, directory)} is not ready to receive requests"
+            came = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, TimeoutError) else ErrorCode.BROKER_NOT_AVAILABLE
+            text = f"Aborted add voter operation for since API_VERSIONS returned an error {came.name}"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         finally:
             link.close()
@@ -269,7 +270,7 @@ class VoterRequests:
 
 
 def _key(request: Any, what: str) -> tuple[int, UUID]:
-    if request.voter_id < 0 or request.voter_directory_id == wire.NO_DIRECTORY:
+    if request.voter_id < 0 or request.voter_directory_id in (None, wire.NO_DIRECTORY):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} voter request didn't include a valid voter")
     return request.voter_id, request.voter_directory_id
 
