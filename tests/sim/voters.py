@@ -1,4 +1,4 @@
-"""A run in which the controllers that vote change all the time: added and removed through kills, partitions, power cuts.
+"""A run in which the controllers that vote change all the time, through kills, partitions and power cuts.
 
 The first of them founds the quorum, whoever comes later is added by a request to any broker, as a person or an operator
 would do it. Judged besides everything else: what was committed to the metadata log is the same on every node and stays.
@@ -20,7 +20,7 @@ from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
 ANSWER_S = 20.0
-PAUSE_S = 1.0
+PAUSE_S = 0.7
 
 
 def driver_of(machine: Machine) -> RaftDriver | None:
@@ -91,21 +91,22 @@ class VoterFaults(Faults):
 
     def __init__(self, run: ChangingRun, hosts: list[str]) -> None:
         super().__init__(run, hosts)
-        self._people = SimClient(run.fabric, "people", hosts)
+        self._people = [SimClient(run.fabric, name, hosts) for name in ("somebody", "else")]
 
     async def go_on_until(self, end: float) -> None:
-        changing = self.run.loop.create_task(self._keep_changing())
+        changing = [self.run.loop.create_task(self._keep_changing(people)) for people in self._people]
         try:
             await super().go_on_until(end)
         finally:
-            changing.cancel()
+            for each in changing:
+                each.cancel()
 
-    async def _keep_changing(self) -> None:
+    async def _keep_changing(self, people: SimClient) -> None:
         """All the while, whatever else goes wrong; now and then the leader dies over it."""
         while True:
             request = self._request()
             if request is not None:
-                asking = self.run.loop.create_task(self._ask(request))
+                asking = self.run.loop.create_task(self._ask(people, request))
                 if self.rng.random() < 0.1:
                     await asyncio.sleep(self.rng.choice([0.0, 0.003, 0.02, 0.3]))
                     await self._kill_the_leader()
@@ -134,10 +135,10 @@ class VoterFaults(Faults):
             listeners=[kind.Listener(name="CONTROLLER", host=machine.host, port=9093)],
         )
 
-    async def _ask(self, request: Any) -> None:
+    async def _ask(self, people: SimClient, request: Any) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await self._people.ask_any(request, 0)
+                answer = await people.ask_any(request, 0)
         except TimeoutError:
             return
         self.run.note(f"{type(request).__name__} of {request.voter_id}: {ErrorCode(answer.error_code).name}")
