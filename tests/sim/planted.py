@@ -16,12 +16,10 @@ from ballast_broker.controller.commands.context import CommandContext
 from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import PartitionRegistration
-from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
-from ballast_broker.raft.voter_requests import VoterRequests
 from ballast_broker.raft.voters import VoterSet
 from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
@@ -190,18 +188,11 @@ def elect_by_committed_voters(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "voters", property(lambda self: voters(self).ids))
 
 
-def change_voters_twice_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Takes the second change before the first is committed."""
-    patch.setattr(voter_changes, "check_committed", lambda leadership, log: None)
-    patch.setattr(VoterRequests, "_one_at_a_time", lambda self: None)
-
-
 OF_CHANGING_VOTERS: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
         commit_by_the_voters_of_the_election,
         elect_by_committed_voters,
-        change_voters_twice_at_once,
     )
 }
 

@@ -11,14 +11,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
 from ballast_broker.raft import snapshot_loading, wire
+from ballast_broker.raft.answering import Answering
 from ballast_broker.raft.control_records import leader_change_batch, voters_batch
 from ballast_broker.raft.core import RaftCore
-from ballast_broker.raft.describe import describe_quorum
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     NOBODY,
@@ -28,7 +27,6 @@ from ballast_broker.raft.messages import (
     AppendVoters,
     Effect,
     Fetch,
-    FetchReply,
     HighWatermark,
     LeaderChanged,
     LoadSnapshot,
@@ -89,7 +87,7 @@ class RaftDriver:
         self.quorum = quorum
         self.store = store
         self._listener = listener
-        self._clock = clock
+        self.clock = clock
         self.threads = threads
         self.network = network
         self.directory = directory
@@ -99,11 +97,10 @@ class RaftDriver:
             node_id, store.load_persisted(), store, random, timeouts,
             directory=directory, bootstrap=self.peers.bootstrap_ids,
         )  # fmt: skip
+        self.answering = Answering(self)
         self.voter_requests = VoterRequests(self)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fetches: dict[int, asyncio.Future[tuple[FetchReply, bytes]]] = {}
-        self._next_token = 0
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._applied = 0
         self._applying = False
@@ -113,7 +110,7 @@ class RaftDriver:
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
-        self._stopped = False
+        self.stopped = False
 
     # ------------------------------------------------------------------ life
 
@@ -126,17 +123,17 @@ class RaftDriver:
         await self.threads.run(self.store.log.flush)
         self.spawn(self._flush_loop())
         self.core.start(self.now())
-        self._run()
+        self.run()
 
     async def stop(self) -> None:
         """Hands over if it leads, then ends everything."""
         if self.core.is_leader and len(self.core.voters) > 1:
             self.core.resign(self.now())
-            self._run()
+            self.run()
             sends = [task for task in self._sends.values() if not task.done()]
             if sends:
                 await asyncio.wait(sends, timeout=RESIGN_WAIT_S)
-        self._stopped = True
+        self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
         ending = [*self._sends.values(), *self._tasks]
@@ -145,8 +142,7 @@ class RaftDriver:
         await asyncio.gather(*ending, return_exceptions=True)
         self.peers.close()
         self._fail_appends()
-        for waiting in self._fetches.values():
-            waiting.cancel()
+        self.answering.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -163,12 +159,12 @@ class RaftDriver:
 
     def _fail(self, error: Exception) -> None:
         logger.error("the metadata log cannot go on: %s", error, exc_info=error)
-        self._stopped = True
+        self.stopped = True
         self._fail_appends()
         self._listener.failed(error)
 
     def now(self) -> float:
-        return self._clock.monotonic()
+        return self.clock.monotonic()
 
     # ------------------------------------------------------------------ state
 
@@ -213,10 +209,10 @@ class RaftDriver:
 
         NOT_CONTROLLER where this node does not lead; the future fails with the same if it ceases to.
         """
-        if not self.core.is_leader or self._stopped:
+        if not self.core.is_leader or self.stopped:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         try:
-            first, last = self.store.append(batch, self.core.epoch, self._clock.wall_ms())
+            first, last = self.store.append(batch, self.core.epoch, self.clock.wall_ms())
         except OSError as error:
             self._fail(error)
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
@@ -224,7 +220,7 @@ class RaftDriver:
         self._appends.append((last, committed))
         self._flush_wanted.set()
         self.core.appended(self.now())
-        self._run()
+        self.run()
         return first, committed
 
     def _fail_appends(self) -> None:
@@ -236,84 +232,22 @@ class RaftDriver:
     # ------------------------------------------------------------------ requests from others
 
     async def handle(self, api_key: int, version: int, request: Any) -> Any:
-        """The response to a Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot or DescribeQuorum."""
-        if api_key == wire.FETCH:
-            return await self._handle_fetch(request)
-        if api_key == wire.FETCH_SNAPSHOT:
-            return self._handle_fetch_snapshot(request)
-        if api_key == wire.DESCRIBE_QUORUM:
-            self.core.forget_old_observers(self.now())
-            return describe_quorum(request, self.core, self.now(), self._clock.wall_ms())
+        """The response to a request of the quorum's own: `answering` has them, and `voter_requests`."""
         if api_key in VOTER_KEYS:
             return await self.voter_requests.handle(api_key, request)
-        wire.check_cluster(request, self.quorum.cluster_id)
-        now = self.now()
-        if api_key == wire.VOTE:
-            reply = self.core.handle_vote(now, wire.decode_vote(request))
-            name = "VoteResponse"
-        elif api_key == wire.BEGIN_QUORUM_EPOCH:
-            if said := wire.leader_endpoint(request, self.quorum.listener_name):
-                self.peers.learn(*said)
-            reply = self.core.handle_begin_epoch(now, wire.decode_begin(request))
-            name = "BeginQuorumEpochResponse"
-        elif api_key == wire.END_QUORUM_EPOCH:
-            reply = self.core.handle_end_epoch(now, wire.decode_end(request))
-            name = "EndQuorumEpochResponse"
-        else:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        self._run()  # the vote is on disk before the answer leaves
-        if self._stopped:  # or it is not, and must not be counted: a next life could give it to somebody else
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return self._with_leader(wire.encode_reply(name, reply), reply.leader)
-
-    async def _handle_fetch(self, request: Any) -> Any:
-        wire.check_cluster(request, self.quorum.cluster_id)
-        fetch = wire.decode_fetch(request)
-        self._next_token += 1
-        token = self._next_token
-        answered: asyncio.Future[tuple[FetchReply, bytes]] = asyncio.get_running_loop().create_future()
-        self._fetches[token] = answered
-        try:
-            self.core.handle_fetch(self.now(), token, fetch)
-            self._run()
-            reply, records = await answered
-        finally:
-            self._fetches.pop(token, None)
-            self.core.drop_fetch(token)
-        response = wire.encode_fetch_reply(replace(reply, records=records), self.store.start_offset)
-        return self._with_leader(response, reply.leader) if reply.error else response
-
-    def _with_leader(self, response: Any, leader: int) -> Any:
-        return wire.with_leader(response, leader, self.peers.endpoint(leader) if leader != NOBODY else None)
-
-    def _handle_fetch_snapshot(self, request: Any) -> Any:
-        wire.check_cluster(request, self.quorum.cluster_id)
-        data = wire.only_partition(request)
-        wanted = SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch)
-        leader, epoch = self.core.leader, self.core.epoch
-        if not self.core.is_leader:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        size = max(1, min(request.max_bytes, wire.MAX_SNAPSHOT_PIECE_BYTES))
-        found = self.store.read_snapshot(wanted, data.position, size)
-        if found is None:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.SNAPSHOT_NOT_FOUND)
-        piece, whole = found
-        if not 0 <= data.position < whole:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.POSITION_OUT_OF_RANGE)
-        self.core.progress_of_snapshot(request.replica_id, wire.replica_directory(request), self.now())
-        return wire.snapshot_response(wanted, leader, epoch, ErrorCode.NONE, whole, data.position, piece)
+        return await self.answering.handle(api_key, request)
 
     # ------------------------------------------------------------------ effects
 
     def change_voters(self, change: Callable[[Leadership, LogView], VoterSet]) -> int:
         """As leader: the offset that has to be committed. ApiError where it may not be."""
         offset = self.core.change_voters(self.now(), change)
-        self._run()
+        self.run()
         return offset
 
-    def _run(self) -> None:
+    def run(self) -> None:
         """Carry out what the core wants, until it wants nothing more; then set the timer."""
-        if self._in_run or self._stopped:
+        if self._in_run or self.stopped:
             return
         self._in_run = True
         try:
@@ -324,7 +258,7 @@ class RaftDriver:
             self._fail(error)
         finally:
             self._in_run = False
-        if not self._stopped:
+        if not self.stopped:
             self._arm()
             self.voter_requests.look()
 
@@ -343,21 +277,15 @@ class RaftDriver:
         self._sends[key] = task
 
     def _answer_fetch(self, effect: AnswerFetch) -> None:
-        waiting = self._fetches.get(effect.token)
-        if waiting is None or waiting.done():
-            return
-        records = b""
-        if effect.from_offset >= 0:
-            records = self.store.read(effect.from_offset, wire.MAX_FETCH_BYTES, self.store.end_offset)
-        waiting.set_result((effect.reply, records))
+        self.answering.fetch_answered(effect)
 
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         batch = leader_change_batch(self.node_id, effect.voters, effect.granting, now_ms, founds=effect.founds)
         self._append_control(batch, effect.epoch, now_ms)
 
     def _append_voters(self, effect: AppendVoters) -> None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         upgrades = effect.voters.version != self.store.voters.version
         logger.info("voters: %s", effect.voters)
         self._append_control(voters_batch(effect.voters, now_ms, with_version=upgrades), effect.epoch, now_ms)
@@ -394,7 +322,7 @@ class RaftDriver:
 
     def _apply_committed(self) -> None:
         """A piece at a time, so that a long log does not hold the loop."""
-        if self._applying or self._stopped:
+        if self._applying or self.stopped:
             return
         limit = min(self.core.high_watermark, self.store.end_offset)
         if self._applied < limit:
@@ -437,7 +365,7 @@ class RaftDriver:
         else:
             self._stalls = 0
         self.core.tick(now)
-        self._run()
+        self.run()
 
     async def _flush_loop(self) -> None:
         while True:
@@ -449,7 +377,7 @@ class RaftDriver:
                 self._flush_wanted.set()  # cut meanwhile: what is there now may be something else
                 continue
             self.core.flushed(self.now(), end_offset)
-            self._run()
+            self.run()
 
     # ------------------------------------------------------------------ requests to others
 
@@ -471,13 +399,13 @@ class RaftDriver:
             self.core.failed(self.now(), to, request, refused=refused)
         else:
             self.core.replied(self.now(), to, request, reply)
-        self._run()
+        self.run()
 
     async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
         snapshot = loading.snapshot
         if not await snapshot_loading.fetched(self, loading):
             self.core.snapshot_loaded(self.now(), loading, complete=False)
-            self._run()
+            self.run()
             return
         if self.core.loading is not loading:
             return  # the role changed meanwhile: the log is left alone, as if the process had died here
@@ -491,7 +419,7 @@ class RaftDriver:
             self._applying = False
         self.core.snapshot_loaded(self.now(), loading, complete=True)
         self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
-        self._run()
+        self.run()
         self._apply_committed()
 
 

@@ -44,11 +44,11 @@ def changing(seed: int) -> World:
 def test_random_changes_of_voters_keep_every_invariant() -> None:
     changes = 0
     sizes = set()
-    for seed in [*range(75), SETTLED_BY_ITS_LEADER_ALONE]:
+    for seed in [*range(45), SETTLED_BY_ITS_LEADER_ALONE]:
         world = changing(seed)
         world.run(40.0)
         world.quiet(20.0)
         changes += world.changes
         sizes |= {len(voters.voters) for voters in world.voter_sets}
-    assert changes > 500
+    assert changes > 300
     assert sizes >= {1, 2, 3, 4}
