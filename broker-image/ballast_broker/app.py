@@ -41,7 +41,9 @@ from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OffsetsStore
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.raft.describe import describe_request
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import DYNAMIC, Voter, voter_set
 from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
@@ -58,6 +60,7 @@ from ballast_broker.world import World
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 20.0
+ASK_TIMEOUT_S = 2.0
 
 
 class NodeFailed(Exception):
@@ -140,7 +143,7 @@ class Node:
         metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
         directory = metadata_log.directory.id
-        if config.controller_quorum_standalone and store.is_empty:
+        if config.controller_quorum_standalone and store.is_empty and not await self._is_led_already():
             first = Voter(config.node_id, directory, self._own_controller_endpoints())
             store.format(voter_set(DYNAMIC, [first]), world.clock.wall_ms())
         self.metadata = MetadataReplica(
@@ -174,6 +177,25 @@ class Node:
                 network=world.network,
                 timing=settings.controller_timing(config),
             )
+
+    async def _is_led_already(self) -> bool:
+        """Whether one of those named as servers of the quorum knows a leader: then it exists, and this disk was lost.
+
+        A second quorum of the same cluster would be worse than one voter less.
+        """
+        own = set(self._own_controller_endpoints().values())
+        others = [e for each in self.config.quorum_bootstrap if (e := QuorumEndpoint(*each)) not in own]
+        links = [PeerLink(self.world.network, each, ASK_TIMEOUT_S) for each in others]
+        found = await asyncio.gather(*(link.call(describe_request(), 0) for link in links), return_exceptions=True)
+        for link in links:
+            link.close()
+        answers = [each for each in found if not isinstance(each, BaseException)]
+        if not any(topic.partitions[0].leader_id >= 0 for each in answers for topic in each.topics if topic.partitions):
+            return False
+        log.warning(
+            "controller.quorum.standalone is set and log.dirs is empty, but there is a quorum already: joining it"
+        )
+        return True
 
     def _quorum(self, store: MetadataStore) -> Quorum:
         config = self.config

@@ -13,6 +13,12 @@ from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
 
+def describe_request() -> Any:
+    kind = message("DescribeQuorumRequest")
+    partition = kind.TopicData.PartitionData(partition_index=wire.PARTITION)
+    return kind(topics=[kind.TopicData(topic_name=wire.TOPIC, partitions=[partition])])
+
+
 def describe_quorum(request: Any, core: RaftCore, now: float, wall_ms: int) -> Any:
     asked = [(topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions]
     if asked != [(wire.TOPIC, wire.PARTITION)]:

@@ -80,7 +80,7 @@ class MetadataStore:
         self._history = VoterHistory(NO_VOTERS)
         if latest is not None and (latest.epoch, latest.offset) > (self.last_epoch, self.end_offset):
             self.begin_after(latest)  # a crash came before this was done
-        self.configured(NO_VOTERS)
+        self._find_voters()
 
     # ------------------------------------------------------------------ what the core asks (LogView)
 
@@ -136,8 +136,12 @@ class MetadataStore:
 
     def configured(self, voters: VoterSet) -> None:
         """Who votes by the configuration, as long as neither the log nor the disk's formatting says."""
+        if not self.disk.exists(self.path_of(FORMATTED)):
+            self._history.begin_with(voters)
+
+    def _find_voters(self) -> None:
         formatted = self._voters_of(FORMATTED) if self.disk.exists(self.path_of(FORMATTED)) else None
-        self._history = VoterHistory(formatted or voters)
+        self._history = VoterHistory(formatted or NO_VOTERS)
         position = self.start_offset
         if position and self.snapshots:
             oldest = self.snapshots[0]
@@ -154,7 +158,7 @@ class MetadataStore:
         writer.write(snapshot_header_batch(0, now_ms, FORMATTED.epoch, voters))
         writer.write(snapshot_footer_batch(now_ms, HEADER_RECORDS_WITH_VOTERS, FORMATTED.epoch))
         writer.finish()
-        self._history = VoterHistory(voters)
+        self._history.begin_with(voters)
 
     @property
     def is_empty(self) -> bool:

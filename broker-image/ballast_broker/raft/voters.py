@@ -98,6 +98,11 @@ class VoterHistory:
         self.offset = BEFORE_THE_LOG
         """Of the record that `latest` came with."""
 
+    def begin_with(self, base: VoterSet) -> None:
+        """Who votes where the log says nothing of it."""
+        self._base = base
+        self._look()
+
     def add(self, offset: int, voters: VoterSet) -> None:
         assert offset > self.offset
         self._entries.append((offset, voters))

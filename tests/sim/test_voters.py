@@ -1,0 +1,137 @@
+"""Whole nodes whose quorum can change: who founds it, who finds it, and who must not found it twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from tests.sim.clients import SimClient
+from tests.sim.disk import Store
+from tests.sim.loop import run
+from tests.sim.machine import Machine
+from tests.sim.schedule import Plan
+from tests.sim.voters import ChangingRun, driver_of
+
+from ballast_broker.raft.driver import RaftDriver
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
+
+pytestmark = pytest.mark.spec("CLU-05")
+
+
+def driver(machine: Machine) -> RaftDriver:
+    found = driver_of(machine)
+    assert found is not None
+    return found
+
+
+def addition(machine: Machine) -> Any:
+    kind = message("AddRaftVoterRequest")
+    return kind(
+        cluster_id=None,
+        timeout_ms=3000,
+        voter_id=machine.node_id,
+        voter_directory_id=driver(machine).directory,
+        listeners=[kind.Listener(name="CONTROLLER", host=machine.host, port=9093)],
+    )
+
+
+async def add(client: SimClient, machine: Machine) -> None:
+    async with asyncio.timeout(30):
+        while (await client.ask_any(addition(machine), 0)).error_code != ErrorCode.NONE:
+            await asyncio.sleep(0.2)
+
+
+async def until_led(cluster: ChangingRun) -> None:
+    async with asyncio.timeout(30):
+        while not all(driver_of(each) is not None and driver(each).leader_id > 0 for each in cluster.machines):
+            await asyncio.sleep(0.1)
+
+
+def play(scenario: Any) -> None:
+    async def main() -> None:
+        cluster = ChangingRun(3, Plan())
+        try:
+            for machine in cluster.machines:
+                machine.start()
+            await until_led(cluster)
+            await scenario(cluster, SimClient(cluster.fabric, "person", [each.host for each in cluster.machines]))
+        finally:
+            for machine in cluster.machines:
+                machine.kill()
+
+    run(main())
+
+
+def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
+    """Its property still says that it founds one."""
+
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        founder, *others = cluster.machines
+        for each in others:
+            await add(person, each)
+        before = driver(founder).directory
+        founder.kill()
+        await asyncio.sleep(10.0)
+        founder.store = Store(random.Random(1), founder.clock.wall_ms)
+        founder.start()
+        await until_led(cluster)
+        await asyncio.sleep(10.0)
+        assert driver(founder).leader_id in (2, 3)
+        assert driver(founder).epoch == driver(others[0]).epoch
+        assert not driver(founder).core.is_voter
+        assert driver(founder).core.voters == (1, 2, 3), "the one of before still is one"
+        removal = message("RemoveRaftVoterRequest")(cluster_id=None, voter_id=1, voter_directory_id=before)
+        assert (await person.ask_any(removal, 0)).error_code == ErrorCode.NONE
+        await add(person, founder)
+        assert driver(founder).core.is_voter
+
+    play(scenario)
+
+
+def test_a_founder_that_is_the_only_voter_founds_nothing_anew_after_a_restart() -> None:
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        founder = cluster.machines[0]
+        await asyncio.sleep(5.0)
+        directory, mark = driver(founder).directory, driver(founder).high_watermark
+        founder.kill()
+        await asyncio.sleep(1.0)
+        founder.start()
+        await until_led(cluster)
+        await asyncio.sleep(5.0)
+        assert driver(founder).is_leader
+        assert driver(founder).directory == directory
+        assert driver(founder).high_watermark > mark
+        await add(person, cluster.machines[1])
+
+    play(scenario)
+
+
+def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the_bootstrap_servers() -> None:
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        one, two, three = cluster.machines
+        await add(person, two)
+        two.kill()
+        await asyncio.sleep(0.5)
+        two.start()
+        await asyncio.sleep(5.0)
+        await add(person, three)
+        two_directory = driver(two).directory
+        two.kill()
+        for machine, directory in ((two, two_directory), (one, driver(one).directory)):
+            removal = message("RemoveRaftVoterRequest")(
+                cluster_id=None, voter_id=machine.node_id, voter_directory_id=directory
+            )
+            async with asyncio.timeout(30):
+                while (await person.ask_any(removal, 0)).error_code not in (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND):
+                    await asyncio.sleep(0.2)
+        one.kill()
+        two.start()  # as far as it knows, one and two vote
+        await asyncio.sleep(20.0)
+        assert driver(two).leader_id == 3
+        assert driver(two).core.voters == (3,)
+        assert driver(three).is_leader
+
+    play(scenario)
