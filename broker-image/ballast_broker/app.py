@@ -192,9 +192,7 @@ class Node:
         answers = [each for each in found if not isinstance(each, BaseException)]
         if not any(topic.partitions[0].leader_id >= 0 for each in answers for topic in each.topics if topic.partitions):
             return False
-        log.warning(
-            "controller.quorum.standalone is set and log.dirs is empty, but there is a quorum already: joining it"
-        )
+        log.warning("controller.quorum.standalone is set and log.dirs is empty, but there is a quorum: joining it")
         return True
 
     def _quorum(self, store: MetadataStore) -> Quorum:

@@ -18,6 +18,7 @@ from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
+GONE = (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND)
 pytestmark = pytest.mark.spec("CLU-05")
 
 
@@ -40,19 +41,19 @@ def addition(machine: Machine) -> Any:
 
 async def add(client: SimClient, machine: Machine) -> None:
     async with asyncio.timeout(30):
-        while (await client.ask_any(addition(machine), 0)).error_code != ErrorCode.NONE:
+        while (await client.ask_any(addition(machine), 0)).error_code != ErrorCode.NONE:  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.2)
 
 
 async def until_led(cluster: ChangingRun) -> None:
     async with asyncio.timeout(30):
-        while not all(driver_of(each) is not None and driver(each).leader_id > 0 for each in cluster.machines):
+        while not all(driver_of(each) is not None and driver(each).leader_id > 0 for each in cluster.machines):  # noqa: ASYNC110  (virtual time)
             await asyncio.sleep(0.1)
 
 
-def play(scenario: Any) -> None:
+def play(scenario: Any, kind: type[ChangingRun] = ChangingRun) -> None:
     async def main() -> None:
-        cluster = ChangingRun(3, Plan())
+        cluster = kind(3, Plan())
         try:
             for machine in cluster.machines:
                 machine.start()
@@ -86,6 +87,7 @@ def test_a_founder_that_lost_its_disk_joins_the_quorum_that_there_is() -> None:
         removal = message("RemoveRaftVoterRequest")(cluster_id=None, voter_id=1, voter_directory_id=before)
         assert (await person.ask_any(removal, 0)).error_code == ErrorCode.NONE
         await add(person, founder)
+        await asyncio.sleep(3.0)
         assert driver(founder).core.is_voter
 
     play(scenario)
@@ -125,7 +127,7 @@ def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the
                 cluster_id=None, voter_id=machine.node_id, voter_directory_id=directory
             )
             async with asyncio.timeout(30):
-                while (await person.ask_any(removal, 0)).error_code not in (ErrorCode.NONE, ErrorCode.VOTER_NOT_FOUND):
+                while (await person.ask_any(removal, 0)).error_code not in GONE:  # noqa: ASYNC110  (virtual time)
                     await asyncio.sleep(0.2)
         one.kill()
         two.start()  # as far as it knows, one and two vote
@@ -135,3 +137,30 @@ def test_who_was_away_while_all_voters_that_it_knew_left_finds_the_others_by_the
         assert driver(three).is_leader
 
     play(scenario)
+
+
+class WithABrokerOnly(ChangingRun):
+    def _properties(self, node_id: int) -> dict[str, str]:
+        properties = super()._properties(node_id)
+        if node_id == 3:
+            properties |= {"process.roles": "broker", "listeners": "PLAINTEXT://n3:9092"}
+        return properties
+
+
+def test_a_broker_that_is_no_controller_follows_the_voters_wherever_they_go() -> None:
+    async def scenario(cluster: ChangingRun, person: SimClient) -> None:
+        one, two, broker = cluster.machines
+        await add(person, two)
+        removal = message("RemoveRaftVoterRequest")(
+            cluster_id=None, voter_id=1, voter_directory_id=driver(one).directory
+        )
+        assert (await person.ask_any(removal, 0)).error_code == ErrorCode.NONE
+        one.kill()
+        broker.kill()
+        broker.start()
+        await asyncio.sleep(10.0)
+        assert driver(broker).leader_id == 2
+        assert broker.process is not None
+        assert broker.process.node.ready
+
+    play(scenario, WithABrokerOnly)
