@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from e2e.processes import free_ports
 from tests.broker.controller.test_apache_tools import dump
 from tests.clients.running import RunningBroker
 from tests.clients.test_java_tools import TOOLS, run
+from tests.docs.commands import to_type
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.spec("CLU-05")]
 
@@ -159,15 +161,19 @@ def test_a_static_quorum_becomes_one_that_can_be_changed(quorum: Quorum) -> None
     until(lambda: quorum.described(1)[1] == {1, 2})
 
 
+def formatted(quorum: Quorum, number: int, *how: str) -> RunningBroker:
+    node = quorum.node(number)
+    node.folder.mkdir(parents=True)
+    file = quorum.file(number)
+    file.write_text("".join(f"{name}={value}\n" for name, value in node._properties.items()))
+    tool = [*java("kafka.tools.StorageTool"), "format", *how, "-t", CLUSTER_ID, "-c", str(file)]
+    subprocess.run(tool, check=True, timeout=60, capture_output=True)
+    return node
+
+
 def test_what_kafkas_own_tool_formats_is_taken(quorum: Quorum) -> None:
     """`kafka-storage format --standalone`: no property says that this node founds the quorum."""
-    node = quorum.node(1)
-    node.folder.mkdir(parents=True)
-    file = quorum.file(1)
-    file.write_text("".join(f"{name}={value}\n" for name, value in node._properties.items()))
-    tool = [*java("kafka.tools.StorageTool"), "format", "--standalone", "-t", CLUSTER_ID, "-c", str(file)]
-    subprocess.run(tool, check=True, timeout=60, capture_output=True)
-    node.start()
+    formatted(quorum, 1, "--standalone").start()
     assert quorum.described(1) == (1, {1})
     assert quorum.directory(1) in run("metadata-quorum", *quorum.at(1), "describe", "--status")
 
@@ -182,3 +188,38 @@ def test_a_voter_that_moves_says_so(quorum: Quorum) -> None:
     quorum.node(2).start()
     moved = f"CONTROLLER://127.0.0.1:{quorum.ports[3]}"
     until(lambda: moved in run("metadata-quorum", *quorum.at(1), "describe", "--status"))
+
+
+def test_voters_are_changed_as_the_page_says(quorum: Quorum) -> None:
+    describe, add, remove, upgrade = to_type(
+        "tests/clients/test_changing_voters.py::test_voters_are_changed_as_the_page_says"
+    )
+    quorum.node(1, controller_quorum_voters=f"1@127.0.0.1:{quorum.ports[1]}").start()
+    quorum.node(2).start()
+
+    def typed(command: str) -> str:
+        program, *words = command.split()
+        words = [
+            {"HOST:PORT": quorum.at(1)[1], "NEW.properties": str(quorum.file(2)), "ID": "2"}.get(word, word)
+            for word in words
+        ]
+        words = [quorum.directory(2) if word == "DIRECTORY" else word for word in words]
+        return run(program.removeprefix("kafka-").removesuffix(".sh"), *words)
+
+    typed(upgrade)
+    assert "Added controller 2" in typed(add)
+    assert quorum.directory(2) in typed(describe)
+    assert "Removed" in typed(remove)
+    assert quorum.described(1)[1] == {1}
+
+
+def test_what_kafkas_own_tool_formats_for_several_is_taken(quorum: Quorum) -> None:
+    """`--initial-controllers`: both are voters from the first moment on, each by the directory id that it was given."""
+    directories = {1: "AAAAAAAAAAAAAAAAAABlAA", 2: "AAAAAAAAAAAAAAAAAABmAA"}
+    initial = ",".join(f"{n}@127.0.0.1:{quorum.ports[2 * n - 1]}:{each}" for n, each in directories.items())
+    for number in directories:
+        formatted(quorum, number, "--initial-controllers", initial)
+    with ThreadPoolExecutor(2) as starting:  # each waits for the other
+        list(starting.map(lambda number: quorum.nodes[number].start(), directories))
+    assert quorum.described(1)[1] == {1, 2}
+    assert [quorum.directory(number) for number in directories] == list(directories.values())

@@ -52,7 +52,8 @@ OPAQUE = {
     "leader_epoch": "EPOCH",
 }
 NOTHING = {"session_id": (0,)}  # what is not replaced, where it is something else than -1
-OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), "DescribeQuorum")
+OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
+OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), OF_THE_QUORUM)
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class Case:
         return f"{self.file}: {self.name} ({self.api})"
 
 
-def corpus() -> list[Case]:
+def corpus(of: str = "corpus") -> list[Case]:
+    """What brokers are asked, or controllers (`of_controllers`)."""
     cases: list[Case] = []
-    for path in sorted((HERE / "corpus").glob("*.yaml")):
+    for path in sorted((HERE / of).glob("*.yaml")):
         cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
     return cases
 
@@ -164,7 +166,7 @@ class Side:
         if (
             opaque is not None
             and value not in NOTHING.get(name, (-1, "", None))
-            and OPAQUE_ONLY_IN.get(name, api) == api
+            and api in OPAQUE_ONLY_IN.get(name, (api,))
         ):
             return opaque
         if isinstance(value, UUID):

@@ -31,13 +31,13 @@ class Node:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir()
-        self.port, controller_port = _free_ports(2)
+        self.port, self.controller_port = _free_ports(2)
         self.log_dirs = [str(directory / name) for name in ("d1", "d2")]
-        listeners = f"PLAINTEXT://localhost:{self.port},CONTROLLER://localhost:{controller_port}"
+        listeners = f"PLAINTEXT://localhost:{self.port},CONTROLLER://localhost:{self.controller_port}"
         properties = PROPERTIES | {
             "listeners": listeners,
             "advertised.listeners": f"PLAINTEXT://localhost:{self.port}",
-            "controller.quorum.voters": f"1@localhost:{controller_port}",
+            "controller.quorum.voters": f"1@localhost:{self.controller_port}",
             "log.dirs": ",".join(self.log_dirs),
         }
         self.properties = directory / "node.properties"
