@@ -164,3 +164,77 @@ def test_a_broker_that_is_no_controller_follows_the_voters_wherever_they_go() ->
         assert broker.process.node.ready
 
     play(scenario, WithABrokerOnly)
+
+
+def alone(cluster: ChangingRun, **changed: str | None) -> Machine:
+    """A machine of its own, with the properties of the first one but for these."""
+    properties = dict(cluster.machines[0]._properties)
+    for name, value in changed.items():
+        if value is None:
+            properties.pop(name.replace("_", "."), None)
+        else:
+            properties[name.replace("_", ".")] = value
+    return Machine(cluster.loop, cluster.fabric, cluster.rng, 1, properties)
+
+
+def play_alone(scenario: Any) -> None:
+    async def main() -> None:
+        await scenario(ChangingRun(3, Plan()))
+
+    run(main())
+
+
+@pytest.mark.parametrize("servers", ["n1:9093", "localhost:9093", "elsewhere:9093"])
+def test_a_node_that_was_its_own_quorum_before_voters_could_change_still_is(servers: str) -> None:
+    """Its properties may have named bootstrap servers all the time: they were not known, and had no effect."""
+
+    async def scenario(cluster: ChangingRun) -> None:
+        machine = alone(cluster, controller_quorum_standalone=None, controller_quorum_bootstrap_servers=None)
+        machine.start()
+        await asyncio.sleep(10.0)
+        mark = driver(machine).high_watermark
+        assert driver(machine).is_leader
+        machine.kill()
+        machine._properties["controller.quorum.bootstrap.servers"] = servers
+        machine.start()
+        await asyncio.sleep(10.0)
+        assert driver(machine).is_leader
+        assert driver(machine).high_watermark > mark
+        assert driver(machine).kraft_version == 0
+        machine.kill()
+
+    play_alone(scenario)
+
+
+def test_a_controller_with_an_empty_disk_that_is_told_to_ask_others_founds_nothing() -> None:
+    async def scenario(cluster: ChangingRun) -> None:
+        machine = alone(cluster, controller_quorum_standalone=None)
+        machine.start()
+        await asyncio.sleep(30.0)
+        assert not machine.failures
+        assert driver(machine).leader_id == -1
+        assert driver(machine).epoch == 0
+        machine.kill()
+        invents = alone(cluster, controller_quorum_standalone=None, cluster_id=None)
+        invents.start()
+        await asyncio.sleep(1.0)
+        [failure] = invents.failures
+        assert "cluster.id is not set" in str(failure)
+
+    play_alone(scenario)
+
+
+def test_a_founder_that_loses_power_while_it_formats_itself_founds_the_quorum_all_the_same() -> None:
+    async def scenario(cluster: ChangingRun) -> None:
+        machine = alone(cluster)
+        for after in (0.0, 0.001, 0.002, 0.005, 0.02, 0.1, 0.3):
+            machine.start()
+            await asyncio.sleep(after)
+            machine.lose_power()
+        machine.start()
+        await asyncio.sleep(10.0)
+        assert driver(machine).is_leader
+        assert [voter.directory for voter in driver(machine).core.voter_set.voters] == [driver(machine).directory]
+        machine.kill()
+
+    play_alone(scenario)

@@ -104,7 +104,7 @@ class VoterRequests:
         self._busy = True
         try:
             async with asyncio.timeout(_seconds(request.timeout_ms)):
-                versions = await self._understood_by(voter_id, endpoints[name])
+                versions = await self._understood_by(endpoints[name], "add voter operation for")
                 voter = Voter(voter_id, directory, endpoints, versions)
                 now = self._driver.now()
                 await self._change(lambda leadership, log: voter_changes.added(leadership, log, voter, now))
@@ -157,7 +157,8 @@ class VoterRequests:
         try:
             for voter in core.voter_set.voters:
                 if voter.id != core.me:
-                    low, high = await self._understood_by(voter.id, self._address_of(voter))
+                    doing = f"upgrade of {KRAFT_VERSION} with voter {voter.id}"
+                    low, high = await self._understood_by(self._address_of(voter), doing)
                     if not low <= DYNAMIC <= high:
                         raise ApiError(
                             ErrorCode.INVALID_UPDATE_VERSION,
@@ -203,7 +204,7 @@ class VoterRequests:
         finally:
             self._waiting = None
 
-    async def _understood_by(self, node_id: int, endpoint: Endpoint) -> tuple[int, int]:
+    async def _understood_by(self, endpoint: Endpoint, doing: str) -> tuple[int, int]:
         """The levels of kraft.version that a node says it supports."""
         driver = self._driver
         link = PeerLink(driver.network, endpoint, COMMIT_TIMEOUT_S)
@@ -211,9 +212,9 @@ class VoterRequests:
         try:
             response = await link.call(request, API_VERSIONS_VERSION)
         except (OSError, TimeoutError, ValueError) as error:
-            logger.info("node %d at %s:%d: %s", node_id, endpoint.host, endpoint.port, error)
+            logger.info("%s:%d: %s", endpoint.host, endpoint.port, error)
             came = ErrorCode.REQUEST_TIMED_OUT if isinstance(error, TimeoutError) else ErrorCode.BROKER_NOT_AVAILABLE
-            text = f"Aborted add voter operation for since API_VERSIONS returned an error {came.name}"
+            text = f"Aborted {doing} since API_VERSIONS returned an error {came.name}"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error
         finally:
             link.close()
