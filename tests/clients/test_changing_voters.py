@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.spec("CLU-
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 SETTLED_S = 30.0
+FORMATTED = "00000000000000000000-0000000000.checkpoint"
 
 
 class Quorum:
@@ -135,12 +136,20 @@ def test_one_controller_becomes_three_and_one_leaves_while_its_leader_is_killed(
 
 def test_a_leader_that_is_removed_hands_over_and_what_it_led_goes_on(quorum: Quorum) -> None:
     quorum.node(1, controller_quorum_standalone="true").start()
-    quorum.node(2).start()
+    quorum.node(2, metadata_log_max_record_bytes_between_snapshots="1").start()
     run("metadata-quorum", *quorum.at(1), "--command-config", quorum.file(2), "add-controller")
     assert "Removed" in run("metadata-quorum", *quorum.at(1), *quorum.removal(1))
     until(lambda: quorum.described(1) == (2, {2}))
     quorum.nodes[1].kill()
     run("topics", *quorum.at(2), "--create", "--topic", "new")
+    quorum.nodes[2].kill()
+    *_, snapshot = sorted(quorum.metadata(2).glob("*.checkpoint"))
+    for path, voters in ((quorum.metadata(1) / FORMATTED, [1]), (snapshot, [2])):
+        header = dump(path)[:3]
+        assert [each["type"] for each in header] == ["SnapshotHeader", "KRaftVersion", "KRaftVoters"]
+        assert [each["voterId"] for each in header[2]["data"]["voters"]] == voters
+    quorum.nodes[2].start()
+    assert quorum.described(2) == (2, {2})
 
 
 def test_a_static_quorum_becomes_one_that_can_be_changed(quorum: Quorum) -> None:
