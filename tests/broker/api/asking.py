@@ -57,6 +57,7 @@ class Asker:
             controller=self,
             next_producer_id=self._producer_id,
             create_topics_automatically=self._create,
+            kraft_version=lambda: 0,
         )
 
     async def _producer_id(self) -> int:
