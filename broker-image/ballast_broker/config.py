@@ -303,7 +303,7 @@ class BrokerConfig:
         """No voters are named, and nobody else to ask for them: as in the file that comes with Kafka."""
         if not self.is_controller or self.voters or self.values["controller.quorum.standalone"]:
             return False
-        own = {(e.host, e.port) for e in self.advertised_controllers}
+        own = {(e.host, e.port) for e in (*self.advertised_controllers, *self.controller_listeners)}
         own |= {(host, port) for _, port in own for host in LOOPBACK}
         return set(self.quorum_bootstrap) <= own
 
