@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ballast_broker.raft.links import PeerLink
-from ballast_broker.raft.voters import Endpoint, VoterSet
+from ballast_broker.raft.voters import DYNAMIC, Endpoint, VoterSet
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.seams import Network
 
@@ -42,20 +42,29 @@ class Peers:
 
     def learn(self, node_id: int, endpoint: Endpoint) -> None:
         """A leader said where it is; where the configuration says where voters are, that is so."""
-        if node_id != self._me and node_id not in self._quorum.endpoints:
+        if node_id != self._me and self._configured(node_id) is None:
             self._learned[node_id] = endpoint
 
     def forget(self, node_id: int) -> None:
         """Nobody is there any more."""
         self._learned.pop(node_id, None)
 
+    def _configured(self, node_id: int) -> Endpoint | None:
+        """Of a voter of a static quorum; one that is alone may not have said where it listens."""
+        found = self._quorum.endpoints.get(node_id) if self._voters().version < DYNAMIC else None
+        return found if found is not None and found.port else None
+
     def endpoint(self, node_id: int) -> Endpoint | None:
-        if node_id == self._me and (own := self._quorum.own_endpoints().get(self._quorum.listener_name)):
+        configured = self._configured(node_id)
+        if configured is not None:
+            return configured
+        name = self._quorum.listener_name
+        if node_id == self._me and (own := self._quorum.own_endpoints().get(name)):
             return own
         found = self._learned.get(node_id) or self._bootstrap.get(node_id)
         if found is None:
             voter = self._voters().find(node_id)
-            found = None if voter is None else voter.endpoints.get(self._quorum.listener_name)
+            found = None if voter is None else voter.endpoints.get(name)
         return found or self._quorum.endpoints.get(node_id)
 
     def link(self, node_id: int, purpose: str) -> PeerLink:

@@ -7,11 +7,12 @@ words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ballast_broker.raft.voters import DYNAMIC, Voter, VoterSet, key_text, voter_set
+from ballast_broker.raft.voters import DYNAMIC, Endpoint, Voter, VoterSet, key_text, voter_set
 from ballast_wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def updated(leadership: Leadership, log: LogView, voter: Voter) -> VoterSet:
     return log.voters.with_voter(voter)
 
 
-def upgraded(leadership: Leadership, log: LogView) -> VoterSet:
+def upgraded(leadership: Leadership, log: LogView, own_endpoints: Mapping[str, Endpoint]) -> VoterSet:
     """A static quorum becomes one that can be changed: its voters, with the directories they fetch from."""
     check_committed(leadership, log)
     voters = []
@@ -98,7 +99,8 @@ def upgraded(leadership: Leadership, log: LogView) -> VoterSet:
         directory = leadership.directory_of(voter.id)
         if directory is None:
             raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"The directory id of voter {voter.id} is not known yet")
-        voters.append(replace(voter, directory=directory))
+        mine = voter.id == leadership.me and own_endpoints
+        voters.append(replace(voter, directory=directory, endpoints=own_endpoints if mine else voter.endpoints))
     return voter_set(DYNAMIC, voters)
 
 

@@ -166,7 +166,8 @@ class VoterRequests:
                         )
             if validate_only:
                 return
-            await self._change_in_time(voter_changes.upgraded)
+            own = dict(self._driver.quorum.own_endpoints())
+            await self._change_in_time(lambda leadership, log: voter_changes.upgraded(leadership, log, own))
         except ApiError as error:
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise ApiError(ErrorCode.NOT_CONTROLLER) from None

@@ -189,7 +189,7 @@ def test_a_static_quorum_becomes_one_that_can_change_with_the_directories_its_vo
     leader = leader_of(world)
     with pytest.raises(ApiError, match=r"kraft\.version feature is 0"):
         remove(world, leader, leader)
-    core_of(leader).change_voters(world.now, voter_changes.upgraded)
+    core_of(leader).change_voters(world.now, lambda leadership, log: voter_changes.upgraded(leadership, log, {}))
     world._settle(leader)
     world.run(world.now + 1.0)
     for node in world.nodes.values():
