@@ -18,7 +18,7 @@ import pytest
 from tests.sim.planted import BUGS, OF_CHANGING_VOTERS
 from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
-from tests.sim.voters import ChangingRun
+from tests.sim.voters import ChangingRun, UpgradedRun
 
 MANY = os.environ.get("SIM_MANY", "20-520")
 WORKERS = 2
@@ -49,7 +49,8 @@ def fails(seed: int, kind: type[Run] = Run) -> str | None:
 
 
 def fails_as_voters_change(seed: int) -> str | None:
-    return fails(seed, ChangingRun)
+    """Of a quorum that was founded so, or of a static one that is upgraded."""
+    return fails(seed, UpgradedRun if seed % 4 == 3 else ChangingRun)
 
 
 def finds(bug: str) -> int | None:

@@ -10,7 +10,7 @@ import os
 import pytest
 from tests.sim.loop import run
 from tests.sim.schedule import Plan, Run
-from tests.sim.voters import ChangingRun
+from tests.sim.voters import ChangingRun, UpgradedRun
 
 DEFAULT_SEEDS = "0-20"
 
@@ -56,7 +56,8 @@ def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:
 
 @pytest.mark.spec("CLU-05")
 @pytest.mark.timeout(120)
-def test_a_schedule_in_which_voters_come_and_go() -> None:
-    played = simulate(1, Plan(seconds=30.0), ChangingRun)
+@pytest.mark.parametrize("kind", [ChangingRun, UpgradedRun])
+def test_a_schedule_in_which_voters_come_and_go(kind: type[ChangingRun]) -> None:
+    played = simulate(1, Plan(seconds=20.0), kind)
     assert isinstance(played, ChangingRun)
     assert played.changes > 5

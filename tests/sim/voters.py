@@ -16,6 +16,7 @@ from tests.sim.machine import Machine
 from tests.sim.schedule import CHECK_INTERVAL_S, Plan, Run
 
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.voters import DYNAMIC
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message
 
@@ -86,6 +87,19 @@ class ChangingRun(Run):
                     raise Broken(f"committed metadata stays: {machine.host} has something else up to {mark}")
 
 
+class UpgradedRun(ChangingRun):
+    """A static quorum at first: somebody upgrades it in the middle of it all."""
+
+    def _properties(self, node_id: int) -> dict[str, str]:
+        return Run._properties(self, node_id)
+
+
+def upgrade() -> Any:
+    kind = message("UpdateFeaturesRequest")
+    update = kind.FeatureUpdateKey(version=2, feature="kraft.version", max_version_level=DYNAMIC, upgrade_type=1)
+    return kind(timeout_ms=3000, feature_updates=[update], validate_only=False)
+
+
 class VoterFaults(Faults):
     run: ChangingRun
 
@@ -120,6 +134,8 @@ class VoterFaults(Faults):
         driver = driver_of(machine)
         if not leaders or driver is None or driver.directory is None:
             return None
+        if leaders[0].kraft_version < DYNAMIC:
+            return upgrade()
         if machine.node_id in leaders[0].core.voters:
             self.run.note(f"{machine.host} is to vote no more")
             return message("RemoveRaftVoterRequest")(
@@ -136,12 +152,13 @@ class VoterFaults(Faults):
         )
 
     async def _ask(self, people: SimClient, request: Any) -> None:
+        whose = getattr(request, "voter_id", "all")
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await people.ask_any(request, 0)
+                answer = await people.ask_any(request, 2 if whose == "all" else 0)
         except TimeoutError:
             return
-        self.run.note(f"{type(request).__name__} of {request.voter_id}: {ErrorCode(answer.error_code).name}")
+        self.run.note(f"{type(request).__name__} of {whose}: {ErrorCode(answer.error_code).name}")
         self.run.changes += answer.error_code == 0
 
     async def _kill_the_leader(self) -> None:
