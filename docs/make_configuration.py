@@ -27,7 +27,8 @@ Made by docs/make_configuration.py.
 
 `./ballast status --bootstrap localhost:9092` shows it. The `server.properties` that comes with Apache Kafka 4 works as
 well; what has no effect here is told as it starts. Several brokers find each other by `controller.quorum.voters`
-(`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same `cluster.id`.
+(`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same `cluster.id`; or by
+`controller.quorum.bootstrap.servers`, where voters [come and go](operations.md#controllers-that-vote).
 
 ## Properties of a broker
 """

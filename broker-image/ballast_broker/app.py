@@ -46,9 +46,12 @@ from ballast_broker.coordinator.verification import TransactionVerifier
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
 from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.raft.describe import describe_request
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.store import MetadataStore
-from ballast_broker.raft.wire import Endpoint as QuorumEndpoint
+from ballast_broker.raft.voters import DYNAMIC, Voter, voter_set
+from ballast_broker.raft.voters import Endpoint as QuorumEndpoint
 from ballast_broker.raft.wire import Quorum
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.replication.strays import settle_strays
@@ -64,6 +67,7 @@ from ballast_broker.world import World
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 20.0
+ASK_TIMEOUT_S = 2.0
 
 
 class NodeFailed(Exception):
@@ -144,7 +148,8 @@ class Node:
         disk = self.world.disk
         if any(disk.exists(f"{path}/{META_PROPERTIES}") for path in self.config.log_directories):
             return None
-        if len(self.config.voters) > 1 or not self.config.is_controller:
+        founds = self.config.controller_quorum_standalone or self.config.is_its_own_quorum
+        if not (founds or len(self.config.voters) == 1) or not self.config.is_controller:
             raise NodeFailed("log.dirs is empty and cluster.id is not set: give every node of the cluster the same one")
         return base64.urlsafe_b64encode(self.world.random.bytes_of(16)).rstrip(b"=").decode()
 
@@ -152,6 +157,10 @@ class Node:
         world, config = self.world, self.config
         metadata_log: Log = await self.logs.open_raft_log(settings.metadata_log_config(config))
         store = MetadataStore(world.disk, metadata_log.folder.path, metadata_log)
+        directory = metadata_log.directory.id
+        if config.controller_quorum_standalone and store.is_empty and not await self._is_led_already():
+            first = Voter(config.node_id, directory, self._own_controller_endpoints())
+            store.format(voter_set(DYNAMIC, [first]), world.clock.wall_ms())
         self.metadata = MetadataReplica(
             store,
             world.clock,
@@ -163,7 +172,8 @@ class Node:
         self.metadata.add_publisher(self.authorizer.publish)
         self.driver = RaftDriver(
             node_id=config.node_id,
-            quorum=Quorum(self._cluster_id, self._quorum_endpoints(), min(config.controller_names)),
+            quorum=self._quorum(store),
+            directory=directory,
             store=store,
             listener=self.metadata,
             network=world.quorum_network or world.network,
@@ -184,9 +194,43 @@ class Node:
                 timing=settings.controller_timing(config),
             )
 
-    def _quorum_endpoints(self) -> dict[int, QuorumEndpoint]:
-        voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in self.config.voters}
-        return voters or {self.config.node_id: QuorumEndpoint("127.0.0.1", 0)}
+    async def _is_led_already(self) -> bool:
+        """Whether one of those named as servers of the quorum knows a leader: then it exists, and this disk was lost.
+
+        A second quorum of the same cluster would be worse than one voter less.
+        """
+        own = set(self._own_controller_endpoints().values())
+        others = [e for each in self.config.quorum_bootstrap if (e := QuorumEndpoint(*each)) not in own]
+        links = [PeerLink(self.world.network, each, ASK_TIMEOUT_S) for each in others]
+        found = await asyncio.gather(*(link.call(describe_request(), 0) for link in links), return_exceptions=True)
+        for link in links:
+            link.close()
+        answers = [each for each in found if not isinstance(each, BaseException)]
+        if not any(topic.partitions[0].leader_id >= 0 for each in answers for topic in each.topics if topic.partitions):
+            return False
+        log.warning("controller.quorum.standalone is set and log.dirs is empty, but there is a quorum: joining it")
+        return True
+
+    def _quorum(self, store: MetadataStore) -> Quorum:
+        config = self.config
+        voters = {v.node_id: QuorumEndpoint(v.host, v.port) for v in config.voters}
+        alone = store.voters_remembered() == [config.node_id]  # as it began before voters could change
+        if config.is_its_own_quorum or (alone and config.is_controller and not voters):
+            voters = {config.node_id: QuorumEndpoint("127.0.0.1", 0)}
+        return Quorum(
+            self._cluster_id,
+            voters,
+            min(config.controller_names),
+            bootstrap=[QuorumEndpoint(host, port) for host, port in config.quorum_bootstrap],
+            own_endpoints=self._own_controller_endpoints,
+        )
+
+    def _own_controller_endpoints(self) -> dict[str, QuorumEndpoint]:
+        """Where this node is to be found as a voter."""
+        if not self.config.is_controller:
+            return {}
+        names = self.config.controller_names
+        return {e.name: QuorumEndpoint(e.host, e.port) for e in self.addresses() if e.name in names}
 
     def _listen_for_controllers(self) -> None:
         if self.controller is None:
@@ -218,7 +262,7 @@ class Node:
             node_id=self.config.node_id,
             leader=self.driver,
             local=self.controller,
-            endpoints=self._quorum_endpoints(),
+            endpoints=self.driver.peers.endpoint,
             network=self.world.quorum_network or self.world.network,
             clock=self.world.clock,
             call_timeout_s=timeout_s,
@@ -373,6 +417,7 @@ class _Broker:
             next_producer_id=ids.next,
             create_internal_topic=topics.create_internal,
             create_topics_automatically=topics.create,
+            kraft_version=lambda: node.driver.kraft_version,
         )
 
     @property

@@ -52,11 +52,13 @@ BROKER_PROPERTIES = {
         _P("controlled.shutdown.enable", "boolean", True),
         _P("controller.listener.names", "list", ("CONTROLLER",)),
         _P("controller.quorum.append.linger.ms", "int", 25, between(0)),
+        _P("controller.quorum.bootstrap.servers", "list", ()),
         _P("controller.quorum.election.backoff.max.ms", "int", 1000, between(0)),
         _P("controller.quorum.election.timeout.ms", "int", 1000, between(1)),
         _P("controller.quorum.fetch.timeout.ms", "int", 2000, between(1)),
         _P("controller.quorum.request.timeout.ms", "int", 2000, between(1)),
         _P("controller.quorum.retry.backoff.ms", "int", 20, between(0)),
+        _P("controller.quorum.standalone", "boolean", False),
         _P("controller.quorum.voters", "list", ()),
         _P("cordoned.log.dirs", "list", ()),
         _P("default.replication.factor", "int", 1, between(1)),
@@ -234,6 +236,9 @@ class Voter(NamedTuple):
     port: int
 
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
 @dataclass(frozen=True, repr=False)
 class BrokerConfig:
     """Every property by its name with dots as underscores (`config.num_partitions`), and what follows from several."""
@@ -353,6 +358,20 @@ class BrokerConfig:
         return tuple(_voter(text) for text in self.values["controller.quorum.voters"])
 
     @cached_property
+    def quorum_bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """Where to ask for the quorum's leader; with no voters named, the metadata log says who votes."""
+        return tuple(_bootstrap_server(text) for text in self.values["controller.quorum.bootstrap.servers"])
+
+    @cached_property
+    def is_its_own_quorum(self) -> bool:
+        """No voters are named, and nobody else to ask for them: as in the file that comes with Kafka."""
+        if not self.is_controller or self.voters or self.values["controller.quorum.standalone"]:
+            return False
+        own = {(e.host, e.port) for e in (*self.advertised_controllers, *self.controller_listeners)}
+        own |= {(host, port) for _, port in own for host in LOOPBACK}
+        return set(self.quorum_bootstrap) <= own
+
+    @cached_property
     def has_authorizer(self) -> bool:
         return bool(self.values["authorizer.class.name"])
 
@@ -393,6 +412,15 @@ def _voter(text: str) -> Voter:
             f"Invalid value {text} for configuration controller.quorum.voters: Value must be ID@HOST:PORT"
         )
     return Voter(int(node), host.strip("[]"), int(port))
+
+
+def _bootstrap_server(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(
+            f"Invalid value {text} for configuration controller.quorum.bootstrap.servers: Value must be HOST:PORT"
+        )
+    return host.strip("[]"), int(port)
 
 
 def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) -> BrokerConfig:
@@ -449,8 +477,13 @@ def _check_whole(config: BrokerConfig) -> None:
     _check_groups(config.values)
     if config.is_controller:
         _check_controller(config)
-    elif not config.voters:
-        raise ConfigError("controller.quorum.voters is empty: a broker must know its controllers (ID@HOST:PORT,...)")
+    elif not config.voters and not config.quorum_bootstrap:
+        raise ConfigError(
+            "controller.quorum.voters is empty: a broker must know its controllers (ID@HOST:PORT,...), or where to ask "
+            "for them (controller.quorum.bootstrap.servers)"
+        )
+    elif config.values["controller.quorum.standalone"]:
+        raise ConfigError("controller.quorum.standalone is for the first controller of a cluster; this node is none")
     directories = config.log_directories
     if len(set(directories)) != len(directories):
         raise ConfigError(f"log.dirs names a directory twice: {','.join(directories)}")
@@ -551,7 +584,13 @@ def _check_security(config: BrokerConfig) -> None:
 def _check_controller(config: BrokerConfig) -> None:
     if config.voters and config.node_id not in {v.node_id for v in config.voters}:
         raise ConfigError(f"controller.quorum.voters does not name node.id {config.node_id}, which is a controller")
-    if not config.controller_listeners and len(config.voters) > 1:
+    standalone, bootstrap = config.values["controller.quorum.standalone"], config.quorum_bootstrap
+    if standalone and (config.voters or not bootstrap):
+        raise ConfigError(
+            "controller.quorum.standalone founds a quorum whose voters can be changed: it goes with "
+            "controller.quorum.bootstrap.servers and without controller.quorum.voters"
+        )
+    if not config.controller_listeners and (len(config.voters) > 1 or bootstrap):
         raise ConfigError(
             "listeners has none for the controller: add one named in controller.listener.names, "
             "for instance CONTROLLER://:9093"

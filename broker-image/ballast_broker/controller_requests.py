@@ -15,7 +15,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import ask_for_what_is_allowed, check_cluster
 from ballast_broker.api.registry import Api, Handler
 from ballast_broker.controller.service import API_KEYS, ControllerService
-from ballast_broker.metadata.features import SUPPORTED
+from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
 from ballast_wire.errors import ErrorCode
@@ -24,7 +24,10 @@ from ballast_wire.messages import message
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 SASL_KEYS = frozenset({17, 36})
 DESCRIBE_ACLS, DESCRIBE_QUORUM = 29, 55
-RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59})
+ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER = 80, 81, 82
+RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER})
+# What of the quorum not only nodes ask for, and what it takes.
+OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, REMOVE_VOTER: Operation.ALTER}
 # What nodes alone ask a controller for.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
 
@@ -67,6 +70,9 @@ CONTROLLER_APIS = {
         _api(67, "AllocateProducerIds", 0, 0),
         _api(70, "ControllerRegistration", 0, 0),
         _api(73, "AssignReplicasToDirs", 0, 0),
+        _api(80, "AddRaftVoter", 0, 0),
+        _api(81, "RemoveRaftVoter", 0, 0),
+        _api(82, "UpdateRaftVoter", 0, 0),
     )
 }
 
@@ -92,8 +98,11 @@ class ControllerHandlers:
         return self._versions if api.key == API_VERSIONS else self._cluster
 
     async def _raft(self, request: Any, context: RequestContext) -> Any:
-        of_anybody = context.api_key == DESCRIBE_QUORUM
-        check_cluster(Operation.DESCRIBE if of_anybody else Operation.CLUSTER_ACTION, context)
+        operation = OF_ADMINS.get(context.api_key)
+        if operation is None:
+            check_cluster(Operation.CLUSTER_ACTION, context)
+        elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):  # else a broker has asked whether somebody may
+            check_cluster(operation, context)
         return await self._driver.handle(context.api_key, context.version, request)
 
     async def _controller(self, request: Any, context: RequestContext) -> Any:
@@ -125,7 +134,8 @@ class ControllerHandlers:
             finalized_features_epoch=image.offset,
             finalized_features=[
                 kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
-                for name, level in image.features.levels.items()
+                for name, level in (*image.features.levels.items(), (KRAFT_VERSION, self._driver.kraft_version))
+                if level > 0
             ],
         )
 
@@ -145,7 +155,7 @@ class ControllerHandlers:
             )
         nodes = [
             kind.DescribeClusterBroker(version=version, broker_id=node_id, host=e.host, port=e.port, rack=None)
-            for node_id, e in self._driver.quorum.endpoints.items()
+            for node_id, e in self._driver.voter_endpoints()
         ]
         return kind(
             version=version,

@@ -52,9 +52,11 @@ OPAQUE = {
     "last_fetch_timestamp": "TIME",
     "last_caught_up_timestamp": "TIME",
     "replica_directory_id": "DIRECTORY",
+    "leader_epoch": "EPOCH",
 }
 NOTHING = {"session_id": (0,)}  # what is not replaced, where it is something else than -1
-OPAQUE_ONLY_IN = {"high_watermark": "DescribeQuorum", "log_end_offset": "DescribeQuorum"}
+OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
+OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), OF_THE_QUORUM)
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,10 @@ class Case:
         return f"{self.file}: {self.name} ({self.api})"
 
 
-def corpus(folder: str = "corpus") -> list[Case]:
+def corpus(of: str = "corpus") -> list[Case]:
+    """What brokers are asked, or controllers (`of_controllers`), or both with rights (`corpus_acls`)."""
     cases: list[Case] = []
-    for path in sorted((HERE / folder).glob("*.yaml")):
+    for path in sorted((HERE / of).glob("*.yaml")):
         cases += [_case(path.stem, each) for each in yaml.safe_load(path.read_text())]
     return cases
 
@@ -176,7 +179,7 @@ class Side:
         if (
             opaque is not None
             and value not in NOTHING.get(name, (-1, "", None))
-            and OPAQUE_ONLY_IN.get(name, api) == api
+            and api in OPAQUE_ONLY_IN.get(name, (api,))
         ):
             return opaque
         if isinstance(value, UUID):
@@ -197,6 +200,7 @@ class Side:
         for number, path in enumerate(self._log_dirs):
             text = text.replace(path, f"DIR{number}")
         text = re.sub(r"localhost:\d+", "localhost:PORT", text)
+        text = re.sub(r"directoryId=(?!A{4})[\w-]{22}", "directoryId=ID", text)
         return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
 
 

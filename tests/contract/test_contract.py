@@ -55,6 +55,8 @@ def test_answers_as_apache_kafka_does(nodes: tuple[Node, Node]) -> None:
     sides = [Side(node.port, node.log_dirs) for node in nodes]
     try:
         found = list(compare(*sides, corpus()))
+        sides += [Side(node.controller_port, node.log_dirs) for node in nodes]
+        found += compare(*sides[2:], corpus("of_controllers"))
     finally:
         for side in sides:
             side.close()

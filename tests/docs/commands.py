@@ -45,7 +45,16 @@ TYPED = (
         "kafka-configs",
         "tests/clients/test_java_consumer_protocol.py::test_a_group_is_configured",
     ),
-    ("docs/operations.md", "kafka-features", "tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it"),
+    (
+        "docs/operations.md",
+        r"kafka-features.* NAME=LEVEL$",
+        "tests/clients/test_java_tools.py::test_a_feature_as_the_page_enables_it",
+    ),
+    (
+        "docs/operations.md",
+        r"kafka-(metadata-quorum|features)\.sh",
+        "tests/clients/test_changing_voters.py::test_voters_are_changed_as_the_page_says",
+    ),
 )
 # Commands that no test types, and what is done instead. Those of `./ballast` are given to their own parsers.
 NOT_TYPED = (

@@ -23,7 +23,6 @@ class Invariants:
     def __init__(self) -> None:
         self._leaders: dict[tuple[UUID, TopicPartition, int], int] = {}
         self._controllers: dict[int, int] = {}
-        self._committed: dict[int, bytes] = {}
 
     def check(self, machines: Iterable[Machine]) -> None:
         for machine in machines:

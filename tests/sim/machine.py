@@ -133,6 +133,8 @@ class Machine:
         if process is None:
             return
         process.disk.kill()
+        if process.node.failed.done() and not process.node.failed.cancelled():
+            process.node.failed.exception()  # it died of that before it could say so
         self._fabric.silence(self.host)
         self._loop.bury(process.name)
 

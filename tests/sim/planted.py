@@ -22,8 +22,10 @@ from ballast_broker.metadata import delta
 from ballast_broker.metadata.gate import RegistrationGate
 from ballast_broker.metadata.image import PartitionRegistration
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
+from ballast_broker.raft.voters import VoterSet
 from ballast_broker.replication import reading
 from ballast_broker.replication.fetcher import FetcherGroup
 from ballast_broker.replication.partition import Partition
@@ -218,6 +220,44 @@ def take_what_was_aborted_for_newer(patch: pytest.MonkeyPatch) -> None:
     """The cleaner gives up an offset of a group for one whose transaction was aborted."""
     patch.setattr(CleanedTransactions, "is_aborted", lambda self, batch: False)
 
+
+def commit_by_the_voters_of_the_election(patch: pytest.MonkeyPatch) -> None:
+    original = Leadership.follow_voters
+
+    def follow(self: Leadership, voters: VoterSet) -> None:
+        original(self, voters)
+        if not hasattr(self, "elected_by"):
+            self.elected_by = list(self.voters.values())  # type: ignore[attr-defined]
+
+    def advance(self: Leadership) -> bool:
+        ends = sorted((each.end_offset for each in self.elected_by), reverse=True)  # type: ignore[attr-defined]
+        end = ends[len(ends) // 2]
+        moved = end > self.epoch_start_offset and end > self.high_watermark
+        self.high_watermark = end if moved else self.high_watermark
+        return bool(moved)
+
+    patch.setattr(Leadership, "follow_voters", follow)
+    patch.setattr(Leadership, "advance_high_watermark", advance)
+
+
+def elect_by_committed_voters(patch: pytest.MonkeyPatch) -> None:
+    """Who stands asks the voters of the last change that it knows to be committed."""
+
+    def voters(self: RaftCore) -> VoterSet:
+        found = self._log.voters_up_to(max(self.high_watermark, 0))  # type: ignore[attr-defined]
+        return found or self._log.voters
+
+    patch.setattr(RaftCore, "voter_set", property(voters))
+    patch.setattr(RaftCore, "voters", property(lambda self: voters(self).ids))
+
+
+OF_CHANGING_VOTERS: dict[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        commit_by_the_voters_of_the_election,
+        elect_by_committed_voters,
+    )
+}
 
 BUGS: dict[str, Plant] = {
     plant.__name__: plant

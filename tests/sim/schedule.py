@@ -132,9 +132,12 @@ class Run:
         background.append(self.loop.create_task(self._watch()))
         await asyncio.sleep(self.plan.settle_s)
         async with asyncio.timeout(self.plan.seconds + FAULT_LIMIT_S):  # some things are asked until they are answered
-            await Faults(self, hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
+            await self._faults(hosts).go_on_until(self.loop.time() + self.plan.seconds - self.plan.settle_s)
         await self._quiet(background)
         self._verdict()
+
+    def _faults(self, hosts: list[str]) -> Faults:
+        return Faults(self, hosts)
 
     def _clients(self, hosts: list[str]) -> list[asyncio.Task[None]]:
         tasks = []

@@ -15,9 +15,10 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from tests.sim.planted import BUGS
-from tests.sim.schedule import Plan
+from tests.sim.planted import BUGS, OF_CHANGING_VOTERS
+from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
+from tests.sim.voters import ChangingRun, UpgradedRun
 
 MANY = os.environ.get("SIM_MANY", "20-520")
 WORKERS = 2
@@ -35,26 +36,32 @@ def settle_down() -> None:
         gc.freeze()
 
 
-def fails(seed: int) -> str | None:
+def fails(seed: int, kind: type[Run] = Run) -> str | None:
     """What went wrong with this seed, its trace included; None if all held."""
     settle_down()
     told = io.StringIO()
     try:
         with contextlib.redirect_stdout(told):
-            simulate(seed, Plan())
+            simulate(seed, Plan(), kind)
     except BaseException as error:
         return f"{told.getvalue()}\nseed {seed}: {type(error).__name__}: {error}"
     return None
 
 
+def fails_as_voters_change(seed: int) -> str | None:
+    """Of a quorum that was founded so, or of a static one that is upgraded."""
+    return fails(seed, UpgradedRun if seed % 4 == 3 else ChangingRun)
+
+
 def finds(bug: str) -> int | None:
     """The first seed that finds a planted mistake."""
+    kind, plant = (ChangingRun, OF_CHANGING_VOTERS[bug]) if bug in OF_CHANGING_VOTERS else (Run, BUGS[bug])
     for seed in range(SEEDS_PER_BUG):
         settle_down()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
-            BUGS[bug](patch)
+            plant(patch)
             try:
-                simulate(seed, Plan())
+                simulate(seed, Plan(), kind)
             except BaseException:
                 return seed
     return None
@@ -82,3 +89,20 @@ def test_planted_mistakes_are_found() -> None:
         found = dict(zip(BUGS, workers.map(finds, BUGS), strict=True))
     missed = [bug for bug, seed in found.items() if seed is None]
     assert len(BUGS) - len(missed) >= MUST_BE_FOUND, f"not found: {missed}; found: {found}"
+
+
+@pytest.mark.simulation
+@pytest.mark.spec("CLU-05")
+@pytest.mark.timeout(1800)
+def test_everything_holds_while_voters_come_and_go() -> None:
+    with pool() as workers:
+        failed = [text for text in workers.map(fails_as_voters_change, range(200), chunksize=5) if text is not None]
+    assert not failed, f"{len(failed)} of 200 seeds failed:\n" + "\n".join(failed[:3])
+
+
+@pytest.mark.simulation
+@pytest.mark.timeout(600)
+def test_mistakes_in_changing_voters_are_found() -> None:
+    with pool() as workers:
+        found = dict(zip(OF_CHANGING_VOTERS, workers.map(finds, OF_CHANGING_VOTERS), strict=True))
+    assert None not in found.values(), found

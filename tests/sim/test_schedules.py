@@ -10,6 +10,7 @@ import os
 import pytest
 from tests.sim.loop import run
 from tests.sim.schedule import Plan, Run
+from tests.sim.voters import ChangingRun, UpgradedRun
 
 DEFAULT_SEEDS = "0-20"
 
@@ -36,11 +37,11 @@ def test_a_schedule_replays_exactly_whatever_was_played_before() -> None:
     assert again.ledger == first.ledger
 
 
-def simulate(seed: int, plan: Plan) -> Run:
+def simulate(seed: int, plan: Plan, kind: type[Run] = Run) -> Run:
     runs: list[Run] = []
 
     async def main() -> None:
-        runs.append(Run(seed, plan))
+        runs.append(kind(seed, plan))
         await runs[0].play()
 
     try:
@@ -51,3 +52,12 @@ def simulate(seed: int, plan: Plan) -> Run:
             print("\n".join(runs[0].trace[-60:]))
         raise
     return runs[0]
+
+
+@pytest.mark.spec("CLU-05")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", [ChangingRun, UpgradedRun])
+def test_a_schedule_in_which_voters_come_and_go(kind: type[ChangingRun]) -> None:
+    played = simulate(1, Plan(seconds=20.0), kind)
+    assert isinstance(played, ChangingRun)
+    assert played.changes > 5

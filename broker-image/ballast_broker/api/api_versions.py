@@ -7,7 +7,7 @@ from typing import Any
 
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import BROKER_APIS
-from ballast_broker.metadata.features import SUPPORTED
+from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -47,7 +47,7 @@ def _features(kind: Any, context: RequestContext) -> dict[str, Any]:
     ]
     finalized = [
         kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
-        for name, level in image.features.levels.items()
+        for name, level in (*image.features.levels.items(), (KRAFT_VERSION, context.broker.kraft_version()))
         if level > 0
     ]
     return {

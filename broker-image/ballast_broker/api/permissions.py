@@ -36,6 +36,8 @@ OF_THE_CLUSTER = {
     55: Operation.DESCRIBE,  # DescribeQuorum
     57: Operation.ALTER,  # UpdateFeatures
     64: Operation.ALTER,  # UnregisterBroker
+    80: Operation.ALTER,  # AddRaftVoter
+    81: Operation.ALTER,  # RemoveRaftVoter
 }
 FIRST_DELETION_WITH_MESSAGE = 5
 FIRST_DELETION_WITH_IDS = 6

@@ -87,6 +87,8 @@ BROKER_APIS = {
         _api(69, "ConsumerGroupDescribe", 0, 1, "consumer_group_describe"),
         _api(74, "ListConfigResources", 0, 1, "list_config_resources"),
         _api(75, "DescribeTopicPartitions", 0, 0, "describe_topic_partitions"),
+        _api(80, "AddRaftVoter", 0, 0, "forwarded"),
+        _api(81, "RemoveRaftVoter", 0, 0, "forwarded"),
     )
 }
 

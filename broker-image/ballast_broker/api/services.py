@@ -43,6 +43,7 @@ class BrokerServices:
     """Ask the controller for a coordinator's topic, once for all who need it; never raises: they ask again."""
     create_topics_automatically: Callable[[list[str]], None]
     """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""
+    kraft_version: Callable[[], int]
 
 
 @dataclass(slots=True)

@@ -7,11 +7,12 @@ the deadline. A request may thus be executed twice if an answer got lost; all co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ballast_broker.controller.error_responses import is_not_controller
 from ballast_broker.raft.links import PeerLink
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Clock, Network
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -42,7 +43,7 @@ class ControllerClient:
         node_id: int,
         leader: LeaderView,
         local: LocalController | None,
-        endpoints: dict[int, Endpoint],
+        endpoints: Callable[[int], Endpoint | None],
         network: Network,
         clock: Clock,
         call_timeout_s: float = CALL_TIMEOUT_S,
@@ -52,7 +53,9 @@ class ControllerClient:
         self._local = local
         self._clock = clock
         self._call_timeout_s = call_timeout_s
-        self._links = {peer: PeerLink(network, endpoint, call_timeout_s) for peer, endpoint in endpoints.items()}
+        self._endpoints = endpoints
+        self._network = network
+        self._links: dict[int, tuple[Endpoint, PeerLink]] = {}
         self._closed = False
 
     async def call(self, request: Any, version: int, *, timeout_s: float | None = None) -> Any:
@@ -73,7 +76,7 @@ class ControllerClient:
         leader = self._leader.leader_id
         if leader == self._node_id and self._local is not None:
             return await self._ask_here(self._local, request, version, timeout_s)
-        link = self._links.get(leader)
+        link = self._link(leader)
         if link is None:
             return None
         asking = asyncio.get_running_loop().create_task(link.call(request, version))
@@ -91,6 +94,19 @@ class ControllerClient:
         finally:
             asking.cancel()
 
+    def _link(self, leader: int) -> PeerLink | None:
+        """None where nobody leads, or where nobody knows where the leader is."""
+        endpoint = self._endpoints(leader) if leader >= 0 else None
+        if endpoint is None:
+            return None
+        where, link = self._links.get(leader, (None, None))
+        if link is None or where != endpoint:
+            if link is not None:
+                link.close()
+            link = PeerLink(self._network, endpoint, self._call_timeout_s)
+            self._links[leader] = endpoint, link
+        return link
+
     @staticmethod
     async def _ask_here(local: LocalController, request: Any, version: int, timeout_s: float) -> Any | None:
         """An answer that waits for a commit comes late, or never where the other voters are gone."""
@@ -102,5 +118,5 @@ class ControllerClient:
 
     def close(self) -> None:
         self._closed = True
-        for link in self._links.values():
+        for _, link in self._links.values():
             link.close()

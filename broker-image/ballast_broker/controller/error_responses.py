@@ -19,6 +19,8 @@ _ENTRY_LISTS = ("topics", "responses", "results", "entries")
 def is_not_controller(response: Any) -> bool:
     """Whether the whole request has to be sent to another controller."""
     code = int(ErrorCode.NOT_CONTROLLER)
+    if type(response).__name__ in ("AddRaftVoterResponse", "RemoveRaftVoterResponse"):
+        return response.error_code in (code, int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     fields = type(response).fields
     if "error_code" in fields:
         return bool(response.error_code == code)

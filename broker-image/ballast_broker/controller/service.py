@@ -51,6 +51,7 @@ from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.sessions import NOT_YET, Sessions
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.features import KRAFT_VERSION
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.records import record
 from ballast_broker.raft.driver import RaftDriver
@@ -79,8 +80,17 @@ COMMANDS: dict[int, tuple[str, Command]] = {
     70: ("ControllerRegistration", register_controller),
     73: ("AssignReplicasToDirs", assign_replicas_to_directories),
 }
-OTHERS = {46: "ListPartitionReassignments", 55: "DescribeQuorum", 62: "BrokerRegistration", 63: "BrokerHeartbeat"}
-LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT = OTHERS
+OTHERS = {
+    46: "ListPartitionReassignments",
+    55: "DescribeQuorum",
+    62: "BrokerRegistration",
+    63: "BrokerHeartbeat",
+    80: "AddRaftVoter",
+    81: "RemoveRaftVoter",
+}
+LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT, *_ = OTHERS
+OF_THE_QUORUM = frozenset({DESCRIBE_QUORUM, 80, 81})
+UPDATE_FEATURES = 57
 API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
@@ -222,7 +232,10 @@ class ControllerService:
     def _context(self) -> CommandContext:
         if self._state is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return CommandContext(self._state, self._config, self._rules, self._random, self._driver.end_offset)
+        driver = self._driver
+        return CommandContext(
+            self._state, self._config, self._rules, self._random, driver.end_offset, driver.kraft_version
+        )
 
     async def _run(self, command: Callable[[CommandContext], Outcome]) -> Any:
         return await self._commit(command(self._context()))
@@ -308,7 +321,7 @@ class ControllerService:
                 return await self._register_broker(request, context)
             if api_key == BROKER_HEARTBEAT:
                 return await self._heartbeat(request, context)
-            if api_key == DESCRIBE_QUORUM:
+            if api_key in OF_THE_QUORUM:
                 self._context()  # only the active controller knows how far the others are
                 return await self._driver.handle(api_key, version, request)
             if api_key == LIST_PARTITION_REASSIGNMENTS:
@@ -316,12 +329,20 @@ class ControllerService:
                 return await self._commit(Outcome([], listed))
             _, command = COMMANDS[api_key]
             response = await self._run(lambda now: command(now, request))
+            if api_key == UPDATE_FEATURES and not response.error_code:
+                await self._upgrade_quorum(request)
         except ApiError as error:
             return error_response(name, request, await self._settled(error))
         if name in ("IncrementalAlterConfigs", "AlterConfigs") and self.is_active:
             # An offline partition may have been allowed to take any leader.
             self._spawn(self._run, offline_elections)
         return response
+
+    async def _upgrade_quorum(self, request: Any) -> None:
+        """kraft.version is not in the metadata's records: the quorum writes it into its own."""
+        wanted = [each.max_version_level for each in request.feature_updates if each.feature == KRAFT_VERSION]
+        if max(wanted, default=0) > self._driver.kraft_version:
+            await self._driver.voter_requests.upgrade(validate_only=bool(request.validate_only))
 
     async def _register_broker(self, request: Any, origin: Any) -> Any:
         # The broker in our own process is the only one that could have this id.

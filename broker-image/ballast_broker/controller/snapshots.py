@@ -16,7 +16,12 @@ from ballast_broker.metadata.batches import (
 )
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.snapshot import image_records
-from ballast_broker.raft.control_records import snapshot_footer_batch, snapshot_header_batch
+from ballast_broker.raft.control_records import (
+    HEADER_RECORDS,
+    HEADER_RECORDS_WITH_VOTERS,
+    snapshot_footer_batch,
+    snapshot_header_batch,
+)
 from ballast_broker.raft.messages import SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.seams import Threads
@@ -32,8 +37,9 @@ async def write_snapshot(
     snapshot = SnapshotId(image.offset + 1, image.epoch)
     writer = store.new_snapshot(snapshot)
     try:
-        writer.write(snapshot_header_batch(last_contained_ms, now_ms, image.epoch))
-        offset = 1
+        voters = store.voters_up_to(snapshot.offset)
+        writer.write(snapshot_header_batch(last_contained_ms, now_ms, image.epoch, voters))
+        offset = HEADER_RECORDS if voters is None else HEADER_RECORDS_WITH_VOTERS
         records = image_records(image)
         while chunk := await _next_records(records, SNAPSHOT_BATCH_RECORDS):
             writer.write(data_batch(chunk, now_ms, base_offset=offset, epoch=image.epoch))

@@ -14,7 +14,7 @@ from typing import Any
 
 from ballast_broker.metadata.image import NO_LEADER, Listener, MetadataImage
 from ballast_broker.raft.links import PeerLink
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.raft.links import PeerLink
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
 from ballast_wire.errors import ErrorCode
 from ballast_wire.messages import message

@@ -21,7 +21,7 @@ METADATA_VERSION_NAMES: Mapping[int, str] = {
 # What is not built (share and streams groups) is no feature here, and clients are told of none.
 SUPPORTED: Mapping[str, tuple[int, int]] = {
     METADATA_VERSION: (METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
-    KRAFT_VERSION: (0, 0),
+    KRAFT_VERSION: (0, 1),
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     TRANSACTION_VERSION: (0, 2),
     GROUP_VERSION: (0, 1),

@@ -11,12 +11,16 @@ What it guarantees: at most one leader per epoch; nothing below a high watermark
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from uuid import UUID
+
 from ballast_broker.raft.elections import Elections
 from ballast_broker.raft.leader import Leadership, ParkedFetch, misfit
 from ballast_broker.raft.messages import (
     NOBODY,
     AnswerFetch,
     AppendFetched,
+    AppendVoters,
     BeginEpoch,
     Effect,
     EndEpoch,
@@ -30,8 +34,9 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
-from ballast_broker.raft.terms import FOREVER, Role
-from ballast_wire.errors import ErrorCode
+from ballast_broker.raft.terms import FOREVER, LogView, Role
+from ballast_broker.raft.voters import VoterSet
+from ballast_wire.errors import ApiError, ErrorCode
 
 OBSERVER_SESSION_S = 300.0
 
@@ -44,12 +49,13 @@ class RaftCore(Elections):
         return effects
 
     def start(self, now: float) -> None:
-        if self.voters == (self.me,):
+        if self.is_voter and len(self.voters) == 1:
             self._become_candidate(now)
-        elif self.is_voter:
+            return
+        if self.may_stand:
             # Asking for a vote in advance disturbs nobody: no need to wait a whole timeout at start.
             self._election_at = now + self._timeouts.first_election_s * (0.5 + self._random.random())
-        else:
+        if not self.is_voter:
             self._fetch_at = now
 
     @property
@@ -88,8 +94,10 @@ class RaftCore(Elections):
             self._vote_replied(now, sender, request, reply)
         elif not self._learn(now, reply.epoch, reply.leader) and isinstance(request, BeginEpoch):
             leadership = self.leadership
-            if leadership is not None and request.epoch == self.epoch and reply.error is ErrorCode.NONE:
-                leadership.progress(sender).begun = True
+            heard = leadership is not None and sender in leadership.voters
+            if heard and request.epoch == self.epoch and reply.error is ErrorCode.NONE:
+                assert leadership is not None
+                leadership.voters[sender].begun = True
 
     def failed(self, now: float, receiver: int, request: Request, *, refused: bool) -> None:
         """A request of ours got no answer; `refused`: nobody listens there, the process is gone."""
@@ -103,7 +111,7 @@ class RaftCore(Elections):
             self._doubt_leader(now)  # dead, not slow
         elif self.role is Role.FOLLOWER and refused:
             self._become_unattached(now, self.epoch)
-        else:
+        elif self.role in (Role.FOLLOWER, Role.UNATTACHED):
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
 
     # ------------------------------------------------------------------ following
@@ -111,15 +119,25 @@ class RaftCore(Elections):
     def _send_fetch(self, now: float) -> None:
         if self._fetch_outstanding is not None or self.loading is not None or self._log.end_offset > self._flushed:
             return  # asking for an offset says that everything below it is on stable storage
-        if self.role is Role.FOLLOWER:
-            target = self.leader
-        elif self.role is Role.UNATTACHED and not self.is_voter:
-            target = self.voters[self._random.randrange(len(self.voters))]
-        else:
+        target = self._whom_to_fetch_from()
+        if target is None:
             return
-        fetch = Fetch(self.epoch, self.me, self._log.end_offset, self._log.last_epoch, self._timeouts.fetch_wait_ms)
+        log, wait_ms = self._log, self._timeouts.fetch_wait_ms
+        fetch = Fetch(self.epoch, self.me, log.end_offset, log.last_epoch, wait_ms, self.directory)
         self._fetch_outstanding = fetch
         self._effects.append(Send(target, fetch))
+
+    def _whom_to_fetch_from(self) -> int | None:
+        """The leader; where none is known, anybody who may know it."""
+        if self.role is Role.FOLLOWER:
+            return self.leader
+        asks = self.role is Role.UNATTACHED and not self.is_voter
+        doubts = self.role is Role.PROSPECTIVE and self.leader == NOBODY and not self._votes
+        if asks or doubts:
+            others = [*(voter for voter in self.voters if asks and voter != self.me), *self.bootstrap]
+            if others:
+                return others[self._random.randrange(len(others))]
+        return None
 
     def _fetch_replied(self, now: float, request: Fetch, reply: FetchReply) -> None:
         if request is not self._fetch_outstanding:
@@ -128,7 +146,8 @@ class RaftCore(Elections):
         if self._learn(now, reply.epoch, reply.leader):
             return
         if reply.error is not ErrorCode.NONE or self.role is not Role.FOLLOWER:
-            self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+            if self.role in (Role.FOLLOWER, Role.UNATTACHED):
+                self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
             if self.role is Role.FOLLOWER and self.is_voter and reply.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 self._doubt_leader(now)  # it says itself that it does not lead
             return
@@ -192,8 +211,20 @@ class RaftCore(Elections):
 
     def appended(self, now: float) -> None:
         """As leader: records were appended (not yet flushed)."""
-        if self.leadership is not None:
-            self._answer_parked(self.leadership, now)
+        leadership = self.leadership
+        if leadership is None:
+            return
+        if self.voter_set is not leadership.voter_set:
+            leadership.follow_voters(self.voter_set)
+            self._send_begin_epoch(leadership, now)
+        self._answer_parked(leadership, now)
+
+    def change_voters(self, now: float, change: Callable[[Leadership, LogView], VoterSet]) -> int:
+        """As leader: what `change` makes of them, where it allows that; the offset that has to be committed."""
+        if self.leadership is None:
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._effects.append(AppendVoters(self.epoch, change(self.leadership, self._log)))
+        return self._log.end_offset
 
     def flushed(self, now: float, end_offset: int) -> None:
         """Everything below `end_offset` is on stable storage (never told of records that were cut off since)."""
@@ -204,6 +235,8 @@ class RaftCore(Elections):
         elif self.role is Role.FOLLOWER:
             self._follow_high_watermark(self._pending_high_watermark)
             self._send_fetch(now)
+        elif self.role is Role.UNATTACHED:
+            self._send_fetch(now)  # who votes no more and has resigned asks around once its log is flushed
 
     # ------------------------------------------------------------------ leading
 
@@ -212,12 +245,16 @@ class RaftCore(Elections):
             self.high_watermark = leadership.high_watermark
             self._effects.append(HighWatermark(self.high_watermark))
             self._answer_parked(leadership, now)
+            if not self.is_voter and self._log.voters_offset < self.high_watermark:
+                self.resign(now)  # what was left to do was to commit that
 
     def _send_begin_epoch(self, leadership: Leadership, now: float) -> None:
         for progress in leadership.voters.values():
             if not progress.begun and now >= progress.begin_sent_at + self._timeouts.begin_epoch_s:
                 progress.begin_sent_at = now
-                self._effects.append(Send(progress.id, BeginEpoch(self.epoch, self.me)))
+                voter = self.voter_set.find(progress.id)
+                directory = None if voter is None else voter.directory
+                self._effects.append(Send(progress.id, BeginEpoch(self.epoch, self.me, directory)))
 
     def _tick_leader(self, leadership: Leadership, now: float) -> None:
         if now >= leadership.majority_contact() + self._timeouts.check_quorum_s:
@@ -238,7 +275,8 @@ class RaftCore(Elections):
         request = EndEpoch(self.epoch, self.me, leadership.successors())
         self._effects.extend(Send(voter, request) for voter in leadership.successors())
         self._become_unattached(now, self.epoch)
-        self._election_at = now + self._timeouts.fetch_s * 2
+        if self.is_voter:
+            self._election_at = now + self._timeouts.fetch_s * 2
 
     def handle_fetch(self, now: float, token: int, request: Fetch) -> None:
         """Answered by an `AnswerFetch` effect with this token, at once or when there is something to tell."""
@@ -252,14 +290,17 @@ class RaftCore(Elections):
             return
         unfit = self._misfit(request)
         if unfit is not None:
-            leadership.progress(request.replica).fetched_at = now
+            leadership.progress(request.replica, request.directory).fetched_at = now
             self._effects.append(AnswerFetch(token, unfit))
             return
         leadership.fetched(request, self._log.end_offset, now)
         self.forget_old_observers(now)
         self._all_is_well(now)
         self._advance(leadership, now)
-        told = leadership.progress(request.replica).told_high_watermark
+        if self.leadership is not leadership:  # that was the end of a leader that votes no more
+            self._effects.append(AnswerFetch(token, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+            return
+        told = leadership.progress(request.replica, request.directory).told_high_watermark
         news = request.offset < self._log.end_offset or told < leadership.high_watermark
         if news or request.max_wait_ms <= 0:
             self._answer(leadership, token, request)
@@ -271,13 +312,13 @@ class RaftCore(Elections):
 
     def _answer_parked(self, leadership: Leadership, now: float) -> None:
         for parked in list(leadership.parked.values()):
-            told = leadership.progress(parked.request.replica).told_high_watermark
+            told = leadership.progress(parked.request.replica, parked.request.directory).told_high_watermark
             if parked.request.offset < self._log.end_offset or told < leadership.high_watermark:
                 self._answer(leadership, parked.token, parked.request)
 
     def _answer(self, leadership: Leadership, token: int, request: Fetch) -> None:
         leadership.parked.pop(token, None)
-        leadership.progress(request.replica).told_high_watermark = leadership.high_watermark
+        leadership.progress(request.replica, request.directory).told_high_watermark = leadership.high_watermark
         reply = FetchReply(self.epoch, self.me, high_watermark=leadership.high_watermark)
         from_offset = request.offset if request.offset < self._log.end_offset else -1
         self._effects.append(AnswerFetch(token, reply, from_offset))
@@ -287,10 +328,10 @@ class RaftCore(Elections):
         if self.leadership is not None:
             self.leadership.forget_old_observers(now - OBSERVER_SESSION_S)
 
-    def progress_of_snapshot(self, replica: int, now: float) -> None:
+    def progress_of_snapshot(self, replica: int, directory: UUID | None, now: float) -> None:
         """A replica loads our snapshot: it lives, though it fetches no records meanwhile."""
         if self.leadership is not None:
-            self.leadership.progress(replica).fetched_at = now
+            self.leadership.progress(replica, directory).fetched_at = now
 
     def drop_fetch(self, token: int) -> None:
         """The connection of a parked fetch is gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from ballast_broker.raft import wire
 from ballast_broker.raft.core import RaftCore
@@ -12,7 +13,13 @@ from ballast_wire.messages import message
 from ballast_wire.wording import WORDING
 
 
-def describe_quorum(request: Any, core: RaftCore, quorum: wire.Quorum, now: float, wall_ms: int) -> Any:
+def describe_request() -> Any:
+    kind = message("DescribeQuorumRequest")
+    partition = kind.TopicData.PartitionData(partition_index=wire.PARTITION)
+    return kind(topics=[kind.TopicData(topic_name=wire.TOPIC, partitions=[partition])])
+
+
+def describe_quorum(request: Any, core: RaftCore, now: float, wall_ms: int) -> Any:
     asked = [(topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions]
     if asked != [(wire.TOPIC, wire.PARTITION)]:
         return _not_here(request)
@@ -35,23 +42,28 @@ def describe_quorum(request: Any, core: RaftCore, quorum: wire.Quorum, now: floa
         state = part.ReplicaState
         offset_ms = wall_ms - round(now * 1000)
 
-        def described(progress: ReplicaProgress) -> Any:
-            mine = progress.id == core.me
+        def described(progress: ReplicaProgress, directory: UUID | None) -> Any:
+            mine = progress is leadership.own
             return state(
                 replica_id=progress.id,
+                replica_directory_id=directory or wire.NO_DIRECTORY,
                 log_end_offset=core.log_end_offset if mine else progress.end_offset,
                 last_fetch_timestamp=wall_ms if mine else _wall(progress.fetched_at, offset_ms),
                 last_caught_up_timestamp=wall_ms if mine else _wall(progress.caught_up_at, offset_ms),
             )
 
-        data.current_voters = [described(each) for each in leadership.voters.values()]
-        data.observers = [described(each) for each in leadership.observers.values()]
+        data.current_voters = [
+            described(leadership.voters[voter.id], voter.directory) for voter in core.voter_set.voters
+        ]
+        data.observers = [described(each, each.directory) for each in leadership.observers.values()]
     nodes = [
         kind.Node(
-            node_id=voter,
-            listeners=[kind.Node.Listener(name=quorum.listener_name, host=endpoint.host, port=endpoint.port)],
+            node_id=voter.id,
+            listeners=[
+                kind.Node.Listener(name=name, host=each.host, port=each.port) for name, each in voter.endpoints.items()
+            ],
         )
-        for voter, endpoint in quorum.endpoints.items()
+        for voter in core.voter_set.voters
     ]
     topic = kind.TopicData(topic_name=wire.TOPIC, partitions=[data])
     return kind(error_code=0, error_message="", topics=[topic], nodes=nodes)

@@ -11,22 +11,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, Protocol
+from uuid import UUID
 
-from ballast_broker.raft import wire
-from ballast_broker.raft.control_records import leader_change_batch
+from ballast_broker.raft import snapshot_loading, wire
+from ballast_broker.raft.answering import Answering
+from ballast_broker.raft.control_records import leader_change_batch, voters_batch
 from ballast_broker.raft.core import RaftCore
-from ballast_broker.raft.describe import describe_quorum
-from ballast_broker.raft.links import PeerLink
+from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     NOBODY,
     AnswerFetch,
     AppendFetched,
     AppendLeaderChange,
+    AppendVoters,
     Effect,
     Fetch,
-    FetchReply,
     HighWatermark,
     LeaderChanged,
     LoadSnapshot,
@@ -36,8 +36,11 @@ from ballast_broker.raft.messages import (
     SnapshotId,
     Truncate,
 )
-from ballast_broker.raft.store import MetadataStore
-from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, Persisted, Timeouts
+from ballast_broker.raft.peers import Peers
+from ballast_broker.raft.store import MetadataStore, next_offset
+from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, LogView, Persisted, Timeouts
+from ballast_broker.raft.voter_requests import VOTER_KEYS, VoterRequests
+from ballast_broker.raft.voters import Endpoint, VoterSet
 from ballast_broker.seams import Clock, Network, Random, Threads
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -78,28 +81,26 @@ class RaftDriver:
         threads: Threads,
         random: Random,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        directory: UUID | None = None,
     ) -> None:
         self.node_id = node_id
         self.quorum = quorum
         self.store = store
         self._listener = listener
-        self._clock = clock
-        self._threads = threads
-        self.core = RaftCore(node_id, quorum.endpoints, store.load_persisted(), store, random, timeouts)
-        self._fetch_links = {
-            peer: PeerLink(network, endpoint, REQUEST_TIMEOUT_S)
-            for peer, endpoint in quorum.endpoints.items()
-            if peer != node_id
-        }
-        self._control_links = {
-            peer: PeerLink(network, endpoint, REQUEST_TIMEOUT_S)
-            for peer, endpoint in quorum.endpoints.items()
-            if peer != node_id
-        }
+        self.clock = clock
+        self.threads = threads
+        self.network = network
+        self.directory = directory
+        store.configured(quorum.voters)
+        self.peers = Peers(node_id, quorum, lambda: store.voters, network, REQUEST_TIMEOUT_S)
+        self.core = RaftCore(
+            node_id, store.load_persisted(), store, random, timeouts,
+            directory=directory, bootstrap=self.peers.bootstrap_ids,
+        )  # fmt: skip
+        self.answering = Answering(self)
+        self.voter_requests = VoterRequests(self)
         self._sends: dict[tuple[int, type], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fetches: dict[int, asyncio.Future[tuple[FetchReply, bytes]]] = {}
-        self._next_token = 0
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._applied = 0
         self._applying = False
@@ -109,7 +110,7 @@ class RaftDriver:
         self._in_run = False
         self._flush_wanted = asyncio.Event()
         self._generation = 0
-        self._stopped = False
+        self.stopped = False
 
     # ------------------------------------------------------------------ life
 
@@ -119,33 +120,31 @@ class RaftDriver:
         if snapshot is not None:
             await self._listener.load_snapshot(snapshot)
             self._applied = snapshot.offset
-        await self._threads.run(self.store.log.flush)
-        self._spawn(self._flush_loop())
-        self.core.start(self._now())
-        self._run()
+        await self.threads.run(self.store.log.flush)
+        self.spawn(self._flush_loop())
+        self.core.start(self.now())
+        self.run()
 
     async def stop(self) -> None:
         """Hands over if it leads, then ends everything."""
         if self.core.is_leader and len(self.core.voters) > 1:
-            self.core.resign(self._now())
-            self._run()
+            self.core.resign(self.now())
+            self.run()
             sends = [task for task in self._sends.values() if not task.done()]
             if sends:
                 await asyncio.wait(sends, timeout=RESIGN_WAIT_S)
-        self._stopped = True
+        self.stopped = True
         if self._timer is not None:
             self._timer.cancel()
         ending = [*self._sends.values(), *self._tasks]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        for link in (*self._fetch_links.values(), *self._control_links.values()):
-            link.close()
+        self.peers.close()
         self._fail_appends()
-        for waiting in self._fetches.values():
-            waiting.cancel()
+        self.answering.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -160,12 +159,12 @@ class RaftDriver:
 
     def _fail(self, error: Exception) -> None:
         logger.error("the metadata log cannot go on: %s", error, exc_info=error)
-        self._stopped = True
+        self.stopped = True
         self._fail_appends()
         self._listener.failed(error)
 
-    def _now(self) -> float:
-        return self._clock.monotonic()
+    def now(self) -> float:
+        return self.clock.monotonic()
 
     # ------------------------------------------------------------------ state
 
@@ -180,6 +179,15 @@ class RaftDriver:
     @property
     def epoch(self) -> int:
         return self.core.epoch
+
+    @property
+    def kraft_version(self) -> int:
+        return self.store.voters.version
+
+    def voter_endpoints(self) -> list[tuple[int, Endpoint]]:
+        """Of the voters; one whose address nobody knows is left out."""
+        found = ((voter, self.peers.endpoint(voter)) for voter in self.core.voters)
+        return [(voter, endpoint) for voter, endpoint in found if endpoint is not None]
 
     @property
     def high_watermark(self) -> int:
@@ -201,18 +209,18 @@ class RaftDriver:
 
         NOT_CONTROLLER where this node does not lead; the future fails with the same if it ceases to.
         """
-        if not self.core.is_leader or self._stopped:
+        if not self.core.is_leader or self.stopped:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         try:
-            first, last = self.store.append(batch, self.core.epoch, self._clock.wall_ms())
+            first, last = self.store.append(batch, self.core.epoch, self.clock.wall_ms())
         except OSError as error:
             self._fail(error)
             raise ApiError(ErrorCode.NOT_CONTROLLER) from error
         committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._appends.append((last, committed))
         self._flush_wanted.set()
-        self.core.appended(self._now())
-        self._run()
+        self.core.appended(self.now())
+        self.run()
         return first, committed
 
     def _fail_appends(self) -> None:
@@ -224,70 +232,22 @@ class RaftDriver:
     # ------------------------------------------------------------------ requests from others
 
     async def handle(self, api_key: int, version: int, request: Any) -> Any:
-        """The response to a Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot or DescribeQuorum."""
-        if api_key == wire.FETCH:
-            return await self._handle_fetch(request)
-        if api_key == wire.FETCH_SNAPSHOT:
-            return self._handle_fetch_snapshot(request)
-        if api_key == wire.DESCRIBE_QUORUM:
-            self.core.forget_old_observers(self._now())
-            return describe_quorum(request, self.core, self.quorum, self._now(), self._clock.wall_ms())
-        wire.check_cluster(request, self.quorum.cluster_id)
-        now = self._now()
-        if api_key == wire.VOTE:
-            reply = self.core.handle_vote(now, wire.decode_vote(request))
-            name = "VoteResponse"
-        elif api_key == wire.BEGIN_QUORUM_EPOCH:
-            reply = self.core.handle_begin_epoch(now, wire.decode_begin(request))
-            name = "BeginQuorumEpochResponse"
-        elif api_key == wire.END_QUORUM_EPOCH:
-            reply = self.core.handle_end_epoch(now, wire.decode_end(request))
-            name = "EndQuorumEpochResponse"
-        else:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        self._run()  # the vote is on disk before the answer leaves
-        if self._stopped:  # or it is not, and must not be counted: a next life could give it to somebody else
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return wire.encode_reply(name, reply)
-
-    async def _handle_fetch(self, request: Any) -> Any:
-        wire.check_cluster(request, self.quorum.cluster_id)
-        fetch = wire.decode_fetch(request)
-        self._next_token += 1
-        token = self._next_token
-        answered: asyncio.Future[tuple[FetchReply, bytes]] = asyncio.get_running_loop().create_future()
-        self._fetches[token] = answered
-        try:
-            self.core.handle_fetch(self._now(), token, fetch)
-            self._run()
-            reply, records = await answered
-        finally:
-            self._fetches.pop(token, None)
-            self.core.drop_fetch(token)
-        return wire.encode_fetch_reply(replace(reply, records=records), self.store.start_offset)
-
-    def _handle_fetch_snapshot(self, request: Any) -> Any:
-        wire.check_cluster(request, self.quorum.cluster_id)
-        data = wire.only_partition(request)
-        wanted = SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch)
-        leader, epoch = self.core.leader, self.core.epoch
-        if not self.core.is_leader:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        size = max(1, min(request.max_bytes, wire.MAX_SNAPSHOT_PIECE_BYTES))
-        found = self.store.read_snapshot(wanted, data.position, size)
-        if found is None:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.SNAPSHOT_NOT_FOUND)
-        piece, whole = found
-        if not 0 <= data.position < whole:
-            return wire.snapshot_response(wanted, leader, epoch, ErrorCode.POSITION_OUT_OF_RANGE)
-        self.core.progress_of_snapshot(request.replica_id, self._now())
-        return wire.snapshot_response(wanted, leader, epoch, ErrorCode.NONE, whole, data.position, piece)
+        """The response to a request of the quorum's own: `answering` has them, and `voter_requests`."""
+        if api_key in VOTER_KEYS:
+            return await self.voter_requests.handle(api_key, request)
+        return await self.answering.handle(api_key, request)
 
     # ------------------------------------------------------------------ effects
 
-    def _run(self) -> None:
+    def change_voters(self, change: Callable[[Leadership, LogView], VoterSet]) -> int:
+        """As leader: the offset that has to be committed. ApiError where it may not be."""
+        offset = self.core.change_voters(self.now(), change)
+        self.run()
+        return offset
+
+    def run(self) -> None:
         """Carry out what the core wants, until it wants nothing more; then set the timer."""
-        if self._in_run or self._stopped:
+        if self._in_run or self.stopped:
             return
         self._in_run = True
         try:
@@ -298,38 +258,42 @@ class RaftDriver:
             self._fail(error)
         finally:
             self._in_run = False
-        if not self._stopped:
+        if not self.stopped:
             self._arm()
+            self.voter_requests.look()
 
     def _carry_out(self, effect: Effect) -> None:
         _CARRY_OUT[type(effect)](self, effect)
 
     def _persist(self, effect: Persist) -> None:
-        self.store.persist(Persisted(effect.epoch, effect.voted_for, effect.leader), self.core.voters)
+        self.store.persist(Persisted(effect.epoch, effect.voted_for, effect.leader, effect.voted_directory))
 
     def _send(self, effect: Send) -> None:
         key = (effect.to, type(effect.request))
         previous = self._sends.get(key)
         if previous is not None and not previous.done() and previous is not asyncio.current_task():
             previous.cancel()
-        task = self._spawn(self._call(effect.to, effect.request))
+        task = self.spawn(self._call(effect.to, effect.request))
         self._sends[key] = task
 
     def _answer_fetch(self, effect: AnswerFetch) -> None:
-        waiting = self._fetches.get(effect.token)
-        if waiting is None or waiting.done():
-            return
-        records = b""
-        if effect.from_offset >= 0:
-            records = self.store.read(effect.from_offset, wire.MAX_FETCH_BYTES, self.store.end_offset)
-        waiting.set_result((effect.reply, records))
+        self.answering.fetch_answered(effect)
 
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
-        now_ms = self._clock.wall_ms()
-        batch = leader_change_batch(self.node_id, effect.voters, effect.granting, now_ms)
-        self.store.append(batch, effect.epoch, now_ms)
+        now_ms = self.clock.wall_ms()
+        batch = leader_change_batch(self.node_id, effect.voters, effect.granting, now_ms, founds=effect.founds)
+        self._append_control(batch, effect.epoch, now_ms)
+
+    def _append_voters(self, effect: AppendVoters) -> None:
+        now_ms = self.clock.wall_ms()
+        upgrades = effect.voters.version != self.store.voters.version
+        logger.info("voters: %s", effect.voters)
+        self._append_control(voters_batch(effect.voters, now_ms, with_version=upgrades), effect.epoch, now_ms)
+
+    def _append_control(self, batch: bytearray, epoch: int, now_ms: int) -> None:
+        self.store.append(batch, epoch, now_ms)
         self._flush_wanted.set()
-        self.core.appended(self._now())
+        self.core.appended(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:
         self.store.append_fetched(effect.records)
@@ -340,15 +304,17 @@ class RaftDriver:
         self.store.truncate(effect.offset)
 
     def _load_snapshot(self, effect: LoadSnapshot) -> None:
-        self._spawn(self._fetch_snapshot(effect))
+        self.spawn(self._fetch_snapshot(effect))
 
     def _high_watermark(self, effect: HighWatermark) -> None:
         self.store.committed_up_to(effect.offset)
+        self.voter_requests.committed_up_to(effect.offset)
         self._apply_committed()
 
     def _leader_changed(self, effect: LeaderChanged) -> None:
         if effect.leader != self.node_id:
             self._fail_appends()
+            self.voter_requests.leads_no_more()
         logger.info("epoch %d: %s", effect.epoch, _who(effect.leader))
         self._listener.leader_changed(effect.leader, effect.epoch)
 
@@ -356,7 +322,7 @@ class RaftDriver:
 
     def _apply_committed(self) -> None:
         """A piece at a time, so that a long log does not hold the loop."""
-        if self._applying or self._stopped:
+        if self._applying or self.stopped:
             return
         limit = min(self.core.high_watermark, self.store.end_offset)
         if self._applied < limit:
@@ -364,7 +330,7 @@ class RaftDriver:
             try:
                 data = self.store.read(self._applied, APPLY_BYTES, limit)
                 self._listener.committed(data)
-                self._applied = _next_offset(data)
+                self._applied = next_offset(data)
             except Exception as error:
                 self._fail(error)
                 return
@@ -391,7 +357,7 @@ class RaftDriver:
             self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
-        now, due = self._now(), self._timer_due
+        now, due = self.now(), self._timer_due
         self._timer, self._timer_due = None, float("inf")
         if now - due > STALL_S and self._stalls < MAX_FORGIVEN_STALLS:
             self._stalls += 1
@@ -399,50 +365,48 @@ class RaftDriver:
         else:
             self._stalls = 0
         self.core.tick(now)
-        self._run()
+        self.run()
 
     async def _flush_loop(self) -> None:
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
             generation, end_offset = self._generation, self.store.end_offset
-            await self._threads.run(self.store.log.flush)
+            await self.threads.run(self.store.log.flush)
             if generation != self._generation:
                 self._flush_wanted.set()  # cut meanwhile: what is there now may be something else
                 continue
-            self.core.flushed(self._now(), end_offset)
-            self._run()
+            self.core.flushed(self.now(), end_offset)
+            self.run()
 
     # ------------------------------------------------------------------ requests to others
 
     async def _call(self, to: int, request: Request) -> None:
-        links = self._fetch_links if isinstance(request, Fetch) else self._control_links
+        purpose = "fetch" if isinstance(request, Fetch) else "control"
         wire_request = wire.encode_request(request, to, self.quorum)
         try:
             version = wire.VERSIONS[wire_request.API_KEY]
-            response = await links[to].call(wire_request, version, patience=self.core.patience_for(request))
+            link = self.peers.link(to, purpose)
+            response = await link.call(wire_request, version, patience=self.core.patience_for(request))
+            for node_id, endpoint in wire.node_endpoints(response):
+                self.peers.learn(node_id, endpoint)
             decode: Callable[[Any], Any] = wire.decode_fetch_reply if isinstance(request, Fetch) else wire.decode_reply
             reply = decode(response)
         except (OSError, TimeoutError, ValueError, ApiError) as error:
-            self.core.failed(self._now(), to, request, refused=isinstance(error, ConnectionRefusedError))
+            refused = isinstance(error, ConnectionRefusedError)
+            if refused:
+                self.peers.forget(to)
+            self.core.failed(self.now(), to, request, refused=refused)
         else:
-            self.core.replied(self._now(), to, request, reply)
-        self._run()
+            self.core.replied(self.now(), to, request, reply)
+        self.run()
 
     async def _fetch_snapshot(self, loading: LoadSnapshot) -> None:
         snapshot = loading.snapshot
-        writer = self.store.new_snapshot(snapshot)
-        try:
-            complete = await self._copy_snapshot(writer, loading.leader, self.core.epoch, snapshot)
-        except (OSError, TimeoutError, ValueError, ApiError) as error:
-            logger.info("snapshot %s from %d: %s", snapshot, loading.leader, error)
-            complete = False
-        if not complete or self.core.loading is not loading:
-            writer.abandon()
-            self.core.snapshot_loaded(self._now(), loading, complete=False)
-            self._run()
+        if not await snapshot_loading.fetched(self, loading):
+            self.core.snapshot_loaded(self.now(), loading, complete=False)
+            self.run()
             return
-        await self._threads.run(writer.finish)
         if self.core.loading is not loading:
             return  # the role changed meanwhile: the log is left alone, as if the process had died here
         self._generation += 1
@@ -453,41 +417,14 @@ class RaftDriver:
             await self._listener.load_snapshot(snapshot)
         finally:
             self._applying = False
-        self.core.snapshot_loaded(self._now(), loading, complete=True)
-        self.core.flushed(self._now(), snapshot.offset)  # whatever the role is by now, the log begins there
-        self._run()
+        self.core.snapshot_loaded(self.now(), loading, complete=True)
+        self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
+        self.run()
         self._apply_committed()
-
-    async def _copy_snapshot(self, writer: Any, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
-        while True:
-            request = wire.snapshot_request(self.node_id, epoch, snapshot, writer.size_bytes, self.quorum.cluster_id)
-            response = await self._fetch_links[leader].call(request, wire.VERSIONS[wire.FETCH_SNAPSHOT])
-            if response.error_code:
-                return False  # it has nothing to say of the snapshot then
-            data = wire.only_partition(response)
-            if data.error_code:
-                return False
-            writer.write(data.unaligned_records or b"")
-            self.core.snapshot_progress(self._now())
-            if writer.size_bytes >= data.size:
-                return True
-            if not data.unaligned_records:
-                return False
 
 
 def _who(leader: int) -> str:
     return "no leader is known" if leader == NOBODY else f"node {leader} leads the metadata quorum"
-
-
-def _next_offset(batches: bytes) -> int:
-    """The offset after the last batch."""
-    position = 0
-    next_offset = -1
-    while position < len(batches):
-        base = int.from_bytes(batches[position : position + 8], "big")
-        next_offset = base + int.from_bytes(batches[position + 23 : position + 27], "big") + 1
-        position += int.from_bytes(batches[position + 8 : position + 12], "big") + 12
-    return next_offset
 
 
 _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {
@@ -495,6 +432,7 @@ _CARRY_OUT: dict[type, Callable[[RaftDriver, Any], None]] = {
     Send: RaftDriver._send,
     AnswerFetch: RaftDriver._answer_fetch,
     AppendLeaderChange: RaftDriver._append_leader_change,
+    AppendVoters: RaftDriver._append_voters,
     AppendFetched: RaftDriver._append_fetched,
     Truncate: RaftDriver._truncate,
     LoadSnapshot: RaftDriver._load_snapshot,

@@ -11,7 +11,8 @@ whoever waited in vain waits twice as long from then on, up to a bound, and half
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
+from uuid import UUID
 
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
@@ -32,6 +33,7 @@ from ballast_broker.raft.messages import (
     Vote,
 )
 from ballast_broker.raft.terms import DEFAULT_TIMEOUTS, FOREVER, NEVER, LogView, Persisted, Role, Timeouts
+from ballast_broker.raft.voters import BEFORE_THE_LOG, DYNAMIC, VoterSet
 from ballast_broker.seams import Random
 from ballast_wire.errors import ErrorCode
 
@@ -49,16 +51,22 @@ class Elections(ABC):
     def __init__(
         self,
         me: int,
-        voters: Iterable[int],
         persisted: Persisted,
         log: LogView,
         random: Random,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        *,
+        directory: UUID | None = None,
+        bootstrap: Sequence[int] = (),
     ) -> None:
         self.me = me
-        self.voters = tuple(sorted(voters))
+        self.directory = directory
+        """Who has another one under our id is somebody else."""
+        self.bootstrap = tuple(bootstrap)
+        """Whom to ask for the leader, besides voters."""
         self.epoch = persisted.epoch
         self.voted_for = persisted.voted_for
+        self.voted_directory = persisted.voted_directory
         self.leader = NOBODY
         self.role = Role.UNATTACHED
         self.high_watermark = -1
@@ -92,8 +100,25 @@ class Elections(ABC):
         """As a leader: say so to those who have not heard it."""
 
     @property
+    def voter_set(self) -> VoterSet:
+        return self._log.voters
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return self._log.voters.ids
+
+    @property
     def is_voter(self) -> bool:
-        return self.me in self.voters
+        return self._log.voters.has(self.me, self.directory)
+
+    @property
+    def may_stand(self) -> bool:
+        """A voter, and one whose removal may not be committed: the others may need what only its log has, and it is
+        the one that can finish this. Its own vote does not count then."""
+        log = self._log
+        if self.is_voter:
+            return True
+        return log.voters_offset >= self.high_watermark and log.voters_before.has(self.me, self.directory)
 
     @property
     def log_end_offset(self) -> int:
@@ -130,7 +155,7 @@ class Elections(ABC):
     # ------------------------------------------------------------------ roles
 
     def _persist(self) -> None:
-        self._effects.append(Persist(self.epoch, self.voted_for, self.leader))
+        self._effects.append(Persist(self.epoch, self.voted_for, self.leader, self.voted_directory))
 
     def _leave_leadership(self) -> None:
         leadership, self.leadership = self.leadership, None
@@ -138,10 +163,14 @@ class Elections(ABC):
             for parked in leadership.parked.values():
                 self._effects.append(AnswerFetch(parked.token, self._fetch_error(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
 
-    def _enter(self, role: Role, epoch: int, leader: int, voted_for: int) -> None:
+    def _enter(self, role: Role, epoch: int, leader: int, voted_for: int, voted_directory: UUID | None = None) -> None:
+        if voted_for == self.voted_for and voted_directory is None:
+            voted_directory = self.voted_directory
         changed = (epoch, leader) != (self.epoch, self.leader)
-        stored = (epoch, leader, voted_for) != (self.epoch, self.leader, self.voted_for)
+        vote = (self.voted_for, self.voted_directory)
+        stored = (epoch, leader, voted_for, voted_directory) != (self.epoch, self.leader, *vote)
         self.role, self.epoch, self.leader, self.voted_for = role, epoch, leader, voted_for
+        self.voted_directory = voted_directory
         self._leave_leadership()
         self._election_at = self._fetch_at = FOREVER
         self._fetch_outstanding = None
@@ -158,9 +187,13 @@ class Elections(ABC):
     def _become_unattached(self, now: float, epoch: int) -> None:
         voted_for = self.voted_for if epoch == self.epoch else NOBODY
         self._enter(Role.UNATTACHED, epoch, NOBODY, voted_for)
-        if self.is_voter:
+        self._await_leader(now)
+
+    def _await_leader(self, now: float) -> None:
+        """A voter stands itself after a while; anybody else asks around."""
+        if self.may_stand:
             self._election_at = self._election_timeout(now)
-        else:
+        if not self.is_voter:
             self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
 
     def _become_follower(self, now: float, epoch: int, leader: int) -> None:
@@ -183,7 +216,7 @@ class Elections(ABC):
         self._count_votes(now)
 
     def _become_candidate(self, now: float) -> None:
-        self._enter(Role.CANDIDATE, self.epoch + 1, NOBODY, self.me)
+        self._enter(Role.CANDIDATE, self.epoch + 1, NOBODY, self.me, self.directory)
         self._votes = {self.me: True}
         self._election_at = self._election_timeout(now)
         self._ask_for_votes(pre_vote=False)
@@ -194,25 +227,34 @@ class Elections(ABC):
         self._enter(Role.LEADER, self.epoch, self.me, self.voted_for)
         self._retries = 0
         self._term_began = now
-        leadership = Leadership(self.me, self.voters, self.epoch, self._log.end_offset, now)
+        voters = self.voter_set
+        leadership = Leadership(self.me, self.directory, voters, self.epoch, self._log.end_offset, now)
         leadership.high_watermark = self.high_watermark
         self.leadership = leadership
-        self._effects.append(AppendLeaderChange(self.epoch, self.voters, granting))
+        founds = voters.version >= DYNAMIC and self._log.voters_offset == BEFORE_THE_LOG
+        self._effects.append(AppendLeaderChange(self.epoch, voters, granting, founds))
         self._send_begin_epoch(leadership, now)
 
     def _ask_for_votes(self, *, pre_vote: bool) -> None:
-        request = Vote(self.epoch, self.me, self._log.last_epoch, self._log.end_offset, pre_vote)
-        self._effects.extend(Send(voter, request) for voter in self.voters if voter != self.me)
+        log = self._log
+        for voter in self.voter_set.voters:
+            if voter.id != self.me:
+                request = Vote(
+                    self.epoch, self.me, log.last_epoch, log.end_offset, pre_vote, self.directory, voter.directory
+                )
+                self._effects.append(Send(voter.id, request))
 
     def _count_votes(self, now: float) -> None:
-        majority = len(self.voters) // 2 + 1
-        granted = sum(self._votes.values())
+        voters = self.voters
+        majority = len(voters) // 2 + 1
+        votes = [granted for voter, granted in self._votes.items() if voter != self.me or self.is_voter]
+        granted = sum(votes)
         if granted >= majority:
             if self.role is Role.PROSPECTIVE:
                 self._become_candidate(now)
             elif self.role is Role.CANDIDATE:
                 self._become_leader(now)
-        elif len(self.voters) - (len(self._votes) - granted) < majority:
+        elif len(voters) - (len(votes) - granted) < majority:
             self._lost_election(now)
 
     def _lost_election(self, now: float) -> None:
@@ -230,10 +272,13 @@ class Elections(ABC):
         else:
             self._election_at = now + wait
             self._votes = {}
+            if self.bootstrap and self.role is Role.PROSPECTIVE:
+                # The voters may be others by now, and none of those that we know has to live.
+                self._fetch_at = now + wait / 2
 
     def _election_timed_out(self, now: float) -> None:
         self._election_at = FOREVER
-        if not self.is_voter:
+        if not self.may_stand:
             self._become_unattached(now, self.epoch)
             return
         if self.role is Role.FOLLOWER and not self._leader_ended:
@@ -245,16 +290,19 @@ class Elections(ABC):
     # ------------------------------------------------------------------ elections: requests and replies
 
     def handle_vote(self, now: float, request: Vote) -> Reply:
-        if request.candidate not in self.voters or not self.is_voter:
+        """Where voters can change, whoever is asked votes: that it is no voter may be news, or not any more."""
+        if self.voter_set.is_static and (request.candidate not in self.voters or not self.is_voter):
             return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        if request.voter_directory not in (None, self.directory):
+            return self._reply(ErrorCode.INVALID_VOTER_KEY)  # meant for who was here before us
         if request.epoch < self.epoch:
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
         if request.epoch > self.epoch:
             self._become_unattached(now, request.epoch)
         granted = self._may_grant(now, request)
         if granted and not request.pre_vote and self.voted_for != request.candidate:
-            self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate)
-            self._election_at = self._election_timeout(now)
+            self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate, request.directory)
+            self._await_leader(now)
         return Reply(self.epoch, self.leader, granted=granted)
 
     def _may_grant(self, now: float, request: Vote) -> bool:
@@ -266,14 +314,16 @@ class Elections(ABC):
             heard_lately = now - self._fetched_at < self._timeouts.fetch_s
             return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
         if self.voted_for != NOBODY:
-            return self.voted_for == request.candidate
+            return self.voted_for == request.candidate and self.voted_directory in (None, request.directory)
         return self.leader == NOBODY
 
     def handle_begin_epoch(self, now: float, request: BeginEpoch) -> Reply:
         if request.epoch < self.epoch:
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
-        if request.leader not in self.voters:
+        if self.voter_set.is_static and request.leader not in self.voters:
             return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
+        if request.voter_directory not in (None, self.directory):
+            return self._reply(ErrorCode.INVALID_VOTER_KEY)
         self._learn(now, request.epoch, request.leader)
         return self._reply()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from uuid import UUID
 
 from ballast_broker.raft.messages import Fetch, FetchReply
 from ballast_broker.raft.terms import LogView, Timeouts
+from ballast_broker.raft.voters import VoterSet
 
 UNKNOWN = -1
 
@@ -14,6 +15,8 @@ UNKNOWN = -1
 @dataclass(slots=True)
 class ReplicaProgress:
     id: int
+    directory: UUID | None = None
+    """Which it fetches from, as far as it said so."""
     end_offset: int = UNKNOWN
     fetched_at: float = float("-inf")
     caught_up_at: float = float("-inf")
@@ -33,30 +36,58 @@ class ParkedFetch:
 class Leadership:
     """One term of leading. The own end counts as far as it is flushed; replicas tell theirs by what they ask for."""
 
-    def __init__(self, me: int, voters: Iterable[int], epoch: int, epoch_start_offset: int, now: float) -> None:
+    def __init__(
+        self, me: int, directory: UUID | None, voters: VoterSet, epoch: int, epoch_start_offset: int, now: float
+    ) -> None:
         self.me = me
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = UNKNOWN
-        self.voters = {voter: ReplicaProgress(voter) for voter in voters}
-        self.observers: dict[int, ReplicaProgress] = {}
+        self.own = ReplicaProgress(me, directory, begun=True)
+        self.voters: dict[int, ReplicaProgress] = {}
+        self.observers: dict[tuple[int, UUID | None], ReplicaProgress] = {}
         self.parked: dict[int, ParkedFetch] = {}
         self.began_at = now
-        self.voters[me].begun = True
+        self.voter_set = voters
+        self.follow_voters(voters)
 
-    def progress(self, replica: int) -> ReplicaProgress:
-        known = self.voters.get(replica) or self.observers.get(replica)
+    def follow_voters(self, voters: VoterSet) -> None:
+        """From the moment that a voter set is in the log, it alone counts: also before it is committed."""
+        before = self.voters
+        self.voter_set = voters
+        self.voters = {}
+        for voter in voters.voters:
+            mine = voter.id == self.me and voter.directory in (None, self.own.directory)
+            known = self.own if mine else before.get(voter.id)
+            if known is None or voter.directory not in (None, known.directory):
+                known = self.observers.pop((voter.id, voter.directory), None)
+            self.voters[voter.id] = known or ReplicaProgress(voter.id, voter.directory)
+        voting = [id(progress) for progress in self.voters.values()]
+        for progress in before.values():
+            if id(progress) not in voting and progress is not self.own:
+                self.observers[progress.id, progress.directory] = progress
+
+    def known(self, replica: int, directory: UUID | None) -> ReplicaProgress | None:
+        if self.voter_set.has(replica, directory):
+            return self.voters[replica]
+        return self.observers.get((replica, directory))
+
+    def progress(self, replica: int, directory: UUID | None) -> ReplicaProgress:
+        known = self.known(replica, directory)
         if known is None:
-            known = self.observers[replica] = ReplicaProgress(replica)
+            known = self.observers[replica, directory] = ReplicaProgress(replica, directory)
         return known
 
+    def directory_of(self, voter: int) -> UUID | None:
+        return self.voters[voter].directory
+
     def local_flushed(self, end_offset: int, now: float) -> None:
-        mine = self.voters[self.me]
-        mine.end_offset = max(mine.end_offset, end_offset)
-        mine.fetched_at = mine.caught_up_at = now
+        self.own.end_offset = max(self.own.end_offset, end_offset)
+        self.own.fetched_at = self.own.caught_up_at = now
 
     def fetched(self, request: Fetch, log_end_offset: int, now: float) -> None:
-        progress = self.progress(request.replica)
+        progress = self.progress(request.replica, request.directory)
+        progress.directory = request.directory
         progress.begun = True
         progress.fetched_at = now
         progress.end_offset = request.offset
@@ -72,14 +103,12 @@ class Leadership:
         self.high_watermark = majority_end
         return True
 
-    def heard_from_majority_since(self, moment: float) -> bool:
-        heard = sum(progress.fetched_at >= moment for progress in self.voters.values() if progress.id != self.me)
-        return heard + 1 > len(self.voters) // 2
-
     def majority_contact(self) -> float:
-        """The latest moment by which a majority (with us) had been heard from; the term's begin counts as contact."""
-        times = sorted((self._last_heard(p) for p in self.voters.values() if p.id != self.me), reverse=True)
-        needed = len(self.voters) // 2
+        """The latest moment by which a majority (with us, if we vote) had been heard from; the term's begin counts as
+        contact."""
+        others = [progress for progress in self.voters.values() if progress is not self.own]
+        needed = len(self.voters) // 2 + 1 - (len(self.voters) - len(others))
+        times = sorted(map(self._last_heard, others), reverse=True)
         return times[needed - 1] if needed else float("inf")
 
     def deadline(self, timeouts: Timeouts) -> float:
@@ -90,7 +119,7 @@ class Leadership:
         for progress in self.voters.values():
             if not progress.begun:
                 nearest = min(nearest, progress.begin_sent_at + timeouts.begin_epoch_s)
-            elif progress.id != self.me:
+            elif progress is not self.own:
                 nearest = min(nearest, self._last_heard(progress) + timeouts.fetch_s)
         return nearest
 
@@ -102,7 +131,7 @@ class Leadership:
         for progress in self.voters.values():
             # Compared as `deadline` computes it: by another way rounding would make it due for ever.
             silent = now >= self._last_heard(progress) + timeouts.fetch_s
-            if progress.begun and progress.id != self.me and silent:
+            if progress.begun and progress is not self.own and silent:
                 progress.begun = False
 
     def postpone(self, seconds: float) -> None:
@@ -113,12 +142,12 @@ class Leadership:
 
     def successors(self) -> tuple[int, ...]:
         """Other voters, the one with the longest log first."""
-        others = [progress for progress in self.voters.values() if progress.id != self.me]
+        others = [progress for progress in self.voters.values() if progress is not self.own]
         return tuple(progress.id for progress in sorted(others, key=lambda each: (-each.end_offset, each.id)))
 
     def forget_old_observers(self, silent_since: float) -> None:
-        for replica in [each.id for each in self.observers.values() if each.fetched_at < silent_since]:
-            del self.observers[replica]
+        for key in [key for key, each in self.observers.items() if each.fetched_at < silent_since]:
+            del self.observers[key]
 
 
 def misfit(log: LogView, epoch: int, leader: int, request: Fetch) -> FetchReply | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Channel, Network
 
 CONNECT_TIMEOUT_S = 2.0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import UUID
 
+from ballast_broker.raft.voters import VoterSet
 from ballast_wire.errors import ErrorCode
 
 NOBODY = -1
@@ -31,12 +33,17 @@ class Vote:
     last_epoch: int
     end_offset: int
     pre_vote: bool
+    directory: UUID | None = None
+    """The candidate's."""
+    voter_directory: UUID | None = None
+    """Of whom is asked; None where the candidate does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginEpoch:
     epoch: int
     leader: int
+    voter_directory: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Fetch:
     offset: int
     last_epoch: int
     max_wait_ms: int
+    directory: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class Persist:
     epoch: int
     voted_for: int
     leader: int
+    voted_directory: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +120,21 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True)
 class AppendLeaderChange:
+    """Append, then tell the core (`appended`)."""
+
     epoch: int
-    voters: tuple[int, ...]
+    voters: VoterSet
     granting: tuple[int, ...]
+    founds: bool = False
+    """The voters come from the formatting of the first of them: from now on the log itself says who votes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendVoters:
+    """Append, then tell the core (`appended`)."""
+
+    epoch: int
+    voters: VoterSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +175,7 @@ Effect = (
     | Send
     | AnswerFetch
     | AppendLeaderChange
+    | AppendVoters
     | AppendFetched
     | Truncate
     | LoadSnapshot

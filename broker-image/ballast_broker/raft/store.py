@@ -9,16 +9,30 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from base64 import urlsafe_b64decode
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Protocol
+from uuid import UUID
 
+from ballast_broker.raft.control_records import (
+    HEADER_RECORDS_WITH_VOTERS,
+    NO_DIRECTORY,
+    snapshot_footer_batch,
+    snapshot_header_batch,
+    voters_in,
+)
 from ballast_broker.raft.messages import NOBODY, SnapshotId
 from ballast_broker.raft.terms import Persisted
+from ballast_broker.raft.voters import NO_VOTERS, VoterHistory, VoterSet, uuid_text
 from ballast_broker.seams import Disk
+from ballast_wire.records import LOG_OVERHEAD
 
 QUORUM_STATE = "quorum-state"
 PART_SUFFIX = ".part"
+SCAN_BYTES = 1 << 20
+FORMATTED = SnapshotId(0, 0)
+"""What `kafka-storage format` leaves: the first voters, before there is a log. Nobody ever loads it."""
 NO_MATTER_WHEN = 0
 """Segments of the metadata log go by its start alone, never by their age."""
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -63,8 +77,10 @@ class MetadataStore:
         self.snapshots = sorted(self._find_snapshots())
         self._parts = itertools.count()
         latest = self.latest_snapshot
+        self._history = VoterHistory(NO_VOTERS)
         if latest is not None and (latest.epoch, latest.offset) > (self.last_epoch, self.end_offset):
             self.begin_after(latest)  # a crash came before this was done
+        self._find_voters()
 
     # ------------------------------------------------------------------ what the core asks (LogView)
 
@@ -100,6 +116,73 @@ class MetadataStore:
                 return snapshot.epoch, snapshot.offset
         return -1, -1
 
+    # ------------------------------------------------------------------ who votes
+
+    @property
+    def voters(self) -> VoterSet:
+        return self._history.latest
+
+    @property
+    def voters_before(self) -> VoterSet:
+        return self._history.previous
+
+    @property
+    def voters_offset(self) -> int:
+        return self._history.offset
+
+    def voters_up_to(self, end_offset: int) -> VoterSet | None:
+        """As the log says, up to there; None where it does not."""
+        return self._history.before(end_offset)
+
+    def configured(self, voters: VoterSet) -> None:
+        """Who votes by the configuration, as long as neither the log nor the disk's formatting says."""
+        if not self.disk.exists(self.path_of(FORMATTED)):
+            self._history.begin_with(voters)
+
+    def _find_voters(self) -> None:
+        formatted = self._voters_of(FORMATTED) if self.disk.exists(self.path_of(FORMATTED)) else None
+        self._history = VoterHistory(formatted or NO_VOTERS)
+        position = self.start_offset
+        if position and self.snapshots:
+            oldest = self.snapshots[0]
+            self._history.begin_after(oldest.offset, self._voters_of(oldest))
+            position = max(position, oldest.offset)
+        while position < self.end_offset:
+            data = self.read(position, SCAN_BYTES, self.end_offset)
+            self._note_voters(data, position)
+            position = next_offset(data)
+
+    def format(self, voters: VoterSet, now_ms: int) -> None:
+        """An empty directory of the first of a new quorum's voters."""
+        writer = self.new_snapshot(FORMATTED)
+        writer.write(snapshot_header_batch(0, now_ms, FORMATTED.epoch, voters))
+        writer.write(snapshot_footer_batch(now_ms, HEADER_RECORDS_WITH_VOTERS, FORMATTED.epoch))
+        writer.finish()
+        self._history.begin_with(voters)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever here: no log, no snapshot, no vote, no formatting."""
+        state, formatted = f"{self.directory}/{QUORUM_STATE}", self.path_of(FORMATTED)
+        there = self.end_offset or self.snapshots or self.disk.exists(state) or self.disk.exists(formatted)
+        return not there
+
+    def _note_voters(self, batches: bytes | bytearray | memoryview, first: int = 0) -> None:
+        for offset, voters in voters_in(batches):
+            if offset >= first and offset > self._history.offset:
+                self._history.add(offset, voters)
+
+    def _voters_of(self, snapshot: SnapshotId) -> VoterSet | None:
+        """As its header says: the first batch."""
+        path = self.path_of(snapshot)
+        file = self.disk.open(path, writable=False)
+        try:
+            size = int.from_bytes(file.pread(4, 8), "big") + LOG_OVERHEAD
+            header = file.pread(min(size, file.size()), 0)
+        finally:
+            file.close()
+        return next((voters for _, voters in voters_in(header)), None)
+
     # ------------------------------------------------------------------ quorum-state
 
     def load_persisted(self) -> Persisted:
@@ -111,18 +194,33 @@ class MetadataStore:
             epoch=int(state["leaderEpoch"]),
             voted_for=int(state.get("votedId", NOBODY)),
             leader=int(state.get("leaderId", NOBODY)),
+            voted_directory=_directory(state.get("votedDirectoryId")),
         )
 
-    def persist(self, state: Persisted, voters: tuple[int, ...]) -> None:
-        body = {
+    def voters_remembered(self) -> list[int]:
+        """Of a static quorum: those of the last life."""
+        path = f"{self.directory}/{QUORUM_STATE}"
+        state = json.loads(self.disk.read_bytes(path)) if self.disk.exists(path) else {}
+        return [each["voterId"] for each in state.get("currentVoters", ())]
+
+    def persist(self, state: Persisted) -> None:
+        body: dict[str, Any] = {
             "clusterId": "",
             "leaderId": state.leader,
             "leaderEpoch": state.epoch,
             "votedId": state.voted_for,
             "appliedOffset": 0,
-            "currentVoters": [{"voterId": voter} for voter in voters],
+            "currentVoters": [{"voterId": voter} for voter in self.voters.ids],
             "data_version": 0,
         }
+        if not self.voters.is_static:
+            body = {
+                "leaderId": state.leader,
+                "leaderEpoch": state.epoch,
+                "votedId": state.voted_for,
+                "votedDirectoryId": uuid_text(state.voted_directory or NO_DIRECTORY),
+                "data_version": 1,
+            }
         data = json.dumps(body, separators=(",", ":")).encode()
         self.disk.write_atomically(f"{self.directory}/{QUORUM_STATE}", data)
 
@@ -131,10 +229,12 @@ class MetadataStore:
     def append(self, batch: bytearray, epoch: int, now_ms: int) -> tuple[int, int]:
         """First and last offset."""
         info = self.log.append_as_leader(batch, epoch, now_ms=now_ms, origin="raft")
+        self._note_voters(batch)
         return info.first_offset, info.last_offset
 
     def append_fetched(self, batches: bytes | memoryview) -> None:
         self.log.append_as_follower(memoryview(batches))
+        self._note_voters(batches)
 
     def read(self, offset: int, max_bytes: int, upper_offset: int) -> bytes:
         found = self.log.read(offset, max_bytes, upper_offset=upper_offset)
@@ -145,6 +245,7 @@ class MetadataStore:
 
     def truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
+        self._history.cut(self.end_offset)
 
     def committed_up_to(self, offset: int) -> None:
         """What is below may be dropped once a snapshot contains it."""
@@ -156,7 +257,9 @@ class MetadataStore:
         for name in self.disk.list(self.directory):
             match = _SNAPSHOT.fullmatch(name)
             if match:
-                yield SnapshotId(int(match[1]), int(match[2]))
+                snapshot = SnapshotId(int(match[1]), int(match[2]))
+                if snapshot != FORMATTED:
+                    yield snapshot
             elif name.endswith(PART_SUFFIX):
                 self.disk.remove(f"{self.directory}/{name}")
 
@@ -187,6 +290,7 @@ class MetadataStore:
         for old in [each for each in self.snapshots if each < snapshot]:
             self.disk.remove(self.path_of(old))
         self.snapshots = [snapshot]
+        self._history.begin_after(snapshot.offset, self._voters_of(snapshot))
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, size: int) -> tuple[bytes, int] | None:
         """A piece and the whole size; None where there is no such snapshot."""
@@ -226,3 +330,19 @@ class SnapshotWriter:
     def abandon(self) -> None:
         self._file.close()
         self._disk.remove(self._part)
+
+
+def next_offset(batches: bytes) -> int:
+    """The offset after the last batch."""
+    position = 0
+    following = -1
+    while position < len(batches):
+        base = int.from_bytes(batches[position : position + 8], "big")
+        following = base + int.from_bytes(batches[position + 23 : position + 27], "big") + 1
+        position += int.from_bytes(batches[position + 8 : position + 12], "big") + 12
+    return following
+
+
+def _directory(text: str | None) -> UUID | None:
+    found = None if text is None else UUID(bytes=urlsafe_b64decode(f"{text}=="))
+    return None if found == NO_DIRECTORY else found

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
+from uuid import UUID
 
 from ballast_broker.raft.messages import NOBODY, SnapshotId
+from ballast_broker.raft.voters import VoterSet
 
 FOREVER = float("inf")
 NEVER = float("-inf")
@@ -25,6 +27,18 @@ class LogView(Protocol):
 
     @property
     def latest_snapshot(self) -> SnapshotId | None: ...
+    @property
+    def voters(self) -> VoterSet:
+        """As the newest record of them says, committed or not."""
+
+    @property
+    def voters_before(self) -> VoterSet:
+        """As the record before that one says."""
+
+    @property
+    def voters_offset(self) -> int:
+        """Of that record; -1 where the voters were known before the log."""
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above `epoch` and its end offset; (-1, -1) where the log begins later."""
 
@@ -67,3 +81,4 @@ class Persisted:
     epoch: int = 0
     voted_for: int = NOBODY
     leader: int = NOBODY
+    voted_directory: UUID | None = None

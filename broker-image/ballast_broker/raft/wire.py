@@ -5,17 +5,19 @@ There is one partition, `__cluster_metadata-0`. What names another one, or sever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from ballast_broker.raft.messages import BeginEpoch, EndEpoch, Fetch, FetchReply, Reply, Request, SnapshotId, Vote
+from ballast_broker.raft.voters import STATIC, Endpoint, Voter, VoterSet, voter_set
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
 TOPIC = "__cluster_metadata"
 TOPIC_ID = UUID(int=1)
+NO_DIRECTORY = UUID(int=0)
 PARTITION = 0
 
 FETCH, DESCRIBE_QUORUM, FETCH_SNAPSHOT = 1, 55, 59
@@ -26,18 +28,21 @@ MAX_SNAPSHOT_PIECE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
 class Quorum:
-    """What the wire form needs to know about the quorum besides the message."""
+    """What a node is told of its quorum."""
 
     cluster_id: str | None
     endpoints: Mapping[int, Endpoint]
+    """Of the voters of a static quorum."""
     listener_name: str = "CONTROLLER"
+    bootstrap: Sequence[Endpoint] = ()
+    """Where to ask for the leader, besides voters."""
+    own_endpoints: Callable[[], Mapping[str, Endpoint]] = dict
+    """Where this node is to be found as a controller; none for one that is none."""
+
+    @property
+    def voters(self) -> VoterSet:
+        return voter_set(STATIC, (Voter(v, None, {self.listener_name: e}) for v, e in self.endpoints.items()))
 
 
 # ---------------------------------------------------------------------- requests
@@ -67,15 +72,17 @@ def _encode_vote(request: Vote, to: int, quorum: Quorum) -> Any:
         last_offset_epoch=request.last_epoch,
         last_offset=request.end_offset,
         pre_vote=request.pre_vote,
+        replica_directory_id=request.directory or NO_DIRECTORY,
+        voter_directory_id=request.voter_directory or NO_DIRECTORY,
     )
     return kind(cluster_id=quorum.cluster_id, voter_id=to, topics=topics)
 
 
 def _leader_endpoints(kind: Any, leader: int, quorum: Quorum) -> list[Any]:
-    endpoint = quorum.endpoints.get(leader)
-    if endpoint is None:
-        return []
-    return [kind.LeaderEndpoint(name=quorum.listener_name, host=endpoint.host, port=endpoint.port)]
+    """Only a leader asks for these."""
+    static = quorum.endpoints.get(leader)
+    found = quorum.own_endpoints() if static is None else {quorum.listener_name: static}
+    return [kind.LeaderEndpoint(name=name, host=each.host, port=each.port) for name, each in found.items()]
 
 
 def _encode_begin(request: BeginEpoch, to: int, quorum: Quorum) -> Any:
@@ -83,7 +90,13 @@ def _encode_begin(request: BeginEpoch, to: int, quorum: Quorum) -> Any:
     return kind(
         cluster_id=quorum.cluster_id,
         voter_id=to,
-        topics=_topics(kind, partition_index=PARTITION, leader_id=request.leader, leader_epoch=request.epoch),
+        topics=_topics(
+            kind,
+            partition_index=PARTITION,
+            leader_id=request.leader,
+            leader_epoch=request.epoch,
+            voter_directory_id=request.voter_directory or NO_DIRECTORY,
+        ),
         leader_endpoints=_leader_endpoints(kind, request.leader, quorum),
     )
 
@@ -114,6 +127,7 @@ def _encode_fetch(request: Fetch, quorum: Quorum) -> Any:
         last_fetched_epoch=request.last_epoch,
         log_start_offset=-1,
         partition_max_bytes=MAX_FETCH_BYTES,
+        replica_directory_id=request.directory or NO_DIRECTORY,
     )
     return kind(
         cluster_id=quorum.cluster_id,
@@ -144,12 +158,26 @@ def only_partition(request: Any) -> Any:
 
 def decode_vote(request: Any) -> Vote:
     data = only_partition(request)
-    return Vote(data.replica_epoch, data.replica_id, data.last_offset_epoch, data.last_offset, bool(data.pre_vote))
+    return Vote(
+        data.replica_epoch,
+        data.replica_id,
+        data.last_offset_epoch,
+        data.last_offset,
+        bool(data.pre_vote),
+        _directory(data, "replica_directory_id"),
+        _directory(data, "voter_directory_id"),
+    )
+
+
+def _directory(data: Any, field: str) -> UUID | None:
+    """Old versions do not have it, and who does not know it sends zeros."""
+    found: UUID | None = getattr(data, field, None)
+    return None if found == NO_DIRECTORY else found
 
 
 def decode_begin(request: Any) -> BeginEpoch:
     data = only_partition(request)
-    return BeginEpoch(data.leader_epoch, data.leader_id)
+    return BeginEpoch(data.leader_epoch, data.leader_id, _directory(data, "voter_directory_id"))
 
 
 def decode_end(request: Any) -> EndEpoch:
@@ -162,7 +190,41 @@ def decode_fetch(request: Any) -> Fetch:
     data = only_partition(request)
     state = request.replica_state
     replica = state.replica_id if state is not None else request.replica_id
-    return Fetch(data.current_leader_epoch, replica, data.fetch_offset, data.last_fetched_epoch, request.max_wait_ms)
+    return Fetch(
+        data.current_leader_epoch,
+        replica,
+        data.fetch_offset,
+        data.last_fetched_epoch,
+        request.max_wait_ms,
+        _directory(data, "replica_directory_id"),
+    )
+
+
+def replica_directory(request: Any) -> UUID | None:
+    """Of a FetchSnapshot request."""
+    return _directory(only_partition(request), "replica_directory_id")
+
+
+def leader_endpoint(request: Any, listener_name: str) -> tuple[int, Endpoint] | None:
+    """Of who says that it leads: BeginQuorumEpoch, EndQuorumEpoch."""
+    for each in request.leader_endpoints or ():
+        if each.name == listener_name:
+            return only_partition(request).leader_id, Endpoint(each.host, each.port)
+    return None
+
+
+def node_endpoints(response: Any) -> Iterator[tuple[int, Endpoint]]:
+    """Where the leader is to be found that a response names."""
+    for each in getattr(response, "node_endpoints", None) or ():
+        yield each.node_id, Endpoint(each.host, each.port)
+
+
+def with_leader(response: Any, leader: int, endpoint: Endpoint | None) -> Any:
+    """The response, saying where the leader that it names is to be found."""
+    if endpoint is not None:
+        kind = type(response).NodeEndpoint
+        response.node_endpoints = [kind(node_id=leader, host=endpoint.host, port=endpoint.port)]
+    return response
 
 
 # ---------------------------------------------------------------------- responses
@@ -231,7 +293,9 @@ def decode_fetch_reply(response: Any) -> FetchReply:
 # ---------------------------------------------------------------------- snapshots
 
 
-def snapshot_request(me: int, epoch: int, snapshot: SnapshotId, position: int, cluster_id: str | None) -> Any:
+def snapshot_request(
+    me: int, directory: UUID | None, epoch: int, snapshot: SnapshotId, position: int, cluster_id: str | None
+) -> Any:
     kind = message("FetchSnapshotRequest")
     part = kind.TopicSnapshot.PartitionSnapshot
     data = part(
@@ -239,6 +303,7 @@ def snapshot_request(me: int, epoch: int, snapshot: SnapshotId, position: int, c
         current_leader_epoch=epoch,
         snapshot_id=part.SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
         position=position,
+        replica_directory_id=directory or NO_DIRECTORY,
     )
     topic = kind.TopicSnapshot(name=TOPIC, partitions=[data])
     return kind(replica_id=me, max_bytes=MAX_SNAPSHOT_PIECE_BYTES, topics=[topic], cluster_id=cluster_id)

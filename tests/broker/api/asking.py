@@ -61,6 +61,7 @@ class Asker:
             next_producer_id=self._producer_id,
             create_topics_automatically=self._create,
             authorizer=authorizer or ALLOWS_EVERYTHING,
+            kraft_version=lambda: 0,
         )
 
     async def _producer_id(self) -> int:

@@ -47,6 +47,14 @@ async def test_features_with_a_lowest_level_of_zero_are_for_new_clients(asker: A
     }
 
 
+@pytest.mark.spec("CLU-05")
+async def test_a_quorum_that_can_be_changed_is_told_as_a_feature(asker: Asker) -> None:
+    asker.services.kraft_version = lambda: 1
+    answer = await asker.ask("ApiVersions", 4, client_software_name="a", client_software_version="1")
+    finalized = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+    assert finalized["kraft.version"] == 1
+
+
 @pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("a b", "1"), ("-a", "1"), ("a", ""), ("a", "1-")])
 async def test_a_client_must_name_itself_properly(asker: Asker, name: str, software_version: str) -> None:
     answer = await asker.ask("ApiVersions", 4, client_software_name=name, client_software_version=software_version)

@@ -75,7 +75,60 @@ def test_the_file_that_comes_with_kafka_is_taken() -> None:
     )
     assert found.advertised == (Endpoint("PLAINTEXT", "localhost", 9092),)
     assert found.advertised_controllers == (Endpoint("CONTROLLER", "localhost", 19093),)
-    assert found.warnings == ("property controller.quorum.bootstrap.servers is not known to Ballast and has no effect",)
+    assert not found.warnings
+    assert found.is_its_own_quorum
+
+
+@pytest.mark.spec("CLU-05")
+@pytest.mark.parametrize(
+    ("properties", "alone"),
+    [
+        ({}, True),
+        ({"controller.quorum.bootstrap.servers": "127.0.0.1:9093"}, True),
+        ({"controller.quorum.bootstrap.servers": "localhost:9093,b:9093"}, False),
+        ({"controller.quorum.bootstrap.servers": "b:9093"}, False),
+        ({"controller.quorum.bootstrap.servers": "localhost:9093", "controller.quorum.standalone": "true"}, False),
+        ({"controller.quorum.voters": "1@localhost:9093"}, False),
+    ],
+)
+def test_a_controller_that_has_nobody_else_to_ask_is_its_own_quorum(properties: dict[str, str], alone: bool) -> None:
+    listeners = {"node.id": "1", "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"}
+    assert broker_config(listeners | properties).is_its_own_quorum == alone
+
+
+@pytest.mark.spec("CLU-05")
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({"controller.quorum.bootstrap.servers": "b"}, "Value must be HOST:PORT"),
+        ({"controller.quorum.standalone": "true"}, "goes with controller.quorum.bootstrap.servers"),
+        (
+            {
+                "controller.quorum.standalone": "true",
+                "controller.quorum.bootstrap.servers": "b:1",
+                "controller.quorum.voters": "1@localhost:9093",
+            },
+            "without controller.quorum.voters",
+        ),
+        (
+            {
+                "controller.quorum.standalone": "true",
+                "controller.quorum.bootstrap.servers": "b:1",
+                "process.roles": "broker",
+                "listeners": "PLAINTEXT://localhost:9092",
+            },
+            "this node is none",
+        ),
+        (
+            {"controller.quorum.bootstrap.servers": "b:1", "listeners": "PLAINTEXT://localhost:9092"},
+            "none for the controller",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_for_a_quorum_that_can_be_changed(properties: dict[str, str], why: str) -> None:
+    listeners = {"node.id": "1", "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"}
+    with pytest.raises(ConfigError, match=why):
+        broker_config(listeners | properties)
 
 
 def test_the_broker_id_of_old_files_is_taken() -> None:

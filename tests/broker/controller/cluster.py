@@ -19,6 +19,7 @@ from ballast_broker.raft import wire
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Timeouts
+from ballast_broker.raft.voters import Endpoint
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -58,7 +59,7 @@ class Node:
         self,
         node_id: int,
         network: LocalNetwork,
-        endpoints: Mapping[int, wire.Endpoint],
+        endpoints: Mapping[int, Endpoint],
         *,
         timing: ServiceTiming | None = None,
         timeouts: Timeouts | None = None,
@@ -128,7 +129,7 @@ class Node:
             node_id=self.id,
             leader=self.driver,
             local=self.service,
-            endpoints={k: v for k, v in self.endpoints.items() if k != self.id},
+            endpoints=self.driver.peers.endpoint,
             network=self.network,
             clock=self.clock,
             call_timeout_s=5.0,
@@ -210,7 +211,7 @@ class Cluster:
 
     def __init__(self, voters: int = 1, observers: int = 0, **options: Any) -> None:
         self.network = LocalNetwork()
-        endpoints = {each: wire.Endpoint("localhost", 19092 + each) for each in range(1, voters + 1)}
+        endpoints = {each: Endpoint("localhost", 19092 + each) for each in range(1, voters + 1)}
         racks = options.pop("racks", {})
         self.nodes = {
             each: Node(each, self.network, endpoints, rack=racks.get(each), **options)

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.raft.memory import LocalNetwork, LoopClock
 
 from ballast_broker.controller.client import ControllerClient
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -18,7 +18,7 @@ from ballast_wire.messages import message
 def asker(network: LocalNetwork, leader: Any) -> ControllerClient:
     endpoints = {node_id: Endpoint(f"n{node_id}", 9093) for node_id in (1, 2)}
     return ControllerClient(
-        node_id=3, leader=leader, local=None, endpoints=endpoints, network=network, clock=LoopClock(),
+        node_id=3, leader=leader, local=None, endpoints=endpoints.get, network=network, clock=LoopClock(),
         call_timeout_s=30.0,
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for
         node_id=1,
         leader=SimpleNamespace(leader_id=1),
         local=Stuck(),
-        endpoints={},
+        endpoints=lambda _: None,
         network=SimpleNamespace(),  # type: ignore[arg-type]
         clock=SimpleNamespace(monotonic=loop.time, wall_ms=lambda: 0),
         call_timeout_s=0.05,

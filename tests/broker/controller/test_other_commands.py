@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
 from ballast_broker.controller.commands.quotas import alter_client_quotas
 from ballast_broker.controller.error_responses import is_not_controller
-from ballast_broker.metadata.features import SUPPORTED
+from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import PartitionRegistration
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -270,6 +271,44 @@ def test_registrations_that_are_refused(changes: dict, code: ErrorCode, text: st
     with pytest.raises(ApiError) as refused:
         Scene().run(register_broker, registration(**changes), session_is_valid=False)
     assert (refused.value.code, refused.value.message) == (code, text)
+
+
+@pytest.mark.spec("CLU-05")
+def test_a_broker_that_does_not_understand_voters_in_the_log_is_refused_once_they_are_there() -> None:
+    old = registration(features={KRAFT_VERSION: (0, 0)})
+    scene = Scene()
+    scene.run(register_broker, old, session_is_valid=False)
+    with pytest.raises(ApiError, match=r"does not support finalized version 1 of kraft\.version"):
+        register_broker(replace(scene.context, kraft_version=1), old, session_is_valid=False)
+    register_broker(
+        replace(scene.context, kraft_version=1), registration(features={KRAFT_VERSION: (0, 1)}), session_is_valid=True
+    )
+
+
+@pytest.mark.spec("CLU-05")
+@pytest.mark.parametrize(
+    ("before", "level", "kind", "told"),
+    [
+        (0, 1, 1, "does not support this feature"),
+        (1, 0, 2, "Can't downgrade the version of this feature."),
+        (0, 2, 1, "only supports versions 0-1"),
+        (0, 0, 1, None),
+    ],
+)
+def test_the_level_of_the_quorum_only_goes_up_and_only_with_everybody(
+    before: int, level: int, kind: int, told: str | None
+) -> None:
+    scene = Scene()
+    scene.run(register_broker, registration(features={KRAFT_VERSION: (0, 0)}), session_is_valid=False)
+    request = message("UpdateFeaturesRequest")
+    update = request.FeatureUpdateKey(feature=KRAFT_VERSION, max_version_level=level, upgrade_type=kind)
+    outcome = update_features(
+        replace(scene.context, kraft_version=before),
+        request(version=2, timeout_ms=1, feature_updates=[update], validate_only=False),
+    )
+    assert not outcome.records, "the quorum writes it, not the controller"
+    assert (told is None) == (outcome.response.error_code == 0)
+    assert told is None or told in outcome.response.error_message
 
 
 def assign(scene: Scene, broker_id: int, place: uuid.UUID, topic_id: uuid.UUID, *partitions: int) -> list[ErrorCode]:

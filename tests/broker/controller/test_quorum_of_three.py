@@ -275,12 +275,12 @@ async def test_a_node_that_is_refused_a_snapshot_asks_again(error: ErrorCode) ->
             await cluster.create_topic(f"t{number}", [1])
             await leader.replica.snapshot()
         refusals = [error] * 2
-        handle = leader.driver._handle_fetch_snapshot
+        handle = leader.driver.answering._fetch_snapshot
 
         def refuse(request: Any) -> Any:
             return failure_response("FetchSnapshot", request, 1, refusals.pop(), None) if refusals else handle(request)
 
-        leader.driver._handle_fetch_snapshot = refuse  # type: ignore[method-assign]
+        leader.driver.answering._fetch_snapshot = refuse  # type: ignore[method-assign]
         away.log, away.disk = MemoryLog(), MemoryDisk()
         await away.start()
         await cluster.until(lambda: away.failures or away.lifecycle.running.is_set())

@@ -4,7 +4,10 @@ Pure: no loop, no clock, no disk. One seed is one history. What was not flushed 
 is not. Invariants are checked after every step:
   * at most one leader per epoch;
   * what was once committed stays: every node's log agrees with it below the node's high watermark;
-  * logs that have the same epoch at an offset are equal up to there.
+  * logs that have the same epoch at an offset are equal up to there;
+  * any majority of a voter set that counts has a node in common with any majority of the one before it.
+Where voters change (`Changing`), nodes are added and removed all the time, by whoever believes to lead; those that do
+not vote for anybody may lose their disk.
 """
 
 from __future__ import annotations
@@ -12,14 +15,19 @@ from __future__ import annotations
 import bisect
 import heapq
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
+from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
+from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import (
     AnswerFetch,
     AppendFetched,
     AppendLeaderChange,
+    AppendVoters,
     BeginEpoch,
     EndEpoch,
     Fetch,
@@ -33,9 +41,11 @@ from ballast_broker.raft.messages import (
     Truncate,
     Vote,
 )
-from ballast_broker.raft.terms import Persisted, Timeouts
+from ballast_broker.raft.terms import LogView, Persisted, Timeouts
+from ballast_broker.raft.voters import DYNAMIC, Voter, VoterHistory, VoterSet, static_voters, voter_set
+from ballast_wire.errors import ApiError
 
-Entry = tuple[int, str]  # epoch, value
+Entry = tuple[int, str | VoterSet]  # epoch, value
 
 
 class Violation(AssertionError):
@@ -59,11 +69,36 @@ class Rng:
 class SimLog:
     """Entries with their epochs, from `start_offset` on; everything before is in a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, voters: VoterSet) -> None:
         self.start_offset = 0
         self.entries: list[Entry] = []
         self.flushed = 0
         self.latest_snapshot: SnapshotId | None = None
+        self.history = VoterHistory(voters)
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.history.latest
+
+    @property
+    def voters_before(self) -> VoterSet:
+        return self.history.previous
+
+    @property
+    def voters_offset(self) -> int:
+        return self.history.offset
+
+    def append(self, *entries: Entry) -> None:
+        for entry in entries:
+            if isinstance(entry[1], VoterSet):
+                self.history.add(self.end_offset, entry[1])
+            self.entries.append(entry)
+
+    def begin_after(self, snapshot: SnapshotId, voters: VoterSet | None) -> None:
+        self.entries = []
+        self.start_offset = self.flushed = snapshot.offset
+        self.latest_snapshot = snapshot
+        self.history.begin_after(snapshot.offset, voters)
 
     @property
     def end_offset(self) -> int:
@@ -88,12 +123,15 @@ class SimLog:
     def truncate(self, offset: int) -> None:
         del self.entries[max(0, offset - self.start_offset) :]
         self.flushed = min(self.flushed, self.end_offset)
+        self.history.cut(offset)
 
 
 @dataclass
 class SimNode:
     id: int
     log: SimLog
+    directory: UUID
+    bootstrap: tuple[int, ...] = ()
     persisted: Persisted = field(default_factory=Persisted)
     core: RaftCore | None = None
     incarnation: int = 0
@@ -125,6 +163,10 @@ class Faults:
     partition_every_s: float = 8.0
     snapshot_every_s: float = 5.0
     lose_unflushed: bool = True
+    change_every_s: float = 0.0
+    """Voters are added and removed."""
+    new_disk: float = 0.3
+    """So likely a removed voter that crashes has an empty disk when it returns."""
 
 
 class World:
@@ -134,7 +176,23 @@ class World:
         self.faults = faults or Faults()
         self.now = 0.0
         self.voters = tuple(range(nodes))
-        self.nodes = {each: SimNode(each, SimLog()) for each in range(nodes + observers)}
+        names = range(nodes + observers)
+        self.dynamic = self.faults.change_every_s > 0
+        first = static_voters(self.voters)
+        if self.dynamic:
+            first = voter_set(DYNAMIC, [Voter(each, directory_of(each)) for each in self.voters])
+        nobody = VoterSet(DYNAMIC, ())
+        self.nodes = {
+            each: SimNode(each, SimLog(first if each in self.voters else nobody), directory_of(each), tuple(names))
+            for each in names
+        }
+        if not self.dynamic:
+            for node in self.nodes.values():
+                node.log.history = VoterHistory(first)
+                node.bootstrap = ()
+        self.voter_sets: list[VoterSet] = [first]
+        self.changes = 0
+        self.disks = len(names)
         self.queue: list[Event] = []
         self.order = 0
         self.trace: list[str] = []
@@ -151,6 +209,7 @@ class World:
         self.at(self._gap(self.faults.crash_every_s), "crash")
         self.at(self._gap(self.faults.partition_every_s), "partition")
         self.at(self._gap(self.faults.snapshot_every_s), "snapshot")
+        self.at(self._gap(self.faults.change_every_s), "change")
 
     def _gap(self, mean: float) -> float:
         return self.rng.expovariate(1 / mean) if mean > 0 else float("inf")
@@ -178,7 +237,8 @@ class World:
         """All faults end, everybody restarts; then the cluster has to become one again."""
         self.faults = Faults(0, 0, 0, crash_after_vote=0, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
         self.cut.clear()
-        self.queue = [event for event in self.queue if event.what not in ("crash", "partition", "heal", "snapshot")]
+        over = ("crash", "partition", "heal", "snapshot", "change")
+        self.queue = [event for event in self.queue if event.what not in over]
         heapq.heapify(self.queue)
         for node in self.nodes.values():
             if node.core is None:
@@ -207,7 +267,10 @@ class World:
         node.incarnation += 1
         node.log.flushed = node.log.end_offset
         timeouts = Timeouts()
-        node.core = RaftCore(node_id, self.voters, node.persisted, node.log, Rng(self.rng), timeouts)
+        node.core = RaftCore(
+            node_id, node.persisted, node.log, Rng(self.rng), timeouts,
+            directory=node.directory, bootstrap=node.bootstrap,
+        )  # fmt: skip
         span = f"{node.log.start_offset}..{node.log.end_offset}"
         self.note(f"{node_id} starts in epoch {node.persisted.epoch}, log {span}")
         node.core.start(self.now)
@@ -242,7 +305,54 @@ class World:
         node.generation += 1
         node.compared = 0
         node.tick_at = float("inf")
+        if self.dynamic and self.rng.random() < self.faults.new_disk and not self._votes_anywhere(node):
+            self._new_disk(node)
         self.at(away_s, "start", node.id)
+
+    def _votes_anywhere(self, node: SimNode) -> bool:
+        """By any log there is: what such a node forgets may be what was promised."""
+        return any(each.log.voters.has(node.id, node.directory) for each in self.nodes.values())
+
+    def _new_disk(self, node: SimNode) -> None:
+        self.disks += 1
+        node.directory = directory_of(self.disks)
+        node.log = SimLog(VoterSet(DYNAMIC, ()))
+        node.persisted = Persisted()
+        self.note(f"{node.id} has a new disk")
+
+    def _change(self) -> None:
+        """Whoever leads, or believes so, is asked to add or to remove a voter."""
+        self.at(self._gap(self.faults.change_every_s), "change")
+        for leader in self.nodes.values():
+            if leader.core is None or not leader.core.is_leader:
+                continue
+            node = self.nodes[self.rng.choice(list(self.nodes))]
+            removes = node.id in leader.log.voters.ids
+            if removes and self.rng.random() < 0.3:
+                return  # larger sets are wanted too
+
+            try:
+                leader.core.change_voters(self.now, self._removal(node) if removes else self._addition(node))
+            except ApiError:
+                continue
+            self.changes += 1
+            self.note(f"{leader.id} {'removes' if removes else 'adds'} {node.id}")
+            self._settle(leader)
+
+    def _addition(self, node: SimNode) -> Callable[[Leadership, LogView], VoterSet]:
+        voter = Voter(node.id, node.directory)
+        return lambda leadership, log: voter_changes.added(leadership, log, voter, self.now)
+
+    def _removal(self, node: SimNode) -> Callable[[Leadership, LogView], VoterSet]:
+        """Of whoever votes under its id."""
+
+        def change(leadership: Leadership, log: LogView) -> VoterSet:
+            voter = log.voters.find(node.id)
+            assert voter is not None
+            assert voter.directory is not None
+            return voter_changes.removed(leadership, log, voter.id, voter.directory)
+
+        return change
 
     def _partition(self) -> None:
         self.at(self._gap(self.faults.partition_every_s), "partition")
@@ -276,7 +386,7 @@ class World:
         for node in self.nodes.values():
             if node.core is not None and node.core.is_leader:
                 self.written += 1
-                node.log.entries.append((node.core.epoch, f"w{self.written}"))
+                node.log.append((node.core.epoch, f"w{self.written}"))
                 node.core.appended(self.now)
                 self._flush_later(node)
                 self._settle(node)
@@ -379,7 +489,7 @@ class World:
 
     def _carry_out(self, node: SimNode, core: RaftCore, effect: Any) -> None:
         if isinstance(effect, Persist):
-            node.persisted = Persisted(effect.epoch, effect.voted_for, effect.leader)
+            node.persisted = Persisted(effect.epoch, effect.voted_for, effect.leader, effect.voted_directory)
         elif isinstance(effect, Send):
             self._transmit("deliver", node.id, effect.to, node.id, node.incarnation, effect.to, effect.request)
             if isinstance(effect.request, Fetch | Vote):
@@ -388,11 +498,17 @@ class World:
         elif isinstance(effect, AnswerFetch):
             self._answer(node, effect)
         elif isinstance(effect, AppendLeaderChange):
-            node.log.entries.append((effect.epoch, f"L{node.id}"))
+            node.log.append((effect.epoch, f"L{node.id}"))
+            if effect.founds:
+                node.log.append((effect.epoch, effect.voters))
+            core.appended(self.now)
+            self._flush_later(node)
+        elif isinstance(effect, AppendVoters):
+            node.log.append((effect.epoch, effect.voters))
             core.appended(self.now)
             self._flush_later(node)
         elif isinstance(effect, AppendFetched):
-            node.log.entries.extend(effect.records)
+            node.log.append(*effect.records)
             self._flush_later(node)
         elif isinstance(effect, Truncate):
             self.note(f"{node.id} cuts its log at {effect.offset}")
@@ -428,9 +544,7 @@ class World:
             core.snapshot_loaded(self.now, effect, complete=False)
             return
         node.generation += 1
-        node.log.entries = []
-        node.log.start_offset = node.log.flushed = effect.snapshot.offset
-        node.log.latest_snapshot = effect.snapshot
+        node.log.begin_after(effect.snapshot, leader.log.history.before(effect.snapshot.offset))
         self.note(f"{node.id} loads snapshot {tuple(effect.snapshot)}")
         core.snapshot_loaded(self.now, effect, complete=True)
 
@@ -462,8 +576,24 @@ class World:
                     )
             elif offset == len(self.committed):
                 self.committed.append(log.at(offset))
+                self._voters_overlap(log.at(offset)[1])
             else:
                 raise self.violation(f"{node.id}: offset {offset} is committed before {len(self.committed)}")
+
+    def _voters_overlap(self, committed: str | VoterSet) -> None:
+        if not isinstance(committed, VoterSet):
+            return
+        before = {(voter.id, voter.directory) for voter in self.voter_sets[-1].voters}
+        after = {(voter.id, voter.directory) for voter in committed.voters}
+        was_static = self.voter_sets[-1].is_static
+        self.voter_sets.append(committed)
+        least = len(before) // 2 + 1 + len(after) // 2 + 1 - len(before | after)
+        if least < 1 and not was_static:
+            raise self.violation(f"majorities of {before} and {after} need not have a node in common")
+
+
+def directory_of(number: int) -> UUID:
+    return UUID(int=1000 + number)
 
 
 def run_seed(seed: int, *, nodes: int = 3, observers: int = 1, seconds: float = 30.0) -> World:

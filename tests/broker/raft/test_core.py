@@ -117,10 +117,10 @@ def test_an_observer_that_is_gone_is_forgotten_after_its_time() -> None:
     leader = leader_of(world)
     leadership = core_of(leader).leadership
     assert leadership is not None
-    [observer] = leadership.observers
+    [(observer, directory)] = leadership.observers
     world._kill(world.nodes[observer], 10_000.0)
     world.run(world.now + OBSERVER_SESSION_S - 10)
-    assert list(leadership.observers) == [observer]
+    assert list(leadership.observers) == [(observer, directory)]
     world.run(world.now + 20)
     assert core_of(leader).leadership is leadership
     assert not leadership.observers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.broker.raft.simulator import run_seed
+from tests.broker.raft.simulator import Faults, World, run_seed
 
 
 @pytest.mark.spec("CLU-02")
@@ -15,3 +15,40 @@ def test_random_histories_keep_every_invariant(nodes: int) -> None:
         elections += world.elections
         assert len(world.committed) > 20
     assert elections > 25
+
+
+CHANGING = [
+    Faults(change_every_s=0.5),
+    Faults(change_every_s=0.1, crash_every_s=2.0),
+    Faults(
+        loss=0.1,
+        slow=0.15,
+        delay_s=0.3,
+        flush_s=0.1,
+        crash_after_vote=0.2,
+        power_failure=0.4,
+        crash_every_s=0.7,
+        partition_every_s=2.5,
+        change_every_s=0.2,
+    ),
+]
+SETTLED_BY_ITS_LEADER_ALONE = 1934  # seed in which a leader that had removed itself resigned before its log was flushed
+
+
+def changing(seed: int) -> World:
+    """One to three voters at first, of five nodes."""
+    return World(seed, 1 + seed % 3, 4 - seed % 3, CHANGING[seed % 3])
+
+
+@pytest.mark.spec("CLU-05")
+def test_random_changes_of_voters_keep_every_invariant() -> None:
+    changes = 0
+    sizes = set()
+    for seed in [*range(45), SETTLED_BY_ITS_LEADER_ALONE]:
+        world = changing(seed)
+        world.run(40.0)
+        world.quiet(20.0)
+        changes += world.changes
+        sizes |= {len(voters.voters) for voters in world.voter_sets}
+    assert changes > 300
+    assert sizes >= {1, 2, 3, 4}

@@ -10,7 +10,7 @@ import pytest
 from tests.sim.loop import NODE, SimLoop, run
 
 from ballast_broker.raft.links import PeerLink
-from ballast_broker.raft.wire import Endpoint
+from ballast_broker.raft.voters import Endpoint
 
 
 class Peer:

@@ -7,11 +7,15 @@ from collections.abc import Callable
 import pytest
 from tests.broker.raft import simulator
 from tests.broker.raft.simulator import Violation, World
+from tests.broker.raft.test_core_simulation import changing
 
+from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
 from ballast_broker.raft.messages import Vote
 from ballast_broker.raft.terms import Role
+from ballast_broker.raft.voters import VoterHistory, VoterSet
+from ballast_wire.errors import ApiError, ErrorCode
 
 
 def votes_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +114,83 @@ BUGS = [
 ]
 
 
+def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a leader, goes on committing with those it was elected by."""
+    original = Leadership.follow_voters
+
+    def follow(self: Leadership, voters: VoterSet) -> None:
+        original(self, voters)
+        if not hasattr(self, "elected_by"):
+            self.elected_by = list(self.voters.values())  # type: ignore[attr-defined]
+
+    def advance(self: Leadership) -> bool:
+        ends = sorted((each.end_offset for each in self.elected_by), reverse=True)  # type: ignore[attr-defined]
+        end = ends[len(ends) // 2]
+        if end <= self.epoch_start_offset or end <= self.high_watermark:
+            return False
+        self.high_watermark = end
+        return True
+
+    monkeypatch.setattr(Leadership, "follow_voters", follow)
+    monkeypatch.setattr(Leadership, "advance_high_watermark", advance)
+
+
+def changes_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the second change before the first is committed."""
+
+    def check(leadership: Leadership, log: simulator.SimLog) -> None:
+        if leadership.high_watermark <= leadership.epoch_start_offset:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
+
+    monkeypatch.setattr(voter_changes, "check_committed", check)
+
+
+def forgets_to_undo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is cut off the log still counts, until the next one."""
+    original = VoterHistory.cut
+
+    def cut(self: VoterHistory, end_offset: int) -> None:
+        latest = self.latest
+        original(self, end_offset)
+        self.latest = latest
+
+    monkeypatch.setattr(VoterHistory, "cut", cut)
+
+
+def elects_by_committed_voters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates ask those of the last set that they know to be committed."""
+
+    def voters(self: RaftCore) -> tuple[int, ...]:
+        known = self._log.history.before(self.high_watermark) or self._log.history._base
+        return known.ids
+
+    monkeypatch.setattr(RaftCore, "voters", property(voters))
+
+
+def counts_a_removed_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that votes no more counts its own log all the same."""
+
+    def advance(self: Leadership) -> bool:
+        voters = list(self.voters.values())
+        ends = sorted((p.end_offset for p in {id(p): p for p in [*voters, self.own]}.values()), reverse=True)
+        end = ends[len(voters) // 2]
+        if end <= self.epoch_start_offset or end <= self.high_watermark:
+            return False
+        self.high_watermark = end
+        return True
+
+    monkeypatch.setattr(Leadership, "advance_high_watermark", advance)
+
+
+OF_CHANGES = [
+    counts_the_voters_of_before,
+    changes_twice_at_once,
+    elects_by_committed_voters,
+    counts_a_removed_leader,
+    forgets_to_undo,
+]
+
+
 def rough(seed: int) -> World:
     """More elections and more lost logs than usual: what mistakes need to show themselves."""
     slow_network = seed % 2 == 0
@@ -139,6 +220,22 @@ def test_a_planted_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], monke
     bug(monkeypatch)
     with pytest.raises(Violation):
         many(200)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.spec("CLU-05")
+@pytest.mark.parametrize("bug", OF_CHANGES)
+def test_a_mistake_in_changing_voters_is_found(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    with pytest.raises(Violation, match=r"is committed|two leaders|in common"):
+        many_changes(300)
+
+
+def many_changes(count: int) -> None:
+    for seed in range(count):
+        changing(seed).run(40.0)
 
 
 def test_without_a_bug_the_same_histories_hold() -> None:

@@ -16,6 +16,7 @@ from ballast_broker.metadata.records import record
 from ballast_broker.raft.messages import SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
+from ballast_broker.raft.voters import static_voters
 from ballast_broker.storage.disk import RealDisk
 from ballast_broker.storage.manager import LogManager, StorageConfig
 from ballast_wire.errors import ApiError
@@ -51,7 +52,8 @@ def batch(count: int = 1) -> bytearray:
 async def test_the_vote_and_the_log_survive_a_restart(tmp_path: Path) -> None:
     manager, store = await open_store(tmp_path)
     assert store.load_persisted() == Persisted()
-    store.persist(Persisted(7, 2, -1), (1, 2, 3))
+    store.configured(static_voters((1, 2, 3)))
+    store.persist(Persisted(7, 2, -1))
     assert store.append(batch(2), 6, 5) == (0, 1)
     assert store.append(batch(3), 7, 5) == (2, 4)
     await manager.shutdown()

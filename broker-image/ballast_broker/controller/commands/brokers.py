@@ -26,7 +26,7 @@ from ballast_broker.controller.commands.pieces import (
     leave,
     piecewise,
 )
-from ballast_broker.metadata.features import METADATA_VERSION
+from ballast_broker.metadata.features import KRAFT_VERSION, METADATA_VERSION
 from ballast_broker.metadata.image import (
     FIRST_FREE_DIRECTORY,
     BrokerImage,
@@ -161,7 +161,7 @@ def _check_features(context: CommandContext, request: Any) -> None:
     ranges = {each.name: (each.min_supported_version, each.max_supported_version) for each in request.features}
     if METADATA_VERSION not in ranges:
         raise ApiError(ErrorCode.INVALID_REGISTRATION, "Request features do not contain 'metadata.version'")
-    for name, level in context.image.features.levels.items():
+    for name, level in (*context.image.features.levels.items(), (KRAFT_VERSION, context.kraft_version)):
         low, high = ranges.get(name, (0, 0))
         if not low <= level <= high:
             raise ApiError(

@@ -68,6 +68,7 @@ class CommandContext:
     rules: ConfigRules
     random: Random
     next_offset: int = 0
+    kraft_version: int = 0
     _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
     """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
 

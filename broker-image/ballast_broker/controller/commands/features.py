@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ballast_broker.controller.commands.context import CommandContext, Outcome
-from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS, SUPPORTED
+from ballast_broker.metadata.features import BOOTSTRAP_LEVELS, ELIGIBLE_LEADER_REPLICAS, KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import RESOURCE_BROKER
 from ballast_broker.metadata.records import record
 from ballast_wire.errors import ApiError, ErrorCode
@@ -57,7 +57,7 @@ def update_features(context: CommandContext, request: Any) -> Outcome:
 
 def _update(context: CommandContext, update: Any) -> list[Any]:
     name, level = update.feature, update.max_version_level
-    before = context.image.features.level(name)
+    before = context.kraft_version if name == KRAFT_VERSION else context.image.features.level(name)
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(name, level, "The controller does not support the given upgrade type.")
     _check_level(context.config.node_id, name, level)
@@ -74,6 +74,10 @@ def _update(context: CommandContext, update: Any) -> list[Any]:
     _check_brokers(context, name, level)
     if level == before:
         return []
+    if name == KRAFT_VERSION:
+        if level < before:
+            raise _invalid(name, level, "Can't downgrade the version of this feature.")
+        return []  # the quorum itself writes it
     records = [record("FeatureLevelRecord", name=name, feature_level=level)]
     if name == ELIGIBLE_LEADER_REPLICAS and level > 0:
         records += _min_isr_records(context)
