@@ -26,7 +26,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     groups = context.broker.groups.consumers
     try:
         check_enabled(context)
-        _check_allowed(request, context)
+        refusal = _refusal(request, context)
+        if refusal is not None:  # without a text, as in Kafka
+            return kind(version=context.version, error_code=refusal, error_message=None)
         ask = _ask(request, context)
         answer = await groups.heartbeat(request.group_id, ask, _may_describe(context))
     except ApiError as error:
@@ -54,11 +56,12 @@ def check_enabled(context: RequestContext) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _check_allowed(request: Any, context: RequestContext) -> None:
+def _refusal(request: Any, context: RequestContext) -> ErrorCode | None:
     if not context.authorize(Operation.READ, group(request.group_id)):
-        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if not all(context.authorize(Operation.DESCRIBE, topic(name)) for name in request.subscribed_topic_names or ()):
-        raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return None
 
 
 def _may_describe(context: RequestContext) -> Callable[[str], bool] | None:
