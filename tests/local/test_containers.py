@@ -182,10 +182,10 @@ def test_a_job_that_the_node_interrupted_is_not_complete(own):
     (name,) = eventually(lambda: [one["metadata"]["name"] for one in api.get(pods)["items"]])
     eventually(lambda: b"up" in api.raw("GET", f"{pods}/{name}/log")[1])
     own.stop()
+    (own.data / "pods" / "done").touch()  # before the next pod can look for it
     own.start()
     api = own.api()
     assert api.get(f"{pods}/{name}")["status"]["phase"] == "Failed"
-    (own.data / "pods" / "done").touch()
     done = eventually(lambda: (found := api.get(path)["status"]).get("succeeded") and found)
     assert done["failed"] == 1
 
