@@ -176,7 +176,7 @@ class Node:
             directory=directory,
             store=store,
             listener=self.metadata,
-            network=world.quorum_network or world.network,
+            network=world.to_controllers,
             clock=world.clock,
             threads=world.quorum_threads,
             random=world.random,
@@ -201,7 +201,7 @@ class Node:
         """
         own = set(self._own_controller_endpoints().values())
         others = [e for each in self.config.quorum_bootstrap if (e := QuorumEndpoint(*each)) not in own]
-        links = [PeerLink(self.world.network, each, ASK_TIMEOUT_S) for each in others]
+        links = [PeerLink(self.world.to_controllers, each, ASK_TIMEOUT_S) for each in others]
         found = await asyncio.gather(*(link.call(describe_request(), 0) for link in links), return_exceptions=True)
         for link in links:
             link.close()
@@ -263,7 +263,7 @@ class Node:
             leader=self.driver,
             local=self.controller,
             endpoints=self.driver.peers.endpoint,
-            network=self.world.quorum_network or self.world.network,
+            network=self.world.to_controllers,
             clock=self.world.clock,
             call_timeout_s=timeout_s,
         )

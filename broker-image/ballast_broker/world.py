@@ -41,3 +41,7 @@ class World:
     open_files: int = MOST_FOR_LOGS  # that logs may keep open
     quorum_network: Network | None = None  # to controllers; None: as between brokers
     probing: Network | None = None  # to see whether somebody is there, without a word; None: as between brokers
+
+    @property
+    def to_controllers(self) -> Network:
+        return self.quorum_network or self.network
