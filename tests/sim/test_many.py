@@ -20,7 +20,9 @@ from tests.sim.schedule import Plan, Run
 from tests.sim.test_schedules import simulate
 from tests.sim.voters import ChangingRun, UpgradedRun
 
-MANY = os.environ.get("SIM_MANY", "20-520")
+# With those in which voters change these are 500 schedules.
+MANY = os.environ.get("SIM_MANY", "20-460")
+OF_VOTERS = 60
 WORKERS = 2
 SEEDS_PER_BUG = 24
 MUST_BE_FOUND = 19
@@ -96,8 +98,10 @@ def test_planted_mistakes_are_found() -> None:
 @pytest.mark.timeout(1800)
 def test_everything_holds_while_voters_come_and_go() -> None:
     with pool() as workers:
-        failed = [text for text in workers.map(fails_as_voters_change, range(200), chunksize=5) if text is not None]
-    assert not failed, f"{len(failed)} of 200 seeds failed:\n" + "\n".join(failed[:3])
+        failed = [
+            text for text in workers.map(fails_as_voters_change, range(OF_VOTERS), chunksize=5) if text is not None
+        ]
+    assert not failed, f"{len(failed)} of {OF_VOTERS} seeds failed:\n" + "\n".join(failed[:3])
 
 
 @pytest.mark.simulation
