@@ -59,7 +59,7 @@ def _flush(log: Log, up_to: int | None) -> None:
     log.write_epochs()
     with log.flush_lock:
         epochs, log.epochs_unsynced = log.epochs_unsynced, False
-    names = (log.folder.path, segments[-1].base_offset, truncations)
+    names = (log.folder.path, segments[-1].base_offset, segments[-1].aborted.there, truncations)
     try:
         if epochs:
             with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
@@ -104,8 +104,8 @@ def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
     kinds = [LOG_SUFFIX]
     if sealed:
         kinds += [INDEX_SUFFIX, TIME_INDEX_SUFFIX]
-        if segment.aborted.there:
-            kinds.append(TRANSACTION_INDEX_SUFFIX)
+    if segment.aborted.there:  # below the recovery point nothing tells that it lacks something
+        kinds.append(TRANSACTION_INDEX_SUFFIX)
     for kind in kinds:
         try:
             _whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]

@@ -127,7 +127,7 @@ class Log:
         self.truncations = 0
         # What `flush` need not sync again: nothing is known to be on the disk when a log is opened.
         self.epochs_unsynced = True
-        self.synced_names: tuple[str, int, int] | None = None
+        self.synced_names: tuple[str, int, bool, int] | None = None
         self.touched = False  # since it was loaded
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None

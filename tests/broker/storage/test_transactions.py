@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from tests.sim.disk import SimDisk, Store
 
+from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates
 from ballast_broker.storage.transactions import EndedTransaction, check_entries, read_marker, render_marker
@@ -222,6 +225,34 @@ def test_an_index_that_lies_is_made_anew_at_the_start(bench):
         assert path.read_bytes() == right
         assert told(again, 0, 6) == [(7, 0)]
         bench.release()
+
+
+@pytest.mark.spec("CLI-05", "LOG-40")
+@pytest.mark.parametrize("then", ["goes on", "a new segment", "a new segment that is flushed"])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(bench, seed, then):
+    """Below it nothing is looked at again: what is lost of the index there, readers of committed records would see."""
+    store = Store(random.Random(seed), bench.clock.wall_ms)
+    bench.disk = SimDisk(store)
+    bench.disk.make_directory(bench.directory.path)
+    for parent in Path(bench.directory.path).parents:
+        bench.disk.sync_directory(str(parent))
+    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    log = bench.create()
+    bench.append(log)
+    log.flush()
+    send(bench, log, 7, 0)
+    end(bench, log, 7, committed=False)
+    log.flush()
+    if then != "goes on":
+        log.roll()
+        bench.append(log)
+    if then == "a new segment that is flushed":
+        log.flush()
+    point = log.recovery_point
+    store.lose_power()
+    again = bench.load(clean=False, recovery_point=point)
+    assert told(again, 0, again.log_end_offset) == [(7, 1)]
 
 
 @pytest.mark.spec("CLI-05")
