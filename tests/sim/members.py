@@ -1,13 +1,16 @@
 """Members of a group of the consumer protocol, while their coordinators are killed, cut off and moved.
 
 A member holds what it was given until it gives it back, is fenced, or has not been answered for a session: then it has
-to take for granted that others have it. No two of them hold a partition at once, and in the end each is held.
+to take for granted that others have it. No two of them hold a partition at once, and in the end each is held. But a
+coordinator that is cut off may answer its members while another one, of whom neither it nor they can know, lets them go
+and gives what they have to others, in Apache Kafka as well: who was answered last by such a one holds nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -36,15 +39,22 @@ Held = tuple[UUID, int]
 class Holders:
     """Who holds what, as nobody in the simulation can know it."""
 
-    def __init__(self) -> None:
+    def __init__(self, leads: Callable[[str], bool]) -> None:
+        self._leads = leads  # whether nobody leads the group's partition in a newer epoch than this host
         self.of: dict[Held, str] = {}
+        self.answered_by: dict[str, str] = {}
         self.times_taken = 0
 
     def take(self, name: str, partition: Held) -> None:
-        other = self.of.setdefault(partition, name)
-        if other != name:
+        other = self.of.get(partition, name)
+        if other != name and self._leads(self.answered_by[other]):
             raise Broken(f"a partition has one reader: {name} takes {partition[1]}, which {other} holds")
+        self.of[partition] = name
         self.times_taken += 1
+
+    def give_back(self, name: str, partition: Held) -> None:
+        if self.of.get(partition) == name:
+            del self.of[partition]
 
 
 class Member:
@@ -92,6 +102,8 @@ class Member:
             self._coordinator = None
             self._says_all, self.wanted = True, None  # it takes nothing new before it is told again
         elif error is ErrorCode.NONE:
+            assert self._coordinator is not None
+            self._holders.answered_by[self._name] = self._coordinator
             self._answered_s, self.epoch, self._says_all = asked_s, answer.member_epoch, False
             if answer.assignment is not None:
                 given = answer.assignment.topic_partitions
@@ -133,7 +145,7 @@ class Member:
         for partition in sorted(self.held - self.wanted):
             if self._rng.random() < 0.7:
                 self.held.discard(partition)
-                del self._holders.of[partition]
+                self._holders.give_back(self._name, partition)
         if self.held <= self.wanted:
             for partition in sorted(self.wanted - self.held):
                 self._holders.take(self._name, partition)
@@ -143,8 +155,10 @@ class Member:
 class Members:
     """Three of them, in tasks of their own: they go on while it becomes quiet."""
 
-    def __init__(self, clients: list[SimClient], seed: int, topic: str, partitions: int) -> None:
-        self.holders = Holders()
+    def __init__(
+        self, clients: list[SimClient], seed: int, topic: str, partitions: int, leads: Callable[[str], bool]
+    ) -> None:
+        self.holders = Holders(leads)
         self._partitions = partitions
         rng = random.Random(f"members of {seed}")
         self._members = [Member(each, random.Random(rng.random()), topic, self.holders) for each in clients]

@@ -18,7 +18,7 @@ from tests.sim.kept import PARTITION as KEPT_PARTITION
 from tests.sim.kept import KeptTopic
 from tests.sim.loop import SimLoop
 from tests.sim.machine import Machine
-from tests.sim.members import Members
+from tests.sim.members import GROUP, Members
 from tests.sim.network import Fabric
 from tests.sim.offsets import PARTITIONS as OFFSETS_PARTITIONS
 from tests.sim.offsets import PROPERTIES as OF_OFFSETS
@@ -28,6 +28,7 @@ from tests.sim.passing import NAME as PASSING
 from tests.sim.passing import PassingTopic
 from tests.sim.rebuilt import check_rebuilt
 
+from ballast_broker.coordinator.service import partition_for
 from ballast_wire.names import TopicPartition
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -167,7 +168,10 @@ class Run:
             tasks.append(self.loop.create_task(consume_for_ever(client, self.ledger, partition)))
         if self.plan.members:
             clients = [SimClient(self.fabric, f"m{number}", hosts) for number in range(self.plan.members)]
-            self.members = Members(clients, self.seed, TOPIC, self.plan.partitions)
+            of_group = TopicPartition(OFFSETS, partition_for(GROUP, OFFSETS_PARTITIONS))
+            self.members = Members(
+                clients, self.seed, TOPIC, self.plan.partitions, lambda host: self._leads(host, of_group)
+            )
         return tasks
 
     def _transact(self, hosts: list[str]) -> list[asyncio.Task[None]]:
@@ -180,7 +184,7 @@ class Run:
     def _leads(self, host: str, partition: TopicPartition) -> bool:
         """Whether this host leads in the newest epoch that any node knows of, or did before it was killed."""
         leaders = self._leaders_by_epoch(partition)
-        return leaders.get(max([self._newest_epochs[partition], *leaders])) == host
+        return leaders.get(max([self._newest_epochs.get(partition, -1), *leaders])) == host
 
     def _leaders_by_epoch(self, partition: TopicPartition) -> dict[int, str]:
         """Of the epochs that running nodes know of; no host where none of them leads."""
