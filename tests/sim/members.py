@@ -1,9 +1,10 @@
 """Members of a group of the consumer protocol, while their coordinators are killed, cut off and moved.
 
-A member holds what it was given until it gives it back, is fenced, or has not been answered for a session: then it has
-to take for granted that others have it. No two of them hold a partition at once, and in the end each is held. But a
-coordinator that is cut off may answer its members while another one, of whom neither it nor they can know, lets them go
-and gives what they have to others, in Apache Kafka as well: who was answered last by such a one holds nothing.
+A member holds what it was given until it gives it back, is fenced, has not been answered for a session, or takes longer
+than its rebalance timeout to give something back: then it has to take for granted that others have it. No two of them
+hold a partition at once, and in the end each is held. But a coordinator that is cut off may answer its members while
+another one, of whom neither it nor they can know, lets them go and gives what they have to others, in Apache Kafka as
+well: who was answered last by such a one holds nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ GROUP = "members"
 FIND, BEAT = 3, 1
 SESSION_S = 3.0
 INTERVAL_S = 0.3
-REBALANCE_TIMEOUT_MS = 2000
+REBALANCE_S = 2.0
 FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
 PROPERTIES = {
     "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
@@ -76,23 +77,30 @@ class Member:
         self.epoch = 0
         self.held: set[Held] = set()
         self.wanted: set[Held] | None = None
+        self._gives_since_s: float | None = None  # it was told to give something back, and has not said that it did
+        self._gave = False
         self._says_all = True
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if self.epoch > 0 and loop.time() >= self._answered_s + SESSION_S:
+            too_slow = self._gives_since_s is not None and loop.time() >= self._gives_since_s + REBALANCE_S
+            if too_slow or (self.epoch > 0 and loop.time() >= self._answered_s + SESSION_S):
                 self._begin_anew()
             await self._beat()
             self._move_on()
             pause_s = self._rng.uniform(0.5, 1.5) * INTERVAL_S
             left_s = self._answered_s + SESSION_S - loop.time() if self.epoch > 0 else pause_s
+            if self._gives_since_s is not None:
+                left_s = min(left_s, self._gives_since_s + REBALANCE_S - loop.time())
             await asyncio.sleep(max(0.0, min(pause_s, left_s)))
 
     async def _beat(self) -> None:
         asked_s = asyncio.get_running_loop().time()
         try:
             left_s = self._answered_s + SESSION_S - asked_s if self.epoch > 0 else SESSION_S
+            if self._gives_since_s is not None:
+                left_s = min(left_s, self._gives_since_s + REBALANCE_S - asked_s)
             async with asyncio.timeout(left_s):
                 answer = await self._ask()
         except (OSError, TimeoutError):
@@ -104,10 +112,14 @@ class Member:
         elif error is ErrorCode.NONE:
             assert self._coordinator is not None
             self._holders.answered_by[self._name] = self._coordinator
+            if self._gave and self._says_all:
+                self._gives_since_s, self._gave = None, False
             self._answered_s, self.epoch, self._says_all = asked_s, answer.member_epoch, False
             if answer.assignment is not None:
                 given = answer.assignment.topic_partitions
                 self.wanted = {(each.topic_id, number) for each in given for number in each.partitions}
+                if self.held - self.wanted and self._gives_since_s is None:
+                    self._gives_since_s = asked_s
         elif error in FENCED:
             self._begin_anew()
         else:
@@ -132,7 +144,7 @@ class Member:
             group_id=GROUP,
             member_id=f"{self._name}-{self._lives}",
             member_epoch=self.epoch,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if whole else -1,
+            rebalance_timeout_ms=int(REBALANCE_S * 1000) if whole else -1,
             subscribed_topic_names=[self._topic] if whole else None,
             topic_partitions=parts if whole else None,
         )
@@ -150,6 +162,7 @@ class Member:
             for partition in sorted(self.wanted - self.held):
                 self._holders.take(self._name, partition)
             self.held, self.wanted, self._says_all = self.wanted, None, True
+            self._gave = self._gives_since_s is not None
 
 
 class Members:
