@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ballast_broker.config import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 
 VERSION = 7
 TIMEOUT_MS = 10_000
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 MOST_IN_FLIGHT = 10_000  # beyond, who asks has to ask again
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.api.transactional import UNAUTHORIZED, Transactional
+from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_broker.storage.producers import NOT_ASKED, Verification
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 ACKS_ALL = -1
 NO_TOPIC_ID = UUID(int=0)
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 ADMIN_CLIENT_ID = "__admin_client"
 
 MAXIMUM_TARGETS = 16_384

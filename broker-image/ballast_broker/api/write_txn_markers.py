@@ -9,13 +9,13 @@ from typing import Any
 from ballast_broker.api.authorizer import CLUSTER, Operation
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.services import BrokerServices
+from ballast_broker.coordinator.store import OFFSETS_TOPIC
 from ballast_broker.storage.errors import DirectoryStalls
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
-GROUP_METADATA = "__consumer_offsets"
 ACKS_ALL = -1
 COORDINATOR = "coordinator"
 MARKERS_PER_TURN = 100  # some milliseconds of work, then others have their turn
@@ -65,7 +65,7 @@ def _write(broker: BrokerServices, partition: TopicPartition, marker: Any) -> Er
     except ApiError as refused:
         return refused.code
     outcome = _commit(broker, partition, info.last_offset)
-    if partition.topic == GROUP_METADATA:
+    if partition.topic == OFFSETS_TOPIC:
         return asyncio.ensure_future(_tell_groups(broker, partition, marker, outcome))
     return outcome
 
@@ -78,7 +78,7 @@ async def _write_by_thread(
     except ApiError as refused:
         return refused.code
     outcome = _commit(broker, partition, info.last_offset)
-    if partition.topic == GROUP_METADATA:
+    if partition.topic == OFFSETS_TOPIC:
         return await _tell_groups(broker, partition, marker, outcome)
     return outcome if isinstance(outcome, ErrorCode) else await outcome
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ballast_broker.coordinator import rebalance, records
 from ballast_broker.coordinator.classic import ClassicGroups
@@ -25,6 +25,7 @@ from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_cons
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.tasks import Tasks
 from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.seams import Clock
@@ -70,7 +71,7 @@ class GroupCoordinator:
         self._config = config
         self._partitions = config.offsets_topic_num_partitions
         self._shards: dict[int, Shard] = {}
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = Tasks("group coordinator")
         most_metadata = config.offset_metadata_max_bytes
         self.transactional = TransactionalCommits(store, self._shards, self._shard_of, self._append, most_metadata)
         host = Host(
@@ -78,7 +79,7 @@ class GroupCoordinator:
             is_current=self._is_current,
             now=self._now,
             image=image,
-            start=self._start,
+            start=self._tasks.start,
             append=self._append,
             end_classic=lambda shard, group_id: self.classic.end(shard, group_id),
             end_consumers=lambda shard, group_id: self.consumers.end(shard, group_id),
@@ -101,7 +102,7 @@ class GroupCoordinator:
         whoever led it when they were deleted may not have got to it."""
         if partition not in self._shards:
             shard = self._shards[partition] = Shard(partition)
-            self._start(self._load(shard, has_topic))
+            self._tasks.start(self._load(shard, has_topic))
 
     def resign(self, partition: int) -> None:
         shard = self._shards.pop(partition, None)
@@ -150,8 +151,7 @@ class GroupCoordinator:
 
     def close(self) -> None:
         self.resign_all()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # -- members of the classic protocol --------------------------------------------------------------------------
     async def join(self, group_id: str, ask: JoinAsk) -> JoinResult:
@@ -373,7 +373,7 @@ class GroupCoordinator:
             for partition in gone:
                 shard.apply(group_id, partition, None)
             if gone:
-                self._start(self._forget_for_good(shard, group_id, gone))
+                self._tasks.start(self._forget_for_good(shard, group_id, gone))
 
     async def _forget_for_good(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> None:
         """However long the log takes nothing; unless something is committed of the next topic of that name."""
@@ -425,13 +425,3 @@ class GroupCoordinator:
 
     def _now(self) -> Now:
         return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
-
-    def _start(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("group coordinator", exc_info=task.exception())

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from ballast_broker.coordinator import transactions
 from ballast_broker.coordinator.markers import Ending, MarkerSender
 from ballast_broker.coordinator.service import partition_for
 from ballast_broker.coordinator.store import CoordinatorStore, Marker, Stored
+from ballast_broker.coordinator.tasks import Tasks
 from ballast_broker.coordinator.transaction_records import key_of, standing_of, transactional_id_of, value_of
 from ballast_broker.coordinator.transactions import (
     PREPARED,
@@ -81,7 +81,7 @@ class TransactionCoordinator:
         self._version = cluster_version
         self._partitions = config.partitions
         self._parts: dict[int, Part] = {}
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = Tasks("transaction coordinator")
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -91,7 +91,7 @@ class TransactionCoordinator:
         """Where this broker led the partition before, in an earlier epoch, it goes on with what it knows."""
         if partition not in self._parts:
             part = self._parts[partition] = Part(partition)
-            self._start(self._load(part))
+            self._tasks.start(self._load(part))
 
     def resign(self, partition: int) -> None:
         """Markers that are waiting are not sent any more: `coordinator_epoch` says so."""
@@ -103,8 +103,7 @@ class TransactionCoordinator:
     def close(self) -> None:
         self.resign_all()
         self._markers.close()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def _load(self, part: Part) -> None:
         """What was read but is not committed could be lost with this broker: nobody is told of it, and no partition."""
@@ -247,7 +246,7 @@ class TransactionCoordinator:
                     if not self._is_current(part):
                         break
                     if transactions.abort_if_too_long(transaction, self._version(), self._now_ms()) is not None:
-                        self._start(self._abort(part, transaction))
+                        self._tasks.start(self._abort(part, transaction))
 
     async def _abort(self, part: Part, transaction: Transaction) -> None:
         """Decided and begun in one step: its producer may have ended it just before."""
@@ -324,7 +323,7 @@ class TransactionCoordinator:
             left=set(prepared.partitions),
             coordinator_epoch=lambda: self._store.epoch(part.partition) if self._is_current(part) else -1,
             marked=transaction.mark,
-            done=lambda: self._start(self._complete(part, transaction)),
+            done=lambda: self._tasks.start(self._complete(part, transaction)),
         )
         if self._is_current(part):
             self._markers.send(ending)
@@ -363,13 +362,3 @@ class TransactionCoordinator:
 
     def _now_ms(self) -> int:
         return self._clock.wall_ms()
-
-    def _start(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("transaction coordinator", exc_info=task.exception())

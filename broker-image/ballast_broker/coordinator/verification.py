@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.coordinator.service import partition_for
+from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Network
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TRANSACTION_STATE = "__transaction_state"
 VERSION = 5
 
 Errors = dict[TopicPartition, ErrorCode]
@@ -100,7 +100,7 @@ class TransactionVerifier:
 
     def _coordinator_of(self, transactional_id: str) -> Endpoint | None:
         image = self._image()
-        topic = image.topics.by_name(TRANSACTION_STATE)
+        topic = image.topics.by_name(TRANSACTIONS_TOPIC)
         if topic is None or not topic.partitions:
             return None
         led = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))

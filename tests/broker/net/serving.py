@@ -10,9 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.certificates import Authority
+
+from ballast_broker.config import broker_config
 from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
+from ballast_broker.security.settings import TlsSettings
 from ballast_broker.storage.disk import RealDisk, RealThreads
 
 PATIENCE_S = 20.0
@@ -25,6 +29,22 @@ def framed(body: bytes) -> bytes:
 def echo(peer: Peer, frame: memoryview) -> Reply:
     del peer
     return framed(bytes(frame))
+
+
+def tls_of_a_node(authority: Authority, **changes: str) -> TlsSettings:
+    """Of a listener that shows the certificate `node`; a property's name has underscores for dots."""
+    properties = {
+        "node.id": "1",
+        "listeners": "SSL://a:9092",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.folder / "node.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+    }
+    named = {key.replace("_", "."): value for key, value in changes.items()}
+    settings = broker_config(properties | named).listener_security["SSL"].tls
+    assert settings is not None
+    return settings
 
 
 class Serving:

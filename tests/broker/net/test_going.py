@@ -9,12 +9,11 @@ import ssl
 from pathlib import Path
 
 import pytest
-from tests.broker.net.serving import Serving
+from tests.broker.net.serving import Serving, tls_of_a_node
 from tests.broker.net.test_channel import OLD, answering, asking
 from tests.broker.net.test_tls_connection import access
 from tests.certificates import Authority
 
-from ballast_broker.config import broker_config
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going
 from ballast_broker.security.tls import TlsContexts
@@ -32,17 +31,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def network(authority: Authority, **changes: str) -> SocketNetwork:
-    properties = {
-        "node.id": "1",
-        "listeners": "SSL://a:9092",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.folder / "node.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.ca),
-    }
-    named = {key.replace("_", "."): value for key, value in changes.items()}
-    settings = broker_config(properties | named).listener_security["SSL"].tls
-    assert settings is not None
+    settings = tls_of_a_node(authority, **changes)
     return SocketNetwork("broker-1", Going(TlsContexts(settings, asyncio.get_running_loop().time, server=False)))
 
 

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.net.serving import PATIENCE_S, Serving, Slice, echo, file_reply, framed, random_file, until
+from tests.broker.net.serving import (
+    PATIENCE_S,
+    Serving,
+    Slice,
+    echo,
+    file_reply,
+    framed,
+    random_file,
+    tls_of_a_node,
+    until,
+)
 from tests.certificates import Authority
 
-from ballast_broker.config import broker_config
 from ballast_broker.net import secured
 from ballast_broker.net.secured import Access
 from ballast_broker.net_reply import Peer, Pending, Reply
@@ -34,17 +43,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def access(authority: Authority, **changes: str) -> Access:
-    properties = {
-        "node.id": "1",
-        "listeners": "SSL://a:9092",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.folder / "node.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.ca),
-    }
-    named = {key.replace("_", "."): value for key, value in changes.items()}
-    settings = broker_config(properties | named).listener_security["SSL"].tls
-    assert settings is not None
+    settings = tls_of_a_node(authority, **changes)
     return Access(TlsContexts(settings, asyncio.get_running_loop().time, server=True))
 
 

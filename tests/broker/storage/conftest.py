@@ -8,8 +8,10 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
+from ballast_broker.seams import Disk
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk
@@ -53,7 +55,7 @@ class Bench:
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
-        self.disk = RealDisk()
+        self.disk: Disk = RealDisk()
         self.root = path
         self.folder = path / str(PARTITION)
         self.removed: list[str] = []
@@ -66,6 +68,15 @@ class Bench:
         )
         self.directory = LogDirectory(str(path), self.disk)
         self.opened: list[Log] = []
+
+    def on_a_disk_that_forgets(self, seed: int) -> Store:
+        store = Store(random.Random(seed), self.clock.wall_ms)
+        self.disk = SimDisk(store)
+        self.disk.make_directory(self.directory.path)
+        for parent in Path(self.directory.path).parents:
+            self.disk.sync_directory(str(parent))
+        self.context = LogContext(self.disk, self.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+        return store
 
     def create(self, **config: object) -> Log:
         log = create_log(self.context, self.directory, str(self.folder), PARTITION, TOPIC_ID, LogConfig(**config))  # type: ignore[arg-type]

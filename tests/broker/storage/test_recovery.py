@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.storage.conftest import TOPIC_ID
-from tests.sim.disk import SimDisk, Store
 
-from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.producer_snapshots import snapshot_path
 from ballast_wire.records import Record, encode_batch
 
@@ -284,12 +281,7 @@ def test_cut_at_any_byte_or_filled_with_zeros(new_bench, read_all, data):
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(bench, read_all, seed):
     """Without the id, the records would be taken for those of whatever topic has the name by then."""
-    store = Store(random.Random(seed), bench.clock.wall_ms)
-    bench.disk = SimDisk(store)
-    bench.disk.make_directory(bench.directory.path)
-    for parent in Path(bench.directory.path).parents:
-        bench.disk.sync_directory(str(parent))
-    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
     bench.append(log)
     log.flush()
@@ -305,12 +297,7 @@ def test_what_was_flushed_survives_a_loss_of_power_with_the_id_of_its_topic(benc
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all, seed, flushed):
     """Files are written back in any order: a later segment may be there, and the end of the one before it not."""
-    store = Store(random.Random(seed), bench.clock.wall_ms)
-    bench.disk = SimDisk(store)
-    bench.disk.make_directory(bench.directory.path)
-    for parent in Path(bench.directory.path).parents:
-        bench.disk.sync_directory(str(parent))
-    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    store = bench.on_a_disk_that_forgets(seed)
     log = bench.create(segment_bytes=250)
     bench.append(log)
     log.flush()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from tests.sim.disk import SimDisk, Store
 
-from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates
 from ballast_broker.storage.transactions import EndedTransaction, check_entries, read_marker, render_marker
@@ -232,12 +229,7 @@ def test_an_index_that_lies_is_made_anew_at_the_start(bench):
 @pytest.mark.parametrize("seed", range(10))
 def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(bench, seed, then):
     """Below it nothing is looked at again: what is lost of the index there, readers of committed records would see."""
-    store = Store(random.Random(seed), bench.clock.wall_ms)
-    bench.disk = SimDisk(store)
-    bench.disk.make_directory(bench.directory.path)
-    for parent in Path(bench.directory.path).parents:
-        bench.disk.sync_directory(str(parent))
-    bench.context = LogContext(bench.disk, bench.clock, remove_later=lambda *_: None, flush_later=lambda _: None)
+    store = bench.on_a_disk_that_forgets(seed)
     log = bench.create()
     bench.append(log)
     log.flush()
