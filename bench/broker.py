@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench import loop
 from bench.clients import Clients, Sample
+from bench.machine import touch_memory
 from bench.pairs import Ratio, ratio_of
 from bench.servers import ApacheKafka, Ballast, Server
 
@@ -33,7 +34,10 @@ RUN_S = 4.0
 # As much as the kernel keeps in memory before it makes writers wait for the disk: who is faster would wait more.
 LARGE_RUN_S = 1.0
 MB = 1_000_000
+# More than any run writes.
+MEMORY, QUICK_MEMORY = 3 << 30, 1 << 30
 PROFILES = True
+UNPACED_NETWORK = True
 Run = Callable[[Server], Sample]
 
 
@@ -133,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(clients: Clients, args: argparse.Namespace) -> int:
     deadline = time.monotonic() + QUICK_BUDGET_S if args.quick else float("inf")
+    memory = QUICK_MEMORY if args.quick else MEMORY
     with ApacheKafka() as kafka, Ballast() as ballast:
         clients.warm(kafka, QUICK_WARM_S if args.quick else WARM_S)
         clients.warm(ballast, 1.0)
@@ -143,7 +148,7 @@ def _compare(clients: Clients, args: argparse.Namespace) -> int:
             for number in range(1 if args.quick else args.pairs):
                 if row.narrow or time.monotonic() > deadline:
                     break
-                _one_pair(row, ballast, kafka, ours_first=number % 2 == 0)
+                _one_pair(row, ballast, kafka, memory, ours_first=number % 2 == 0)
             if row.ours:
                 print(row.text(), flush=True)
         facts = _facts(ballast, kafka)
@@ -160,13 +165,10 @@ def _compare(clients: Clients, args: argparse.Namespace) -> int:
     return 0
 
 
-def _one_pair(row: Row, ballast: Server, kafka: Server, *, ours_first: bool) -> None:
-    if ours_first:
-        ours, theirs = row.workload.run(ballast), row.workload.run(kafka)
-    else:
-        theirs, ours = row.workload.run(kafka), row.workload.run(ballast)
-    row.ours.append(ours)
-    row.theirs.append(theirs)
+def _one_pair(row: Row, ballast: Server, kafka: Server, memory: int, *, ours_first: bool) -> None:
+    for server in (ballast, kafka) if ours_first else (kafka, ballast):
+        touch_memory(memory)
+        (row.ours if server is ballast else row.theirs).append(row.workload.run(server))
     if row.workload.limit is not None:
         row.limits.append(row.workload.limit())
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from bench.machine import touch_memory
 from bench.move_clients import Latencies, configure, create, fill
 from bench.pairs import Ratio, ratio_of
 from bench.servers import ApacheKafka, Ballast, Cluster, Server, ServerFailed
@@ -42,6 +43,7 @@ WINDOW_S = 10.0
 RATES = (1 * MB, 10 * MB, 100 * MB)
 WAITED = re.compile(r"appends waited ([\d.]+) ms")
 KEPT = {"file.delete.delay.ms": "0", "retention.ms": "-1", "segment.bytes": str(256 << 20)}
+UNPACED_NETWORK = True
 OVERRIDES = {"log.retention.check.interval.ms": "3600000"}
 
 
@@ -108,13 +110,19 @@ def _timed_move(server: Server) -> float:
     }
     size = sum(_log_bytes(Path(path) / f"{topic}-{number}") for (topic, number), path in places.items())
     wanted = {place: volumes[(volumes.index(path) + 1) % len(volumes)] for place, path in places.items()}
-    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    _settle(size)
     began = time.perf_counter()
     _ask_for(server, wanted)
     _await(lambda: _is_at(server, wanted), server)
     took = time.perf_counter() - began
     time.sleep(QUIET_S)  # the old files are removed in the background
     return size / took / MB
+
+
+def _settle(size: int) -> None:
+    """Nothing is left for the disk to write, and the memory for so many bytes is there."""
+    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    touch_memory(size * 5 // 4)
 
 
 def _ask_for(server: Server, wanted: dict[moving.Place, str]) -> None:
@@ -141,7 +149,7 @@ def _timed_copy(server: Server) -> float:
     size = sum(map(_log_bytes, folders))
     target = server.directory / "copy"
     target.mkdir()
-    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    _settle(size)
     began = time.perf_counter()
     subprocess.run(["cp", "-r", *map(str, folders), str(target)], check=True, timeout=LIMIT_S)
     subprocess.run(["sync", "-f", str(target)], check=True, timeout=LIMIT_S)
@@ -180,7 +188,7 @@ def _between_brokers(size: int, pairs: int) -> dict[str, Ratio]:
 
 def _timed_reassignment(cluster: Cluster, size: int, broker: int) -> float:
     server = cluster.servers[0]
-    subprocess.run(["sync"], check=True, timeout=LIMIT_S)
+    _settle(size)
     began = time.perf_counter()
     refused = {
         p: c for p, c in moving.reassign(server.bootstrap, {(TOPIC, n): [broker] for n in range(4)}).items() if c

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.machine import touch_memory
 from bench.pairs import Ratio, ratio_of
 from bench.servers import ApacheKafka, Ballast, Cluster, ServerFailed
 
@@ -23,6 +24,8 @@ PARTITIONS = 6
 READY_LIMIT_S = 60
 FLUSH_LIMIT_S = 180
 MB = 1_000_000
+MEMORY = 1 << 30
+UNPACED_NETWORK = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ def create_topic(cluster: Cluster) -> None:
 
 
 def measure(cluster: Cluster, size_bytes: int, records: int) -> Sample:
+    touch_memory(MEMORY)
     before, began = cluster.cpu_seconds(), time.perf_counter()
     _produce(cluster, size_bytes)
     took, used = time.perf_counter() - began, cluster.cpu_seconds() - before

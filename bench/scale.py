@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.clients import GIGABYTE, Clients, Sample
+from bench.machine import touch_memory
 from bench.pairs import ratio_of
 from bench.servers import ApacheKafka, Ballast, Server
 
@@ -26,6 +27,8 @@ PARTITIONS = 8
 PAIRS = 7
 RUN_S, QUICK_RUN_S = 4.0, 1.0
 WARM_S, QUICK_WARM_S = 20.0, 6.0
+MEMORY = 4 << 30
+UNPACED_NETWORK = True
 WORKLOADS = {"small requests, req/s": (100, 100, 1), "16 KB batches, MB/s": (16_384, 1000, 4)}
 
 
@@ -73,6 +76,7 @@ def _produce(clients: Clients, servers: Sequence[Server], batch: Path, depth: in
     """All at once, each with its part of the connections; the sum of their rates."""
     topics = [clients.new_topic(server, PARTITIONS) for server in servers]
     seconds = QUICK_RUN_S if quick else RUN_S
+    touch_memory(MEMORY)
     each = [*map(str, (PARTITIONS, max(1, CONNECTIONS // len(servers)), depth, 1, batch))]
     with ThreadPoolExecutor(len(servers)) as pool:
         for length in (seconds / 4, seconds):  # the first warms up

@@ -69,8 +69,11 @@ def own_parser(name: str, bench: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     bench = parse(args)
+    from bench import machine
     from bench.servers import ServerFailed
 
+    if getattr(bench, "UNPACED_NETWORK", False):
+        machine.use_unpaced_network()
     try:
         code: int = bench.run(args)
     except ServerFailed as failed:
