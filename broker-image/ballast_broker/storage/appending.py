@@ -12,7 +12,7 @@ from ballast_broker.storage import truncation
 from ballast_broker.storage.conversion import prepare
 from ballast_broker.storage.errors import UnexpectedAppendOffset
 from ballast_broker.storage.producer_snapshots import look_back, observe
-from ballast_broker.storage.producers import NOT_ASKED
+from ballast_broker.storage.producers import NEVER, NOT_ASKED
 from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.transactions import read_marker
 from ballast_broker.storage.validation import (
@@ -52,6 +52,7 @@ def append_several(
     changed = leader_epoch != log.latest_epoch and log.epochs.assign(leader_epoch, first)
     for batch in ready:
         header, last = stamp(log, batch, leader_epoch)
+        expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
     return sum_up(log, ready, first, now_ms, changed)
@@ -133,17 +134,27 @@ def check_producer(log: Log, header: Header, offset: int, *, transactional: bool
     return None
 
 
+def expect_marker(log: Log, header: Header) -> None:
+    """Before a batch is written: a flush beside it, or right behind it, does not pass a marker before its entry in the
+    index of aborted transactions is there. Nobody looks for what that lacks below the recovery point."""
+    if header.attributes & CONTROL_MASK:
+        log.unindexed_from = log.end_offset
+
+
 def record_producer(log: Log, header: Header, last_offset: int, batch: memoryview) -> None:
     """The batch is in the log: what is known of its producer, and of the transaction that it may end."""
     producers = log.producers
     ended = observe(producers, header, last_offset, batch)
     producers.map_end_offset = last_offset + 1
-    if ended is None:
-        return
-    producers.committed(log.high_watermark)  # so that only few wait, though nobody asks what is stable
-    if ended.aborted:
-        with log.disk_faults():
-            log.segments[-1].aborted.append(ended)
+    if ended is not None:
+        producers.committed(log.high_watermark)  # so that only few wait, though nobody asks what is stable
+        if ended.aborted:
+            with log.disk_faults():
+                log.segments[-1].aborted.append(ended)
+    if log.unindexed_from < NEVER:
+        log.unindexed_from = NEVER
+        if log.end_offset - log.recovery_point >= log.config.flush_messages:
+            log.flush()
 
 
 def repeated(log: Log, batch: SentBatch, size: int) -> AppendInfo:
@@ -187,6 +198,7 @@ def append_as_follower(log: Log, view: memoryview) -> AppendInfo:
         if header.leader_epoch != log.epochs.latest:
             changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
         batch = view[position : position + header.length + LOG_OVERHEAD]
+        expect_marker(log, header)
         log.write(batch, last, header.max_timestamp, now_ms)
         record_producer(log, header, last, batch)
         newest, count = max(newest, header.max_timestamp), count + header.record_count

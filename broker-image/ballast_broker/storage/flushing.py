@@ -49,7 +49,10 @@ def _unless_deleted(log: Log) -> Iterator[None]:
 
 def _flush(log: Log, up_to: int | None) -> None:
     truncations = log.truncations
-    end = log.end_offset if up_to is None else min(up_to, log.end_offset)
+    # The end first: whoever appends a marker moves it after `unindexed_from`, and then this back.
+    end = min(log.end_offset, log.unindexed_from)
+    if up_to is not None:
+        end = min(end, up_to)
     segments = log.segments  # replaced, never changed in place, when segments go
     if end <= log.recovery_point or not segments:  # at this moment the loop cuts all of it away
         return

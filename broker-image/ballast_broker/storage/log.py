@@ -26,7 +26,7 @@ from ballast_broker.storage.directories import SLOW_WRITE_S, LogDirectory
 from ballast_broker.storage.epochs import LeaderEpochs
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.producer_snapshots import ProducerSnapshots, replay
-from ballast_broker.storage.producers import ProducerStates, Verification
+from ballast_broker.storage.producers import NEVER, ProducerStates, Verification
 from ballast_broker.storage.segment import MAXIMUM_RELATIVE_OFFSET, Folder, Segment
 from ballast_broker.storage.slices import AppendInfo, LogSlice
 from ballast_broker.storage.transactions import EndedTransaction
@@ -86,6 +86,7 @@ class Log:
         "topic_partition",
         "touched",
         "truncations",
+        "unindexed_from",
         "write_in_progress",
     )
 
@@ -132,6 +133,7 @@ class Log:
         self.write_in_progress = False  # by `slow_append`
         self.slow_append_turn: asyncio.Lock | None = None
         self.slow_appends = 0  # begun and not done
+        self.unindexed_from = NEVER  # where a marker is being written: its entry in `.txnindex` follows
         self.interruptions = 0
         self.last_flush_ms = 0
         self.closed = False

@@ -24,7 +24,7 @@ from ballast_broker.storage.slices import AppendInfo
 from ballast_broker.storage.to_its_end import outlast
 from ballast_broker.storage.validation import CLIENT
 from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.records import LOG_OVERHEAD
+from ballast_wire.records import LOG_OVERHEAD, Header
 
 T = TypeVar("T")
 # A thread also waits for the interpreter, 5 ms and more while the loop is busy: such writes must not count as the
@@ -51,7 +51,7 @@ def append_as_leader(
         first, changed = log.end_offset, False
         for batch in ready:
             header, last = appending.stamp(log, batch, leader_epoch)
-            await turn.write(batch, last, header.max_timestamp, now_ms)
+            await turn.write(batch, header, last, now_ms)
             if leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(leader_epoch, log.end_offset - header.last_offset_delta - 1) or changed
             appending.record_producer(log, header, last, batch)
@@ -70,7 +70,7 @@ def append_as_follower(log: Log, batches: memoryview, *, threads: Threads) -> Co
         for position, header in parts:
             batch = view[position : position + header.length + LOG_OVERHEAD]
             last = header.base_offset + header.last_offset_delta
-            await turn.write(batch, last, header.max_timestamp, now_ms)
+            await turn.write(batch, header, last, now_ms)
             if header.leader_epoch != log.latest_epoch:
                 changed = log.epochs.assign(header.leader_epoch, header.base_offset) or changed
             appending.record_producer(log, header, last, batch)
@@ -121,8 +121,8 @@ class _Turn:
         if self._over:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    async def write(self, batch: memoryview, last_offset: int, max_timestamp: int, now_ms: int) -> None:
-        log, clock = self._log, self._log.context.clock
+    async def write(self, batch: memoryview, header: Header, last_offset: int, now_ms: int) -> None:
+        log, clock, max_timestamp = self._log, self._log.context.clock, header.max_timestamp
         try:
             segment = log.place(len(batch), last_offset, max_timestamp, now_ms)
             segment.writable_file()
@@ -142,6 +142,7 @@ class _Turn:
         if took_s > SLOW_IN_THREAD_S:
             log.directory.note_slow_write(clock.monotonic(), waited=waited)
         self.check()
+        appending.expect_marker(log, header)
         with log.disk_faults():  # the indexes have no room, or the directory has failed meanwhile
             log.placed(segment, len(batch), last_offset, max_timestamp, now_ms)
 

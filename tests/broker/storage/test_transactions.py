@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import dataclass
 
 import pytest
 
+from ballast_broker.storage.aborted import AbortedIndex
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.producers import NEVER, NOT_ASKED, ProducerStates
 from ballast_broker.storage.transactions import EndedTransaction, check_entries, read_marker, render_marker
@@ -245,6 +247,46 @@ def test_what_was_aborted_below_the_recovery_point_survives_a_loss_of_power(benc
     store.lose_power()
     again = bench.load(clean=False, recovery_point=point)
     assert told(again, 0, again.log_end_offset) == [(7, 1)]
+
+
+@pytest.mark.spec("CLI-05", "LOG-40")
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_flush_at_each_record_has_the_index_of_what_was_aborted_with_it(bench, seed, follows):
+    store = bench.on_a_disk_that_forgets(seed)
+    log = bench.create(flush_messages=1)
+    send(bench, log, 7, 0)
+    if follows:
+        marker = render_marker(7, 0, 0, committed=False, now_ms=bench.clock.now_ms)
+        struct.pack_into(">q", marker, 0, 1)  # its offset, which no checksum covers
+        log.append_as_follower(memoryview(marker))
+    else:
+        end(bench, log, 7, committed=False)
+    assert log.recovery_point == log.log_end_offset == 2
+    log.roll()
+    bench.append(log)
+    point = log.recovery_point
+    store.lose_power()
+    again = bench.load(clean=False, recovery_point=point)
+    assert told(again, 0, again.log_end_offset) == [(7, 0)]
+
+
+@pytest.mark.spec("CLI-05")
+def test_a_flush_beside_a_marker_does_not_pass_it_before_its_index(bench, monkeypatch):
+    log = bench.create()
+    send(bench, log, 7, 0)
+    seen = []
+
+    def append(index, entry):
+        log.flush()  # as if from another thread, at just this moment
+        seen.append(log.recovery_point)
+        return written(index, entry)
+
+    written = AbortedIndex.append
+    monkeypatch.setattr(AbortedIndex, "append", append)
+    end(bench, log, 7, committed=False)
+    log.flush()
+    assert (seen, log.recovery_point) == ([1], 2)
 
 
 @pytest.mark.spec("CLI-05")
