@@ -245,7 +245,9 @@ class Node:
 
     def listen(self, endpoint: Endpoint, dispatcher: Dispatcher, *, accept: bool = True) -> int:
         self._dispatchers.append(dispatcher)
-        port = self.world.listening.listen(endpoint.name, endpoint.host, endpoint.port, dispatcher, accept=accept)
+        port = self.world.listening.listen(
+            endpoint.name, endpoint.host, endpoint.port, dispatcher.dispatch, accept=accept
+        )
         self.ports[endpoint.name] = port
         return port
 

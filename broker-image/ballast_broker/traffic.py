@@ -14,12 +14,6 @@ class Traffic:
         self.bytes_in: defaultdict[TopicPartition, int] = defaultdict(int)
         self.bytes_out: defaultdict[TopicPartition, int] = defaultdict(int)
 
-    def produced(self, partition: TopicPartition, size_bytes: int) -> None:
-        self.bytes_in[partition] += size_bytes
-
-    def fetched(self, partition: TopicPartition, size_bytes: int) -> None:
-        self.bytes_out[partition] += size_bytes
-
     def forget(self, partition: TopicPartition) -> None:
         self.bytes_in.pop(partition, None)
         self.bytes_out.pop(partition, None)

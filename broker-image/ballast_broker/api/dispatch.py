@@ -69,7 +69,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._now = monotonic
 
-    def __call__(self, peer: Peer, frame: memoryview) -> Reply:
+    def dispatch(self, peer: Peer, frame: memoryview) -> Reply:
         began = self._now()
         try:
             key, version, correlation_id, client_id_bytes = _start_of(frame)

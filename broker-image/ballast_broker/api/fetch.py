@@ -87,6 +87,7 @@ class Fetch:
         self._fetch_max_bytes: int = broker.config.fetch_max_bytes
         self._targets: dict[tuple[bytes, int, int], Target] = {}
         self.metrics = metrics
+        self.bytes_out = broker.traffic.bytes_out
 
     def handle(
         self,
@@ -193,7 +194,7 @@ class Fetch:
             if result.is_plain and isolation != READ_COMMITTED:
                 data = result.slice
                 if data is not None:
-                    self._broker.traffic.fetched(topic_partition, data.size)
+                    self.bytes_out[topic_partition] += data.size
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start_offset)
                 return answer.parts(correlation_id, offsets, data)
         by_id = version >= FIRST_WITH_TOPIC_ID
@@ -403,7 +404,7 @@ class _Answer:
         if result.error is not ErrorCode.NONE:
             self._fetch.metrics.refused("Fetch", result.error)
         if result.slice is not None:
-            self._fetch.broker.traffic.fetched(result.topic_partition, result.slice.size)
+            self._fetch.bytes_out[result.topic_partition] += result.slice.size
         return FetchAnswer(
             key[1],
             result.error,

@@ -188,7 +188,13 @@ class Connection:
         """Handle the whole frames in `data`, keep the rest. `own`: nobody else will write into `data`."""
         position, end, handled = 0, len(data), 0
         while end - position >= FRAME_LENGTH_BYTES:
-            if self.busy or handled == REQUESTS_PER_TURN:
+            if (  # as `busy` has it
+                self._working
+                or self._out
+                or self._held is not None
+                or len(self._slots) >= MAX_PIPELINED
+                or handled == REQUESTS_PER_TURN
+            ):
                 self._keep(data[position:], own=own)
                 if not self.busy:
                     self._loop.call_soon(self.resume)
@@ -211,7 +217,8 @@ class Connection:
                 return
             handled += 1
             position = body + size
-        self._head = bytes(data[position:])
+        if position < end:
+            self._head = bytes(data[position:])
 
     def _keep(self, data: memoryview, *, own: bool) -> None:
         self._backlog = data if own else memoryview(bytearray(data))  # writable: produce stamps in place

@@ -141,11 +141,13 @@ class Replica:
         self, batches: bytearray | memoryview, acks: int, origin: str, verified: Verification | None = None
     ) -> AppendInfo:
         """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
-        log = self._log_to_lead(acks)
-        if log.append_is_slow():
+        state, log = self.state, self.log
+        if log is None or self.offline or acks == -1 or state.leader_id != state.broker_id:
+            log = self._log_to_lead(acks)
+        if (log.slow_appends or log.directory.slow_until) and log.append_is_slow():
             raise DirectoryStalls
         info = log.append_as_leader(
-            batches, self.state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin, verified=verified
+            batches, state.leader_epoch, now_ms=self._clock.wall_ms(), origin=origin, verified=verified
         )
         self._appended(log, info)
         return info

@@ -68,10 +68,15 @@ class SparseIndex:
             self._stored = size // self._entry.size
         return self._stored
 
-    def append(self, first: int, second: int) -> None:
-        self._pending.append((first, second))
-        if len(self._pending) >= _SPILL_ENTRIES:
+    def append(self, first: int, second: int) -> int:
+        """How many more there is room for."""
+        pending = self._pending
+        pending.append((first, second))
+        waiting = len(pending)
+        room = self.capacity - waiting - (self._stored if self._stored >= 0 else self._on_file())
+        if waiting >= _SPILL_ENTRIES:
             self.spill()
+        return room
 
     def spill(self) -> None:
         """Write what waits in memory."""
@@ -165,6 +170,8 @@ class SparseIndex:
         return self._page[number - start]
 
     def last(self) -> tuple[int, int] | None:
+        if self._pending:
+            return self._pending[-1]
         count = self.count
         return self.at(count - 1) if count else None
 

@@ -236,7 +236,7 @@ class Log:
         if size < HEADER_BYTES:
             split(view, self.topic_partition)
         header = _unpack_header(view)
-        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, _, _, count = header
+        _, length, _, _, _, attributes, last_delta, _, max_timestamp, producer_id, epoch, sequence, count = header
         if length + LOG_OVERHEAD != size or self.inspects_records:
             return appending.append_several(self, view, leader_epoch, now_ms, origin, verified)
         if not is_plain(view, header, self._config, now_ms):
@@ -245,16 +245,22 @@ class Log:
             check_leader_batch(view, _make_header(header), self._config, self.topic_partition, origin, now_ms)
         if size > self._config.segment_bytes:
             refuse_larger_than_segment(size, self._config, self.topic_partition)
+        producer = None
         if producer_id >= 0:
-            duplicate = appending.check_producer(self, _make_header(header), self.end_offset)
-            if duplicate is not None:
-                return appending.repeated(self, duplicate, size)
+            producer = self.producers.going_on(producer_id, epoch, sequence, last_delta)
+            if producer is None:
+                duplicate = appending.check_producer(self, _make_header(header), self.end_offset)
+                if duplicate is not None:
+                    return appending.repeated(self, duplicate, size)
         first = self.end_offset
         last = first + last_delta
         _put_start(view, 0, first, length, leader_epoch)
         changed = leader_epoch != self.epochs.latest and self.epochs.assign(leader_epoch, first)
         self.write(view, last, max_timestamp, now_ms)
-        if producer_id >= 0:
+        if producer is not None:
+            producer.sent(sequence + last_delta, last, last_delta, max_timestamp)
+            self.producers.map_end_offset = last + 1
+        elif producer_id >= 0:
             appending.record_producer(self, _make_header(header), last, view)
         return _new_tuple(AppendInfo, (first, last, max_timestamp, -1, self.start_offset, count, size, False, changed))
 
@@ -314,7 +320,10 @@ class Log:
         self.directory.writes += 1
         self.size_bytes += size
         end = self.end_offset = last_offset + 1
-        lookup.remember(self, end, segment, position + size)
+        known = self.known_positions
+        known[end] = (segment, position + size)
+        if len(known) > lookup.MOST_KNOWN:
+            lookup.forget_oldest(self)
         if end - self.recovery_point >= self._config.flush_messages:
             self.flush()
 

@@ -18,7 +18,7 @@ from ballast_wire.records import LOG_OVERHEAD, BatchView, CorruptBatch, Header, 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
-_MOST_KNOWN = 32
+MOST_KNOWN = 32
 _KEPT_KNOWN = 16
 _T = TypeVar("_T")
 
@@ -33,12 +33,16 @@ def trusting_index(log: Log, segment: Segment, ask: Callable[[], _T]) -> _T:
 
 
 def remember(log: Log, offset: int, segment: Segment, position: int) -> None:
-    """Many of the oldest are forgotten at once: to find the first entry of a dictionary that lost others is slow."""
+    log.known_positions[offset] = (segment, position)
+    if len(log.known_positions) > MOST_KNOWN:
+        forget_oldest(log)
+
+
+def forget_oldest(log: Log) -> None:
+    """Many at once: to find the first entry of a dictionary that lost others is slow."""
     known = log.known_positions
-    known[offset] = (segment, position)
-    if len(known) > _MOST_KNOWN:
-        for old in list(known)[:-_KEPT_KNOWN]:
-            del known[old]
+    for old in list(known)[:-_KEPT_KNOWN]:
+        del known[old]
 
 
 def locate(log: Log, offset: int) -> tuple[Segment, int] | None:

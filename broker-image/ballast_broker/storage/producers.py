@@ -28,6 +28,7 @@ _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEADER = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_END = 6
+_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
 
 
 class SentBatch(NamedTuple):
@@ -85,6 +86,14 @@ class ProducerState:
         result.current_txn_first_offset = self.current_txn_first_offset
         result.begins, result.transactional = self.begins, self.transactional
         return result
+
+    def sent(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
+        batches = self.batches
+        batches.append(_new_tuple(SentBatch, (last_sequence, last_offset, offset_delta, timestamp)))
+        if len(batches) > WINDOW:
+            del batches[0]
+            self.whole = True
+        self.last_timestamp = timestamp
 
     @property
     def last_sequence(self) -> int:
@@ -149,6 +158,16 @@ class ProducerStates:
                 return batch
         return None
 
+    def going_on(self, producer_id: int, epoch: int, base_sequence: int, offset_delta: int) -> ProducerState | None:
+        """The producer whose very next batch this is: it repeats nothing, and `check` would pass it. None for any
+        other, and where sequences begin anew or a transaction is open: then `find_duplicate` and `check` say more."""
+        state = self._states.get(producer_id)
+        if state is None or state.epoch != epoch or state.current_txn_first_offset >= 0:
+            return None
+        batches = state.batches
+        is_next = batches and batches[-1][0] + 1 == base_sequence <= MAXIMUM_SEQUENCE - offset_delta
+        return state if is_next else None
+
     def reaches(self, producer_id: int, epoch: int, sequence: int) -> bool:
         """Whether this sequence, or a later one, of the producer's epoch was written."""
         state = self._states.get(producer_id)
@@ -207,13 +226,8 @@ class ProducerStates:
             state.epoch = epoch
             state.batches = []
             state.whole = True
-        batches = state.batches
         if base_sequence >= 0:
-            last_sequence = sequence_after(base_sequence, offset_delta)
-            batches.append(SentBatch(last_sequence, last_offset, offset_delta, timestamp))
-        if len(batches) > WINDOW:
-            del batches[0]
-            state.whole = True
+            state.sent(sequence_after(base_sequence, offset_delta), last_offset, offset_delta, timestamp)
         state.last_timestamp = timestamp
         if transactional:
             state.transactional = True

@@ -27,6 +27,7 @@ SWAP_SUFFIX = ".swap"
 # Beside a segment: what comes before it is not known to be on the disk up to where this one begins.
 UNFLUSHED_SUFFIX = ".unflushed"
 MAXIMUM_RELATIVE_OFFSET = 2**31 - 1
+ROOM_FOR_ROLL = 1  # in the time index: for the entry that is written then
 UNKNOWN = -2
 
 
@@ -197,18 +198,21 @@ class Segment:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
         if self.bytes_since_index_entry > interval:
-            self.offset_index.append(last_offset - self.base_offset, position)
+            if (self._offset_index or self.offset_index).append(last_offset - self.base_offset, position) <= 0:
+                self.full = True
             self.add_time_entry()
             self.bytes_since_index_entry = 0
-            self.full = self._indexes_are_full()
         self.bytes_since_index_entry += size
         self.size = position + size
 
     def add_time_entry(self) -> None:
         """Only if later than the last one; so the time index ascends."""
-        last = self.time_index.last()
+        index = self._time_index or self.time_index
+        last = index.last()
         if self.max_timestamp > (last[0] if last else -1):
-            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            room = index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
+            if room <= ROOM_FOR_ROLL:
+                self.full = True
 
     def resume(self) -> None:
         """The first append after a start: the indexes grow to their full length again."""
@@ -217,10 +221,9 @@ class Segment:
         self.full = self._indexes_are_full()
 
     def _indexes_are_full(self) -> bool:
-        """One entry of the time index stays free for the one that is written at roll."""
         return (
             self.offset_index.count >= self.offset_index.capacity
-            or self.time_index.count >= self.time_index.capacity - 1
+            or self.time_index.count >= self.time_index.capacity - ROOM_FOR_ROLL
         )
 
     def seal(self) -> None:

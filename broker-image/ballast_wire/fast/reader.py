@@ -98,6 +98,9 @@ class Reader:
         return count
 
     def skip_tags(self) -> None:
+        if self.buffer[self.position] == 0:
+            self.position += 1
+            return
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
             self.take(self.unsigned_varint())

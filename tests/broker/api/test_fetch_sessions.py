@@ -68,7 +68,9 @@ class Asker:
         self.sessions = FetchSessions(slots, random.Random(1), lambda: 0.0)
         self.closing: list[Callable[[], None]] = []  # what is to be done when the connection ends
         metrics = RequestMetrics()
-        self._dispatch = Dispatcher(broker, {}, metrics, lambda: 0.0, fetch=Fetch(broker, self.sessions, metrics))
+        self._dispatch = Dispatcher(
+            broker, {}, metrics, lambda: 0.0, fetch=Fetch(broker, self.sessions, metrics)
+        ).dispatch
 
     def ask(self, *wanted: tuple[int, int], replica_id: int = -1, most: int = 1 << 20, **fields: Any) -> Any:
         partitions = [

@@ -122,8 +122,8 @@ def busy_rooms() -> Rooms:
     first, second = TopicPartition("t", 0), TopicPartition("t", 1)
     rooms.add(first, (NODE, 2), (NODE,), NODE, 100)
     rooms.add(second, (2, NODE), (2, NODE), 2, 50)
-    rooms.traffic.produced(first, 11)
-    rooms.traffic.fetched(second, 22)
+    rooms.traffic.bytes_in[first] += 11
+    rooms.traffic.bytes_out[second] += 22
     rooms.future_logs[second] = SimpleNamespace(directory=rooms.directories[1], size_bytes=5)
     rooms.groups.append((Group('g"1'), {first: CommittedOffset(60, 0, "", 0), TopicPartition("x", 0): COMMITTED}))
     rooms.requests.answered("Metadata", 0.0007)
@@ -252,7 +252,7 @@ async def test_ten_thousand_partitions_are_told_without_holding_the_loop_up() ->
     rooms = Rooms()
     for number in range(10_000):
         rooms.add(TopicPartition(f"topic-{number // 100}", number % 100), (NODE,), (NODE,), NODE, number)
-        rooms.traffic.produced(TopicPartition(f"topic-{number // 100}", number % 100), number)
+        rooms.traffic.bytes_in[TopicPartition(f"topic-{number // 100}", number % 100)] += number
     await page_of(busy_rooms().observed())  # what is imported at first use is not what is measured
     # The best of a few: a core that is shared with others makes the same work cost more.
     costs = [await cost_of(rooms.observed()) for _ in range(4)]

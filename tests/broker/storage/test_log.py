@@ -72,6 +72,7 @@ def test_a_segment_ends_when_an_index_is_full(bench):
         bench.append(log, timestamp=bench.clock.now_ms + number)
     assert len(log.segments) > 5
     assert all(segment.offset_index.count <= 5 for segment in log.segments)
+    assert all(segment.time_index.count <= 8 * 5 // 12 for segment in log.segments)
 
 
 @pytest.mark.spec("LOG-10")

@@ -129,6 +129,38 @@ def test_truncation_takes_producers_back(bench):
     assert send(bench, log, 3).first_offset == 3
 
 
+NEXT = -2
+SEQUENCES = st.sampled_from([NEXT, NEXT, NEXT, 0, 1, 2, 3, 4, MAXIMUM_SEQUENCE - 2, MAXIMUM_SEQUENCE])
+
+
+@pytest.mark.spec("CLI-05")
+@given(st.lists(st.tuples(st.integers(7, 8), st.integers(0, 1), SEQUENCES, st.integers(0, 3), st.booleans())))
+def test_what_goes_on_repeats_nothing_and_passes_the_check(batches):
+    """The short way of a producer's next batch says and leaves what the long one does."""
+    short, long = ProducerStates(), ProducerStates()
+    for offset, (producer, epoch, sequence, delta, transactional) in enumerate(batches):
+        if sequence == NEXT:
+            state = long.get(producer)
+            sequence = MAXIMUM_SEQUENCE - 5 if state is None else sequence_after(state.last_sequence, 1)
+        following = None if transactional else short.going_on(producer, epoch, sequence, delta)
+        duplicate = long.find_duplicate(producer, epoch, sequence, delta)
+        try:
+            long.check(producer, epoch, sequence, offset, "topic-0", transactional=transactional)
+        except ApiError:
+            assert following is None
+            continue
+        if duplicate is not None:
+            assert following is None
+            continue
+        long.record(producer, epoch, sequence, delta, offset, offset, transactional=transactional)
+        if following is None:
+            short.record(producer, epoch, sequence, delta, offset, offset, transactional=transactional)
+        else:
+            following.sent(sequence + delta, offset, delta, offset)
+        assert short.render() == long.render()
+        assert short.get(producer).batches == long.get(producer).batches
+
+
 @given(st.integers(0, MAXIMUM_SEQUENCE), st.integers(0, 1 << 20))
 def test_before_undoes_after(sequence, count):
     assert sequence_before(sequence_after(sequence, count), count) == sequence
