@@ -122,12 +122,15 @@ def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int, int] | Non
 def _in_segment(log: Log, segment: Segment, timestamp: int) -> tuple[int, int, int] | None:
     number = segment.time_index.floor(timestamp - 1)  # later than all records before it
     offset = segment.base_offset + (segment.time_index.at(number)[1] if number >= 0 else 0)
-    for position, header in segment.batches(segment.floor_position(max(offset, log.start_offset))):
+    start = end = segment.floor_position(max(offset, log.start_offset))
+    for position, header in segment.batches(start):
+        end = position + header.length + LOG_OVERHEAD
         if header.max_timestamp < timestamp or header.base_offset + header.last_offset_delta < log.start_offset:
             continue
         found = first_record_at(segment, position, header, timestamp, log.start_offset)
         if found is not None:
             return found
+    segment.check_walked(start, end)
     return None
 
 

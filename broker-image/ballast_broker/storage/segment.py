@@ -260,11 +260,17 @@ class Segment:
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
             end = position + header.length + LOG_OVERHEAD
-        if end < self.size:
-            if end == start > 0:
-                raise CorruptFile(f"{self.path(INDEX_SUFFIX)} points to {start}, where no batch begins")
-            raise self.spoiled_at(end)
+        self.check_walked(start, end)
         return None
+
+    def check_walked(self, start: int, end: int) -> None:
+        """A walk over all batches from `start`, where the index pointed to, ended at `end`: what lies behind a spoiled
+        header is not to be passed over."""
+        if end >= self.size:
+            return
+        if end == start > 0:
+            raise CorruptFile(f"{self.path(INDEX_SUFFIX)} points to {start}, where no batch begins")
+        raise self.spoiled_at(end)
 
     def spoiled_at(self, position: int) -> ApiError:
         """The disk gives back something else than was written: what lies behind is not what comes next."""

@@ -156,6 +156,24 @@ def test_timestamps_lead_to_the_first_record_that_is_late_enough(bench):
     assert log.offset_of_max_timestamp() == (start + 990, 99, 0)
 
 
+@pytest.mark.spec("LOG-05")
+def test_a_timestamp_does_not_lead_past_what_the_disk_has_spoilt(bench):
+    log = bench.create()
+    start = bench.clock.now_ms
+    for number in range(4):
+        bench.append(log, timestamp=start + number)
+    log.roll()
+    bench.append(log, timestamp=start + 4)
+    with open(log.segments[0].path(), "r+b") as file:
+        file.seek(log.segments[0].find(2)[0] + 16)  # its magic
+        file.write(b"\x07")
+    assert log.offset_for_timestamp(start + 1) == (start + 1, 1, 0)
+    with pytest.raises(ApiError) as error:
+        log.offset_for_timestamp(start + 2)
+    assert error.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert log.offset_for_timestamp(start + 4) == (start + 4, 4, 0)
+
+
 @pytest.mark.parametrize(
     ("damage", "code"),
     [
