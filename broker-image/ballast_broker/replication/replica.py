@@ -143,7 +143,7 @@ class Replica:
         """`DirectoryStalls` where the disk is too slow to wait for: then `append_by_thread`."""
         state, log = self.state, self.log
         if log is None or self.offline or acks == -1 or state.leader_id != state.broker_id:
-            log = self._log_to_lead(acks)
+            log = self._log_to_lead(acks)  # looks closer
         if (log.slow_appends or log.directory.slow_until) and log.append_is_slow():
             raise DirectoryStalls
         info = log.append_as_leader(

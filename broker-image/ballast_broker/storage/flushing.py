@@ -49,7 +49,7 @@ def _unless_deleted(log: Log) -> Iterator[None]:
 
 def _flush(log: Log, up_to: int | None) -> None:
     truncations = log.truncations
-    # The end first: whoever appends a marker moves it after `unindexed_from`, and then this back.
+    # In this order: who appends a marker lowers `unindexed_from` before the end moves, and lifts it when it is indexed.
     end = min(log.end_offset, log.unindexed_from)
     if up_to is not None:
         end = min(end, up_to)

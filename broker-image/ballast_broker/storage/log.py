@@ -437,9 +437,12 @@ class Log:
     def aborted_transactions(self, offset: int, upper_offset: int) -> list[EndedTransaction]:
         """Those with records in [offset, upper_offset), as far as they have ended."""
         found: list[EndedTransaction] = []
+        indexed = [segment for segment in self.segments[self.segment_number(offset) :] if segment.aborted.there]
+        if not indexed:  # as in nearly every log
+            return found
         with self.disk_faults():
-            for segment in self.segments[self.segment_number(offset) :]:
-                if segment.aborted.there and segment.aborted.select(offset, upper_offset, found):
+            for segment in indexed:
+                if segment.aborted.select(offset, upper_offset, found):
                     break
         return found
 
