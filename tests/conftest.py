@@ -6,6 +6,7 @@
 - `@pytest.mark.spec("LOG-10", ...)` names the behaviours of docs/spec that a test shows; an unknown id is refused.
   `--spec-report` lists, per file of docs/spec, what was shown, what has tests that did not run, and what is missing.
 - Tests with a marker of NEEDS_REAL run only when `-m` names it.
+- Tests with the marker `interpreted` are skipped where the broker is compiled (`ballast test --compiled`).
 - On several processors the tests of one file run one after the other on one of them, and those of a folder of SHARING.
 """
 
@@ -29,11 +30,13 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from ballast_broker.net.event_loop import EventLoop
+from ballast_broker.storage import log as storage_log
 
 SPEC = Path(__file__).resolve().parents[1] / "docs" / "spec"
 # These folders share a cluster, a Spark or a broker, which takes longer to start than most tests take.
 SHARING = ("tests/operator", "tests/rebalance", "tests/clients")
 NEEDS_REAL = ("disks", "java", "prometheus", "chromium", "kubernetes", "simulation")
+IS_COMPILED = not storage_log.__file__.endswith(".py")
 OWN_PACKAGES = (
     "ballast_wire", "ballast_broker", "ballast_operator", "ballast_local", "ballast_rebalance", "ballast_planner",
 )  # fmt: skip
@@ -47,6 +50,7 @@ MARGIN_SECONDS = 1.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ballast")
+    group.addoption("--compiled", action="store_true", help="fail where the broker is not compiled (./ballast test)")
     group.addoption("--spec-report", action="store_true", help="list the behaviours of docs/spec that tests show")
 
 
@@ -58,6 +62,10 @@ settings.load_profile("ballast")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("compiled") and not IS_COMPILED:
+        raise pytest.UsageError(
+            f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
+        )
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
 
 
@@ -71,6 +79,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+    if IS_COMPILED:
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip(reason="a stand-in does not pass for what is compiled"))
 
 
 class ByFileOrFolder(LoadFileScheduling):

@@ -210,7 +210,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.cancel()
         for task in self.tasks_of(node):
             coroutine: Any = task.get_coro()
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            # One of compiled code is no coroutine to `inspect`, and does not mind that nobody awaits it.
+            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()  # its first step is among those that were cancelled
             task.cancel()
 

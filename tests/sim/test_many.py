@@ -85,6 +85,7 @@ def test_everything_holds_over_many_seeds() -> None:
 
 
 @pytest.mark.simulation
+@pytest.mark.interpreted  # what is compiled calls its own, whatever is planted there
 @pytest.mark.timeout(1200)
 def test_planted_mistakes_are_found() -> None:
     with pool() as workers:

@@ -26,6 +26,7 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
+from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult, give_back
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
@@ -52,7 +53,6 @@ from ballast_wire.names import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
     from ballast_broker.net_reply import Peer
-    from ballast_broker.replication.quotas import ByteRate
     from ballast_broker.request_metrics import RequestMetrics
 
 # Kafka answers these with an empty list of aborted transactions, all others with none.

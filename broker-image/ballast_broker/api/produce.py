@@ -319,7 +319,8 @@ class Produce:
             try:
                 return replicas.append(partition, topic_id, batches, acks, origin=TRANSACTION, verified=verified)
             except DirectoryStalls:
-                return await replicas.append_by_thread(partition, batches, acks, origin=TRANSACTION, verified=verified)
+                slowly = replicas.append_by_thread(partition, batches, acks, origin=TRANSACTION, verified=verified)
+            return await slowly
 
         return self._answer_later(partition, topic_id, batches, request, ask_and_append())
 

@@ -10,14 +10,11 @@ PURE; loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from ballast_broker.storage.producers import sequence_is_ahead
+from ballast_broker.storage.producers import ProducerStates, sequence_is_ahead
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.records import HEADER, HEADER_BYTES, Header
-
-if TYPE_CHECKING:
-    from ballast_broker.storage.log import Log
 
 PASSING = frozenset(
     {
@@ -41,12 +38,19 @@ class _Refused(NamedTuple):
     until_s: float
 
 
+class KnowsProducers(Protocol):
+    """A log, which may have to read before it knows."""
+
+    @property
+    def producers(self) -> ProducerStates: ...
+
+
 class Refusals:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.refused: dict[Hashable, _Refused] = {}  # mostly none, so nothing is to be checked
 
-    def note(self, partition: Hashable, batch: memoryview, code: ErrorCode, log: Log | None) -> None:
+    def note(self, partition: Hashable, batch: memoryview, code: ErrorCode, log: KnowsProducers | None) -> None:
         """`partition` is whatever the client calls it."""
         if code not in PASSING or (header := _idempotent(batch)) is None:
             return
@@ -66,7 +70,7 @@ class Refusals:
         until_s = self._monotonic() + REMEMBERED_S
         self.refused[key] = _Refused(header.producer_epoch, header.base_sequence, code, until_s)
 
-    def check(self, partition: Hashable, batch: memoryview, log: Log | None) -> None:
+    def check(self, partition: Hashable, batch: memoryview, log: KnowsProducers | None) -> None:
         """Refuses what is ahead of something refused, unless that is in the log by now: by way of another leader."""
         self._forget_old()
         if (header := _idempotent(batch)) is None:
@@ -100,5 +104,5 @@ def _idempotent(batch: memoryview) -> Header | None:
     return header if header.producer_id >= 0 and header.base_sequence >= 0 else None
 
 
-def _has(log: Log | None, sent: Header, sequence: int) -> bool:
+def _has(log: KnowsProducers | None, sent: Header, sequence: int) -> bool:
     return log is not None and log.producers.reaches(sent.producer_id, sent.producer_epoch, sequence)

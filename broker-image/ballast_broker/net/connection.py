@@ -279,13 +279,17 @@ class Connection:
         """Go on with what came in meanwhile, then listen again."""
         if self.closed or self.busy:
             return
-        if self._backlog is not None:
-            waiting, self._backlog = self._backlog, None
+        waiting = self._backlog
+        if waiting is not None:
+            self._backlog = None
             try:
                 self._take(waiting, own=True)
             except Exception as error:
                 self.close(error)
                 return
+        self._listen()
+
+    def _listen(self) -> None:
         if not self.closed and not self.busy and self._backlog is None:
             self._loop.wait_for(self, self.events | EVENT_READ)
 

@@ -194,8 +194,10 @@ class Partition:
             self.pending = None
         self.partition_epoch = metadata.partition_epoch
         self.replicas = metadata.replicas
-        for broker_id in self.isr.difference(metadata.isr) & self.followers.keys():
-            self.followers[broker_id].put_out()
+        for broker_id in self.isr.difference(metadata.isr):
+            follower = self.followers.get(broker_id)
+            if follower is not None:
+                follower.put_out()
         self.isr = frozenset(metadata.isr)
         self.log_end_offset = log_end_offset
         if not self.is_leader:

@@ -114,12 +114,12 @@ class Replicas:
         self._shrink_task: asyncio.Task[None] | None = None
         self._published = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.get_ident()
+        self._loop_thread = threading.get_ident()
         logs.on_directory_failure.append(self._directory_failed)
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop_thread = threading.get_ident()
         self._shrink_task = asyncio.get_running_loop().create_task(self._shrink_isrs(), name="isr-shrink")
 
     async def stop(self) -> None:
@@ -209,7 +209,8 @@ class Replicas:
         try:
             return self.append(topic_partition, None, batches, acks, origin=origin, verified=verified)
         except DirectoryStalls:
-            return await self.append_by_thread(topic_partition, batches, acks, origin=origin, verified=verified)
+            appending = self.append_by_thread(topic_partition, batches, acks, origin=origin, verified=verified)
+        return await appending
 
     # -- fetching and offsets -----------------------------------------------------------------------------------------
     def fetch(
@@ -447,7 +448,7 @@ class Replicas:
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         # A flush may find out, in its thread.
-        if threading.get_ident() != self._thread and self._loop is not None:
+        if threading.get_ident() != self._loop_thread and self._loop is not None:
             self._loop.call_soon_threadsafe(self._directory_failed, directory)
             return
         self.movers.directory_failed(directory)

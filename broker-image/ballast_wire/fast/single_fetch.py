@@ -164,11 +164,8 @@ class SingleFetchAnswer:
         """`offsets`: high watermark, last stable, log start."""
         size = 0 if data is None else data.size
         length = unsigned_varint(size + 1) if self._flexible else size.to_bytes(4, "big")
-        if not self._has_start:
-            offsets = offsets[:2]  # type: ignore[assignment]
-        head = (
-            self._pack(self._size + len(length) + size, correlation_id, self._before, *offsets, self._middle) + length
-        )
+        before, known = self._before, offsets if self._has_start else offsets[:2]
+        head = self._pack(self._size + len(length) + size, correlation_id, before, *known, self._middle) + length
         if data is None or not size:
             return [head + self._tail]
         return [head, data, self._tail] if self._tail else [head, data]

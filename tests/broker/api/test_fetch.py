@@ -27,6 +27,7 @@ Request, Response = message("FetchRequest"), message("FetchResponse")
 BY_NAME, BY_ID = 12, 13
 TOPIC_ID = UUID(int=42)
 FIRST, FINAL = 0, -1
+pytestmark = pytest.mark.interpreted  # by `Stage`
 
 
 class Dice:

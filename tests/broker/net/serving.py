@@ -50,12 +50,10 @@ def tls_of_a_node(authority: Authority, **changes: str) -> TlsSettings:
 class Serving:
     """For `async with`. Ends every connection that the test opened."""
 
-    def __init__(
-        self, dispatch: Dispatch = echo, kind: type[Server] = Server, access: Access | None = None, **limits: Any
-    ) -> None:
+    def __init__(self, dispatch: Dispatch = echo, access: Access | None = None, **limits: Any) -> None:
         self.threads = RealThreads()
         accesses = {} if access is None else {"PLAINTEXT": access}
-        self.server = kind(Limits(**limits), self.threads, accesses)
+        self.server = Server(Limits(**limits), self.threads, accesses)
         self.port = self.server.listen("PLAINTEXT", "127.0.0.1", 0, dispatch)
         self._clients: list[Client] = []
 

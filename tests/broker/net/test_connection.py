@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +16,12 @@ from hypothesis import strategies as st
 from tests.broker.net.serving import Serving, Slice, echo, file_reply, framed, random_file, until
 
 from ballast_broker.net.connection import MAX_PIPELINED, REQUESTS_PER_TURN
-from ballast_broker.net.server import Server
-from ballast_broker.net_reply import FileData, Peer, Pending, Reply
+from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_wire.fast.reader import MalformedRequest
 
 MIB = 1 << 20
 HELD_S = 0.3
+READ_BY_THREAD_BYTES = 256 * 1024
 
 
 # ---- frames
@@ -396,57 +398,60 @@ async def test_a_file_that_is_shorter_than_the_reply_ends_the_connection(tmp_pat
         assert [part.released for part in from_file.slices] == [1]
 
 
-class Cold(Server):
+class Cold:
     """As if the first and the last page of every slice had to be read from the disk first."""
 
-    warmed = 0
-    fails = False
-    stays_cold = False
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False, stays_cold: bool = False) -> None:
+        self.read_from: list[int] = []  # by a thread, to have it in memory
+        self._fails = fails
+        self._stays_cold = stays_cold
+        self._read = os.preadv
+        monkeypatch.setattr(os, "preadv", self._preadv)
 
-    def is_warm(self, part: FileData) -> bool:
-        return self.warmed > 0 and not self.stays_cold and super().is_warm(part)
-
-    def warm(self, part: FileData) -> asyncio.Task[None]:
-        type(self).warmed += 1
-        task = super().warm(part)
-        if self.fails:
-            task.cancel()
-        return task
+    def _preadv(self, descriptor: int, buffers: list[Any], position: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            if self._stays_cold or not self.read_from:
+                raise BlockingIOError
+        elif self._fails:
+            raise OSError(errno.EIO, "the disk is broken")
+        else:
+            self.read_from.append(position)
+        return self._read(descriptor, buffers, position, flags)
 
 
 @pytest.mark.spec("LOG-32")
-async def test_cold_data_is_read_by_a_thread_first(tmp_path: Path) -> None:
+async def test_cold_data_is_read_by_a_thread_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = random_file(tmp_path / "f", 3 * MIB)
-    Cold.warmed, Cold.fails = 0, False
-    from_file = FromFile(tmp_path / "f")
-    async with Serving(from_file, kind=Cold) as serving:
+    cold = Cold(monkeypatch)
+    async with Serving(FromFile(tmp_path / "f")) as serving:
         client, other = await serving.connect(), await serving.connect()
         client.send(b"0 %d" % (3 * MIB), b"7 7")
         assert await other.call(b"1 2") == b"<" + content[1:3] + b">"
         assert await client.receive() == b"<" + content + b">"
         assert await client.receive() == b"<" + content[7:14] + b">"
-        assert Cold.warmed >= 1
+        assert cold.read_from
 
 
 @pytest.mark.spec("LOG-32")
 async def test_what_memory_does_not_keep_is_read_once_and_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is short the first page may be gone when the last has been read, time and again."""
     content = random_file(tmp_path / "f", 3 * MIB)
-    Cold.warmed, Cold.fails = 0, False
-    monkeypatch.setattr(Cold, "stays_cold", True)
-    async with Serving(FromFile(tmp_path / "f"), kind=Cold) as serving:
+    cold = Cold(monkeypatch, stays_cold=True)
+    async with Serving(FromFile(tmp_path / "f")) as serving:
         client = await serving.connect()
         assert await client.call(b"0 %d" % (3 * MIB)) == b"<" + content + b">"
         assert await client.call(b"7 7") == b"<" + content[7:14] + b">"
-        assert Cold.warmed == 2
+        assert cold.read_from == [*range(0, 3 * MIB, READ_BY_THREAD_BYTES), 7]
 
 
 @pytest.mark.spec("LOG-32")
-async def test_cold_data_that_cannot_be_read_ends_the_connection(tmp_path: Path) -> None:
+async def test_cold_data_that_cannot_be_read_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random_file(tmp_path / "f", 100)
-    Cold.warmed, Cold.fails = 0, True
+    Cold(monkeypatch, fails=True)
     from_file = FromFile(tmp_path / "f")
-    async with Serving(from_file, kind=Cold) as serving:
+    async with Serving(from_file) as serving:
         client = await serving.connect()
         with suppress(ConnectionError):
             client.send(b"0 100")

@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
-from ballast_broker.replication.partition import IsrChange, Partition
+from ballast_broker.replication.partition import IsrChange
 from ballast_broker.replication.reading import FetchEntry, FetchParams, give_back
+from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -451,7 +452,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
 @pytest.mark.spec("REP-13")
 @pytest.mark.parametrize("bug", ["looking", "asking"])
 async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bug: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bug: str
 ) -> None:
     """Producers with acks=all would wait for followers that are gone."""
     odd = TopicPartition("odd", 0)
@@ -459,14 +460,13 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
         one, _ = await cluster.add(1, 2)
         for topic in ("odd", "orders"):
             cluster.controller.create_topic(topic, [[1, 2]])
-        shrink, call = Partition.propose_shrink, cluster.controller.call
-        failures = []
+        submit, call, failures = one.replicas.isr_changes.submit, cluster.controller.call, []
 
-        def shrinking(partition: Partition, now_ms: int) -> IsrChange | None:
-            if partition.topic_partition == odd:
+        def submitting(replica: Replica, change: IsrChange) -> None:
+            if replica.topic_partition == odd:
                 failures.append("looking")
                 raise RuntimeError("a bug")
-            return shrink(partition, now_ms)
+            submit(replica, change)
 
         async def calling(request: Any, version: int) -> Any:
             if not failures:
@@ -475,7 +475,7 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
             return await call(request, version)
 
         if bug == "looking":
-            monkeypatch.setattr(Partition, "propose_shrink", shrinking)
+            one.replicas.isr_changes.submit = submitting  # type: ignore[method-assign]
         else:
             cluster.controller.call = calling  # type: ignore[method-assign]
         cluster.cuts.add(frozenset({1, 2}))

@@ -7,10 +7,12 @@ tells the leader; the leader's next answer tells the follower that it is committ
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
+from ballast_broker.replication.fetcher import Followed
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 
@@ -57,18 +59,14 @@ async def test_the_lost_message(tmp_path: Path) -> None:
 
 def hold_back_high_watermark(node: Node) -> None:
     """From now on the node takes data, but the word of what is committed does not reach it."""
-    replica = node.replicas._replicas[STORY]
-    state = replica.state
-    known = state.high_watermark
-    followed = replica.followed
+    known = high_watermark(node)
+    (group,) = node.replicas.fetchers._groups.values()
+    append = group._append
 
-    class Deaf(type(replica)):  # type: ignore[misc]
-        __slots__ = ()
+    async def deaf(followed: Followed, data: Any) -> None:
+        await append(followed, data._replace(high_watermark=min(known, data.high_watermark)))
 
-        def followed(self, leader_high_watermark: int, leader_log_start_offset: int) -> None:
-            followed(min(known, leader_high_watermark), leader_log_start_offset)
-
-    replica.__class__ = Deaf
+    group._append = deaf  # type: ignore[method-assign]
 
 
 @pytest.mark.spec("REP-23", "REP-21")
