@@ -210,6 +210,7 @@ class ApacheKafka(Server):
 
 class Ballast(Server):
     name = "ballast"
+    packages = ROOT / "broker-image"  # or where they are compiled, which is what an image has
 
     def __init__(
         self,
@@ -228,8 +229,7 @@ class Ballast(Server):
         return {**super().properties(), "cluster.id": CLUSTER_ID}
 
     def environment(self) -> dict[str, str]:
-        paths = [str(ROOT / part) for part in ("broker-image", "operator", "spark")]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        return {**os.environ, "PYTHONPATH": str(self.packages)}
 
     def command(self, properties: Path) -> list[str]:
         profiler = [] if self.profile is None else ["-m", "cProfile", "-o", str(self.profile)]

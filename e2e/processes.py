@@ -24,8 +24,12 @@ from e2e import stepped_broker
 from e2e.asking import ask, message
 from e2e.hosts import Host
 
+import ballast_broker
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
+# Brokers are what this process has, interpreted or compiled.
+BROKER_SOURCES = Path(ballast_broker.__file__).resolve().parents[1]
 READY_S = 120.0
 STOP_S = 60.0
 POLL_S = 0.02
@@ -91,7 +95,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         assert not self.is_running
-        paths = os.pathsep.join(map(str, (ROOT / "broker-image", ROOT)))
+        paths = os.pathsep.join(map(str, (BROKER_SOURCES, ROOT)))
         clock = {stepped_broker.OFFSET_FILE: str(self._clock)}
         environment = {**os.environ, "PYTHONPATH": paths, **clock, **self.environment}
         self._output_from = self._output.stat().st_size if self._output.exists() else 0

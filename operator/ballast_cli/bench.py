@@ -1,6 +1,8 @@
 """Measurements, most of them beside Apache Kafka (its jars in BALLAST_KAFKA_JARS).
 
-The last line of --json is one object with the ratios: Ballast's figure divided by Kafka's.
+Brokers run as an image has them, with what every request passes through compiled (`operator` takes them as `./ballast
+up` does); with --interpreted, or --profile, as a checkout runs them. The last line of --json is one object with the
+ratios: Ballast's figure divided by Kafka's.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
+from ballast_cli.compiled import compiled_packages, missing_for_compiler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
     "broker", "scale", "partitions", "replication", "failover", "metadata", "moves", "operator", "planner", "topics",
 )  # fmt: skip
+WITHOUT_SERVERS = ("operator", "planner")
 PASSES_ARGUMENTS_ON = True
 OWN_HELP = True
 
@@ -39,8 +43,9 @@ class Help(argparse.Action):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", "--help", action=Help, nargs=0, help="show this, and after NAME also what is its own")
     parser.add_argument("name", metavar="NAME", choices=NAMES, help=", ".join(NAMES))
-    parser.add_argument("--quick", action="store_true", help="end within a minute")
+    parser.add_argument("--quick", action="store_true", help="end within a minute, once Ballast is compiled")
     parser.add_argument("--json", action="store_true", help="the last line is one object with the ratios")
+    parser.add_argument("--interpreted", action="store_true", help="Ballast as a checkout runs it, not compiled")
     parser.add_argument("--profile", action="store_true", help="instead: where Ballast's own time goes")
 
 
@@ -70,8 +75,10 @@ def own_parser(name: str, bench: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     bench = parse(args)
     from bench import machine
-    from bench.servers import ServerFailed
+    from bench.servers import Ballast, ServerFailed
 
+    if args.name not in WITHOUT_SERVERS and not args.interpreted and not args.profile:
+        Ballast.packages = _packages(Ballast.packages)
     if getattr(bench, "UNPACED_NETWORK", False):
         machine.use_unpaced_network()
     try:
@@ -79,3 +86,11 @@ def run(args: argparse.Namespace) -> int:
     except ServerFailed as failed:
         raise CommandError(str(failed)) from failed
     return code
+
+
+def _packages(interpreted: Path) -> Path:
+    missing = missing_for_compiler()
+    if missing:
+        print(f"Ballast is interpreted, which an image's is not: compiling needs {'; '.join(missing)}", file=sys.stderr)
+        return interpreted
+    return compiled_packages(lambda text: print(text, file=sys.stderr, flush=True))

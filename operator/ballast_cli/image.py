@@ -2,7 +2,8 @@
 
 Built with docker or buildah where there is one that works. Without either, root on Debian or Ubuntu builds the same
 contents on a base made by debootstrap and writes them as an archive, which `ctr images import`, `docker load` and
-`podman load` take. Prints the image's size with and without its base, and how long a broker in it takes to start.
+`podman load` take. What every request of a broker passes through is compiled first, in a minute or two. Prints the
+image's size with and without its base, and how long a broker in it takes to start.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ballast_cli import CommandError
+from ballast_cli.compiled import missing_for_compiler
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import Base, BaseError, cache_folder, debian_base, missing_for_base
 from ballast_cli.image_contents import ROOT, Flavour, content_key, stage
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--base is for docker and buildah; an archive's base is made by debootstrap.")
     if args.out and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise CommandError(f"--out {args.out} is no file in a folder that is there.")
-    missing = missing_for_base()
+    missing = missing_for_base() + missing_for_compiler()
     if missing:
         raise CommandError(f"without docker and buildah this needs {'; '.join(missing)}.")
     report(build_archive(flavour, name, args.out), flavour)

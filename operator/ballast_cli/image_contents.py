@@ -1,7 +1,8 @@
 """What is in an image beyond its base, laid out and packed as layers: the same as in the Dockerfiles.
 
 Two layers: packages from the locks, with hashes, which seldom change; and the sources. Both are kept in the cache by
-what they were made of. Python files are compiled here, since a container's root is read-only.
+what they were made of. Bytecode is made here, since a container's root is read-only, and what every request of a broker
+passes through is machine code (`compiled`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ballast_cli import CommandError
+from ballast_cli import CommandError, compiled
 from ballast_cli.image_archive import write_layer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,8 +128,9 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
     if not sources.exists():
         for old in sorted(folder.glob("sources-*.tar"), key=lambda path: path.stat().st_mtime)[:-6]:
             old.unlink()
+        brokers = compiled.compiled_packages(say) if _is_compiled(flavour) else None
         with tempfile.TemporaryDirectory(dir=folder, prefix=".sources-") as place:
-            _copy_sources(flavour, Path(place))
+            _copy_sources(flavour, Path(place), brokers)
             write_layer(sources, Path(place), "/")
     return Staged(packages, sources)
 
@@ -136,6 +138,8 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 def content_key(flavour: Flavour) -> str:
     """Changes with everything that is in the image."""
     digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command} {PASSWD}".encode())
+    if _is_compiled(flavour):
+        digest.update(compiled.key().encode())
     for path in source_files(flavour):
         digest.update(f"{path.relative_to(ROOT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -203,12 +207,20 @@ def _pip(*arguments: str) -> None:
         raise CommandError("pip failed:\n" + "\n".join(done.stderr.splitlines()[-10:]))
 
 
-def _copy_sources(flavour: Flavour, place: Path) -> None:
+def _is_compiled(flavour: Flavour) -> bool:
+    """Only the same Python can make what the image's can load."""
+    return flavour is Flavour.BROKER and sys.version_info[:2] == PYTHON
+
+
+def _copy_sources(flavour: Flavour, place: Path, brokers: Path | None) -> None:
+    """`brokers`: the compiled packages, which take the place of their sources."""
     inside = place / PLACE.lstrip("/")
     for path in source_files(flavour):
         target = inside / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
+    if brokers is not None:
+        shutil.copytree(brokers, inside / "broker-image", dirs_exist_ok=True)
     _compile(inside, PLACE)
     program = place / "usr" / "local" / "bin" / "ballast"
     program.parent.mkdir(parents=True)

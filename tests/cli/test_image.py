@@ -64,7 +64,9 @@ def test_nothing_half_written_is_left(tree: Path, tmp_path: Path) -> None:
 def test_the_dockerfile_and_the_archive_have_the_same_in_them(flavour: Flavour) -> None:
     text = flavour.dockerfile.read_text()
     copied = {line.split()[1] for line in text.splitlines() if line.startswith("COPY ") and "/opt/ballast/" in line}
-    assert copied - {"--from=packages"} == set(flavour.trees)
+    compiler = {"broker-image/compile.py"} if flavour is Flavour.BROKER else set()
+    assert copied - {"--from=packages"} == set(flavour.trees) | compiler
+    assert ("--requirement /locks/compiler.lock" in text) is bool(compiler)
     for lock in flavour.locks:
         assert f"--requirement /locks/{lock}.lock" in text
     config = flavour.settings("x86_64")["config"]

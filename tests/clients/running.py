@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from e2e.processes import BROKER_SOURCES
+
 START_TIMEOUT_S = 50.0
 BETWEEN_SIGNALS_S = 0.02
 STOP_TIMEOUT_S = 30.0
@@ -52,7 +53,7 @@ class RunningBroker:
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in self._properties.items()))
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "broker-image")}
+        environment = {**os.environ, "PYTHONPATH": str(BROKER_SOURCES)}
         with (self.folder / "broker.log").open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ballast_broker", str(file)],

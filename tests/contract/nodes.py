@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from e2e.processes import BROKER_SOURCES
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -121,7 +122,7 @@ class Ballast(Node):
         command = [sys.executable, "-m", "ballast_broker", str(self.properties)]
         return self._run(
             [*command, "--override", f"cluster.id={CLUSTER_ID}"],
-            {"PYTHONPATH": str(REPOSITORY / "broker-image")},
+            {"PYTHONPATH": str(BROKER_SOURCES)},
         )
 
 

@@ -43,8 +43,9 @@ def run_ci(tmp_path):
 def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
     code, table, out = run_ci({}, tested=["prometheus"])
     assert code == 0
-    assert [line.split()[:2] for line in table.split("\n")[1:9]] == [
+    assert [line.split()[:2] for line in table.split("\n")[1:10]] == [
         ["test", "ok"],
+        ["compiled", "ok"],
         ["simulation", "no"],
         ["disks", "no"],
         ["java", "no"],
@@ -53,8 +54,8 @@ def test_all_stages_run_and_stages_without_tests_are_no_failure(run_ci):
         ["kubernetes", "no"],
         ["in", "all"],
     ]
-    assert out.count("ran ") == 2
-    assert "ran test -m prometheus" in out
+    assert out.count("ran ") == 3
+    assert "ran test --compiled -m prometheus" in out
 
 
 def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
@@ -62,7 +63,7 @@ def test_a_failure_fails_the_whole_but_not_the_stages_after_it(run_ci):
     assert code == 1
     assert "FAILED (1)" in table
     assert "FAILED (3)" in table
-    assert "ran test -m prometheus" in out
+    assert "ran test --compiled -m prometheus" in out
 
 
 def test_a_machine_that_cannot_have_kubernetes_does_not_fail_for_it(run_ci):

@@ -78,6 +78,16 @@ def test_produce_and_consume(installed: World) -> None:
     installed.say("a pod and a client outside read all 200")
 
 
+def test_the_brokers_of_an_image_are_compiled(installed: World) -> None:
+    if not installed.provider.containers:
+        pytest.skip("its pods are processes that run the sources")
+    script = (
+        "import ballast_broker.storage.log as log, ballast_wire.records as wire; print(log.__file__, wire.__file__)"
+    )
+    said = installed.run_in_pod("looks", script).split()
+    assert [path.rpartition(".")[2] for path in said] == ["so", "so"], said
+
+
 @pytest.mark.spec("OPR-21")
 def test_expansion_and_configuration(installed: World) -> None:
     installed.apply_example("topic-expanded")

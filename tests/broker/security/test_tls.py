@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.processes import BROKER_SOURCES
 from tests.certificates import Authority
 
 from ballast_broker.config import broker_config
@@ -18,7 +19,7 @@ from ballast_broker.config_types import ConfigError
 from ballast_broker.security.settings import TlsSettings
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "broker-image")}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(BROKER_SOURCES)}
 
 
 @pytest.fixture(scope="module")

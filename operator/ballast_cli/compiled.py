@@ -1,0 +1,77 @@
+"""The broker's packages as an image has them: what every request passes through is compiled (broker-image/compile.py).
+
+Made once of the same sources and for the same Python, in a minute or two, and kept in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ballast_cli import CommandError
+from ballast_cli.image_base import cache_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "broker-image"
+COMPILER = SOURCES / "compile.py"
+LOCK = ROOT / "requirements" / "compiler.lock"
+PACKAGES = ("ballast_broker", "ballast_wire")
+LIMIT_S = 900.0
+KEPT = 4
+
+
+def missing_for_compiler() -> list[str]:
+    """What this machine lacks; nothing when it can compile."""
+    asked = subprocess.run(
+        [sys.executable, "-P", str(COMPILER), "--missing"], capture_output=True, text=True, timeout=60, check=True
+    )
+    return asked.stdout.splitlines()
+
+
+def compiled_packages(say: Callable[[str], None]) -> Path:
+    """The folder that has both packages."""
+    folder = cache_folder() / "compiled" / key()
+    if folder.is_dir():
+        folder.touch()
+        return folder
+    missing = missing_for_compiler()
+    if missing:
+        raise CommandError(f"compiling needs {'; '.join(missing)}.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    say("compiling what every request passes through; this takes a minute or two")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".compiling-") as place:
+        made = Path(place) / "packages"
+        made.mkdir()
+        _compile_to(made)
+        if not folder.is_dir():  # another one may have been faster
+            made.rename(folder)
+    for old in sorted(folder.parent.glob("[!.]*"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def key() -> str:
+    digest = hashlib.sha256(f"{sys.version} {sysconfig.get_config_var('SOABI')}".encode())
+    files = [path for package in PACKAGES for path in sorted((SOURCES / package).rglob("*"))]
+    for path in (COMPILER, LOCK, *files):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(f"{os.path.relpath(path, SOURCES)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def _compile_to(folder: Path) -> None:
+    command = [sys.executable, "-P", str(COMPILER), str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"compiling took longer than {LIMIT_S:.0f} s") from None
+    if done.returncode != 0:
+        raise CommandError("compiling failed:\n" + "\n".join((done.stdout + done.stderr).strip().splitlines()[-10:]))

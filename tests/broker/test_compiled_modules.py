@@ -1,0 +1,61 @@
+"""What the modules that an image has compiled must not do, though the interpreter does not mind."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+IMAGE = Path(__file__).resolve().parents[2] / "broker-image"
+
+
+def compiled_modules() -> list[str]:
+    spec = importlib.util.spec_from_file_location("ballast_compile", IMAGE / "compile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.MODULES)
+
+
+@pytest.mark.parametrize("name", compiled_modules())
+def test_nothing_waits_where_an_exception_is_handled(name: str) -> None:
+    """Compiled, its exception would be the context of whatever is raised elsewhere meanwhile, and that of the next:
+    where several wait so, as while a disk stalls, they make a chain that nothing ever ends."""
+    tree = ast.parse((IMAGE / name).read_text(encoding="utf-8"))
+    waits = (ast.Await, ast.Yield, ast.YieldFrom, ast.AsyncFor, ast.AsyncWith)
+    found = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.AsyncWith)]  # its end is such a block
+    for node in ast.walk(tree):
+        inside = (
+            node.body if isinstance(node, ast.ExceptHandler) else node.finalbody if isinstance(node, ast.Try) else []
+        )
+        found += [each.lineno for part in inside for each in ast.walk(part) if isinstance(each, waits)]
+    assert not found, f"{name} waits where an exception is handled, line {found}"
+
+
+@pytest.mark.parametrize("name", compiled_modules())
+def test_what_was_set_to_none_is_not_read_again(name: str) -> None:
+    """Compiled, it is None until the same function sets it, whatever was called in between, and anything else there is
+    a TypeError."""
+    tree = ast.parse((IMAGE / name).read_text(encoding="utf-8"))
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            none_since = {ast.unparse(target): line for target, line in set_to_none(function)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    since = none_since.get(ast.unparse(node), node.lineno)
+                    assert node.lineno <= since, f"{name} reads {ast.unparse(node)} again, line {node.lineno}"
+
+
+def set_to_none(function: ast.AST) -> Iterator[tuple[ast.Attribute, int]]:
+    """Attributes, each with the first line that does so."""
+    for node in sorted((node for node in ast.walk(function) if isinstance(node, ast.Assign)), key=lambda n: -n.lineno):
+        for target in node.targets:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]
+            for place, value in pairs:
+                if isinstance(place, ast.Attribute) and isinstance(value, ast.Constant) and value.value is None:
+                    yield place, node.lineno
