@@ -13,8 +13,8 @@ exception, while it waits, to be the one that everything else is handling: await
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import os
 import shutil
 import sys
 import sysconfig
@@ -85,23 +85,18 @@ def compile_to(target: Path) -> None:
     from mypyc.build import mypycify
     from setuptools import Distribution
 
-    for package in PACKAGES:
-        if target != HERE:
+    if target != HERE:
+        for package in PACKAGES:
             shutil.copytree(HERE / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = Path.cwd()
-    os.chdir(target)
-    try:
-        with tempfile.TemporaryDirectory(prefix="ballast-compile-") as place:
-            options = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={place}/types"]
-            extensions = mypycify([*options, *MODULES], target_dir=place, group_name="ballast", debug_level="0")
-            for extension in extensions:  # a warning of some compiler's is no reason to have no image
-                extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
-            builder = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
-            builder.inplace, builder.build_temp, builder.build_lib = True, f"{place}/objects", f"{place}/lib"
-            builder.ensure_finalized()
-            builder.run()
-    finally:
-        os.chdir(before)
+    with contextlib.chdir(target), tempfile.TemporaryDirectory(prefix="ballast-compile-") as place:
+        options = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={place}/types"]
+        extensions = mypycify([*options, *MODULES], target_dir=place, group_name="ballast", debug_level="0")
+        for extension in extensions:  # a warning of some compiler's is no reason to have no image
+            extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        builder = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
+        builder.inplace, builder.build_temp, builder.build_lib = True, f"{place}/objects", f"{place}/lib"
+        builder.ensure_finalized()
+        builder.run()
 
 
 def main(arguments: list[str]) -> int:

@@ -22,11 +22,10 @@ from pathlib import Path
 from e2e.kubernetes.binaries import binaries, missing_for_build
 from e2e.kubernetes.node import NODE, Node, missing_for_node
 
-from ballast_cli.compiled import missing_for_compiler
 from ballast_cli.image import build_archive, build_layers
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import missing_for_base
-from ballast_cli.image_contents import PLACE, ROOT, USER, Flavour, content_key
+from ballast_cli.image_contents import PLACE, ROOT, USER, Flavour, content_key, missing_for_contents
 
 Say = Callable[[str], None]
 KIND_CLUSTER = "ballast-e2e"
@@ -118,7 +117,7 @@ class Host(Provider):
         self._archive = Path()
 
     def missing(self) -> list[str]:
-        return missing_for_node() or missing_for_build() + missing_for_base() + missing_for_compiler()
+        return missing_for_node() or missing_for_build() + missing_for_base() + missing_for_contents(Flavour.BROKER)
 
     def prepare(self) -> None:
         self._tools = binaries(self.say)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ballast_cli import CommandError
-from ballast_cli.compiled import compiled_packages, missing_for_compiler
+from ballast_cli.compiled import CannotCompile, compiled_packages
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = (
@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _packages(interpreted: Path) -> Path:
-    missing = missing_for_compiler()
-    if missing:
-        print(f"Ballast is interpreted, which an image's is not: compiling needs {'; '.join(missing)}", file=sys.stderr)
+    try:
+        return compiled_packages(lambda text: print(text, file=sys.stderr, flush=True))
+    except CannotCompile as lacking:
+        print(f"Ballast is interpreted, which an image's is not: {lacking}", file=sys.stderr)
         return interpreted
-    return compiled_packages(lambda text: print(text, file=sys.stderr, flush=True))

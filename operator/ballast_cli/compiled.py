@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ballast_cli import CommandError
@@ -22,9 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "broker-image"
 COMPILER = SOURCES / "compile.py"
 LOCK = ROOT / "requirements" / "compiler.lock"
-PACKAGES = ("ballast_broker", "ballast_wire")
 LIMIT_S = 900.0
 KEPT = 4
+
+
+class CannotCompile(CommandError):
+    """This machine lacks what it takes; the text says what, and how to get it."""
 
 
 def missing_for_compiler() -> list[str]:
@@ -36,14 +39,14 @@ def missing_for_compiler() -> list[str]:
 
 
 def compiled_packages(say: Callable[[str], None]) -> Path:
-    """The folder that has both packages."""
+    """The folder that has both packages; `CannotCompile` where they are not there yet and cannot be made."""
     folder = cache_folder() / "compiled" / key()
     if folder.is_dir():
         folder.touch()
         return folder
     missing = missing_for_compiler()
     if missing:
-        raise CommandError(f"compiling needs {'; '.join(missing)}.")
+        raise CannotCompile(f"compiling needs {'; '.join(missing)}.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     say("compiling what every request passes through; this takes a minute or two")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".compiling-") as place:
@@ -58,12 +61,20 @@ def compiled_packages(say: Callable[[str], None]) -> Path:
 
 
 def key() -> str:
-    digest = hashlib.sha256(f"{sys.version} {sysconfig.get_config_var('SOABI')}".encode())
-    files = [path for package in PACKAGES for path in sorted((SOURCES / package).rglob("*"))]
-    for path in (COMPILER, LOCK, *files):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{os.path.relpath(path, SOURCES)}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return key_of(f"{sys.version} {sysconfig.get_config_var('SOABI')}", [LOCK, *files_under(SOURCES)], SOURCES)
+
+
+def files_under(tree: Path) -> list[Path]:
+    """Of the project's own: nothing that running it leaves there."""
+    return [path for path in sorted(tree.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+
+
+def key_of(beside: str, files: Iterable[Path], root: Path) -> str:
+    """Of the files, by their names from `root` on and their contents, and of what else matters."""
+    digest = hashlib.sha256(beside.encode())
+    for path in files:
+        digest.update(f"{os.path.relpath(path, root)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]
 
 

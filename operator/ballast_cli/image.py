@@ -17,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ballast_cli import CommandError
-from ballast_cli.compiled import missing_for_compiler
 from ballast_cli.image_archive import write_archive
 from ballast_cli.image_base import Base, BaseError, cache_folder, debian_base, missing_for_base
-from ballast_cli.image_contents import ROOT, Flavour, content_key, stage
+from ballast_cli.image_contents import ROOT, Flavour, content_key, missing_for_contents, stage
 from ballast_cli.image_start import StartError, broker_start_seconds
 
 WAYS = ("docker", "buildah", "archive")
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--base is for docker and buildah; an archive's base is made by debootstrap.")
     if args.out and (args.out.is_dir() or not args.out.parent.is_dir()):
         raise CommandError(f"--out {args.out} is no file in a folder that is there.")
-    missing = missing_for_base() + missing_for_compiler()
+    missing = missing_for_base() + missing_for_contents(flavour)
     if missing:
         raise CommandError(f"without docker and buildah this needs {'; '.join(missing)}.")
     report(build_archive(flavour, name, args.out), flavour)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,20 +137,17 @@ def stage(flavour: Flavour, folder: Path, say: Callable[[str], None]) -> Staged:
 
 def content_key(flavour: Flavour) -> str:
     """Changes with everything that is in the image."""
-    digest = hashlib.sha256(f"{_packages_key(flavour)} {flavour.command} {PASSWD}".encode())
-    if _is_compiled(flavour):
-        digest.update(compiled.key().encode())
-    for path in source_files(flavour):
-        digest.update(f"{path.relative_to(ROOT)}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:12]
+    beside = f"{_packages_key(flavour)} {flavour.command} {PASSWD} {compiled.key() if _is_compiled(flavour) else ''}"
+    return compiled.key_of(beside, source_files(flavour), ROOT)
 
 
-def source_files(flavour: Flavour) -> Iterator[Path]:
-    for tree in flavour.trees:
-        for path in sorted((ROOT / tree).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path
+def source_files(flavour: Flavour) -> list[Path]:
+    return [path for tree in flavour.trees for path in compiled.files_under(ROOT / tree)]
+
+
+def missing_for_contents(flavour: Flavour) -> list[str]:
+    """What this machine lacks, beside a base."""
+    return compiled.missing_for_compiler() if _is_compiled(flavour) else []
 
 
 def _packages_key(flavour: Flavour) -> str:

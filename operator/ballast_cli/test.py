@@ -49,15 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     os.chdir(ROOT)
-    variables = source_variables()
     if args.rest:
-        pytest = ["-m", "pytest", *args.rest]
+        sources, options = SOURCES, []
         if args.rest[0] == COMPILED:
             sources = (str(compiled_packages(lambda text: print(text, flush=True))), *SOURCES[1:])
-            paths = " ".join(shlex.quote(source) for source in (*sources, "."))
-            pytest = ["-m", "pytest", "--override-ini", f"pythonpath={paths}", *args.rest]
-            variables = source_variables(sources)
-        os.execve(sys.executable, [sys.executable, "-P", *pytest], variables)
+            options = ["--override-ini", f"pythonpath={shlex.join((*sources, '.'))}"]
+        pytest = [sys.executable, "-P", "-m", "pytest", *options, *args.rest]
+        os.execve(sys.executable, pytest, source_variables(sources))
+    variables = source_variables()
     results = [(stage.name, *run_stage(stage, variables)) for stage in STAGES]
     print()
     for name, code, seconds in results:

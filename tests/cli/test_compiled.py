@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ballast_cli import CommandError, compiled
-from ballast_cli.image_contents import PYTHON, Flavour, content_key
+from ballast_cli.image_contents import PYTHON, Flavour, content_key, missing_for_contents
 
 COMPILER = """
 import pathlib, sys
@@ -73,6 +73,12 @@ def test_a_machine_without_a_compiler_is_told_what_it_lacks(place: Path) -> None
 def test_the_compiler_knows_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert any("C compiler" in line for line in compiled.missing_for_compiler())
+
+
+def test_only_an_image_with_brokers_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert missing_for_contents(Flavour.SPARK) == []
+    assert bool(missing_for_contents(Flavour.BROKER)) is (sys.version_info[:2] == PYTHON)
 
 
 @pytest.mark.skipif(sys.version_info[:2] != PYTHON, reason="the image's Python is another one")
