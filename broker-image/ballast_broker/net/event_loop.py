@@ -12,8 +12,15 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from ballast_broker.net import processors
+
 EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Ready = list[tuple[selectors.SelectorKey, int]]
+
+# To fall asleep and be woken takes about this long, so a wait as short as that is over sooner awake. It is likely to be
+# as short after so many in a row that were: one client's next request after each answer.
+SHORT_S = 100e-6
+STEADY = 16
 
 
 class Waiting(Protocol):
@@ -75,17 +82,33 @@ class _Connections(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._lag = lag
+        # Who has one alone keeps those from it whom it waits for; who has a limit uses it up by waiting.
+        self._may_stay_awake = processors.usable() >= 2
+        self._short_waits = 0  # in a row
         self.in_turn = False
         self.afterwards: list[Callable[[], None]] = []
 
     def select(self, timeout: float | None = None) -> Ready:
         if self._lag is None:
-            ready = super().select(timeout)
+            ready = self._wait(timeout)
         else:
             self._lag.turn_ends()
-            ready = super().select(timeout)
+            ready = self._wait(timeout)
             self._lag.turn_begins()
         return self._call(ready) if ready else ready
+
+    def _wait(self, timeout: float | None) -> Ready:
+        if timeout is not None and timeout < SHORT_S:
+            return super().select(timeout)
+        began_s = monotonic()
+        if self._short_waits >= STEADY and self._may_stay_awake:
+            while monotonic() - began_s < SHORT_S:
+                if ready := super().select(0):
+                    return ready
+            timeout = None if timeout is None else max(0.0, timeout - (monotonic() - began_s))
+        ready = super().select(timeout)
+        self._short_waits = self._short_waits + 1 if monotonic() - began_s < SHORT_S else 0
+        return ready
 
     def _call(self, ready: Ready) -> Ready:
         """Calls the connections; answers what is asyncio's."""

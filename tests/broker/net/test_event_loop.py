@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.broker.net.serving import until
 
-from ballast_broker.net import event_loop
-from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, EventLoop
+from ballast_broker.net import event_loop, processors
+from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, SHORT_S, STEADY, EventLoop
 
 
 class End:
@@ -186,3 +187,88 @@ def test_connections_on_another_loop_are_refused_in_words() -> None:
 
     with pytest.raises(TypeError, match="connections need an EventLoop"):
         asyncio.run(serve())
+
+
+class PlayedWaits:
+    """A loop whose waits last as long as they are said to; each look at who is ready takes a tenth of a short one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.ready_at_s = 0.0
+        self.looks: list[float | None] = []
+        monkeypatch.setattr(event_loop, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(processors, "usable", lambda: 2.0)
+        monkeypatch.setattr(selectors.DefaultSelector, "select", lambda selector, timeout=None: self._look(timeout))
+        self.loop = EventLoop()
+
+    def _look(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.looks.append(timeout)
+        awake_until = self.now_s + SHORT_S / 10
+        if timeout is None:
+            self.now_s = max(awake_until, self.ready_at_s)
+        else:
+            self.now_s = max(awake_until, min(self.now_s + timeout, self.ready_at_s))
+        if self.now_s < self.ready_at_s:
+            return []
+        return [(selectors.SelectorKey(0, 0, EVENT_READ, (None, None)), EVENT_READ)]
+
+    def wait(self, lasting_s: float, timeout: float | None = None) -> list[float | None]:
+        """Answers with which timeouts was looked until somebody was ready, or the timeout was over."""
+        self.looks.clear()
+        self.ready_at_s = self.now_s + lasting_s
+        self.loop._selector.select(timeout)  # type: ignore[attr-defined]
+        return self.looks.copy()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedWaits]:
+    played = PlayedWaits(monkeypatch)
+    yield played
+    played.loop.close()
+
+
+def test_a_wait_that_is_likely_to_be_short_is_waited_awake(waits: PlayedWaits) -> None:
+    short_s = SHORT_S * 0.45
+    assert [waits.wait(short_s) for _ in range(STEADY)] == [[None]] * STEADY
+    assert waits.wait(short_s) == [0] * 5
+    assert waits.wait(short_s, timeout=10) == [0] * 5
+
+
+def test_one_that_lasts_is_slept_through_and_so_are_those_after_it(waits: PlayedWaits) -> None:
+    for _ in range(STEADY):
+        waits.wait(SHORT_S / 2)
+    assert waits.wait(3600) == [0] * 10 + [None]
+    assert waits.now_s > 3700
+    assert [waits.wait(SHORT_S / 2) for _ in range(STEADY)] == [[None]] * STEADY
+    assert waits.wait(SHORT_S / 2)[0] == 0
+
+
+def test_waits_that_are_short_only_now_and_then_are_slept_through(waits: PlayedWaits) -> None:
+    for _ in range(STEADY * 3):
+        assert waits.wait(SHORT_S / 2) == [None]
+        assert waits.wait(SHORT_S * 2) == [None]
+
+
+def test_asyncio_that_does_not_wait_says_nothing_of_clients(waits: PlayedWaits) -> None:
+    for _ in range(STEADY - 1):
+        waits.wait(SHORT_S / 2)
+    assert [waits.wait(3600, timeout=0) for _ in range(10)] == [[0]] * 10
+    assert waits.wait(SHORT_S / 2) == [None]
+    assert waits.wait(SHORT_S / 2)[0] == 0
+
+
+def test_a_timer_is_not_late_for_having_waited_awake(waits: PlayedWaits) -> None:
+    for _ in range(STEADY):
+        waits.wait(SHORT_S / 2)
+    began_s = waits.now_s
+    assert waits.wait(3600, timeout=SHORT_S * 1.5) == [0] * 10 + [pytest.approx(SHORT_S / 2)]
+    assert waits.now_s - began_s == pytest.approx(SHORT_S * 1.5)
+
+
+def test_without_a_processor_to_spare_everything_is_slept_through(
+    monkeypatch: pytest.MonkeyPatch, waits: PlayedWaits
+) -> None:
+    monkeypatch.setattr(processors, "usable", lambda: 1.5)
+    waits.loop.close()
+    waits.loop = EventLoop()
+    assert [waits.wait(SHORT_S / 2) for _ in range(STEADY * 2)] == [[None]] * STEADY * 2
