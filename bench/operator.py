@@ -4,6 +4,7 @@ The embedded Kubernetes, the operator and three brokers run as they do in `./bal
 with --provider host they are pods of a real Kubernetes on this machine (`./ballast e2e` says what it needs).
 Told: topics per second, the operator's memory and requests, what it writes when nothing happens, and how long an
 operator that starts needs until it is quiet. CPU seconds per process say which of them the limit is.
+Its data lies under TMPDIR: in memory no disk is measured.
 """
 
 # ruff: noqa: A005  (named as the command is; nobody imports it by another path)

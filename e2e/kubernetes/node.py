@@ -26,7 +26,7 @@ from ballast_cli.image_archive import write_archive, write_layer
 
 HERE = Path(__file__).parent / "node_files"
 LOCK = Path("/run/lock/ballast-e2e")
-STATE_ROOT = Path("/var/tmp")
+STATE_ROOT = Path(os.environ.get("TMPDIR") or "/var/tmp")
 STATE_PREFIX = "ballast-e2e-"
 LINK = "ballast0"
 HOST, NODE = "172.30.0.1", "172.30.0.2"

@@ -17,9 +17,10 @@ from ballast_broker.net import processors
 EVENT_READ, EVENT_WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Ready = list[tuple[selectors.SelectorKey, int]]
 
-# To fall asleep and be woken takes about this long, so a wait as short as that is over sooner awake. It is likely to be
-# as short after so many in a row that were: one client's next request after each answer.
+# To fall asleep and be woken takes longer than a client needs for its next request once it has its answer. Where so
+# many waits in a row were short, sleep and all, the next one is awake at first.
 SHORT_S = 100e-6
+AWAKE_S = 50e-6
 STEADY = 16
 
 
@@ -98,11 +99,11 @@ class _Connections(selectors.DefaultSelector):
         return self._call(ready) if ready else ready
 
     def _wait(self, timeout: float | None) -> Ready:
-        if timeout is not None and timeout < SHORT_S:
+        if timeout is not None and timeout < AWAKE_S:
             return super().select(timeout)
         began_s = monotonic()
         if self._short_waits >= STEADY and self._may_stay_awake:
-            while monotonic() - began_s < SHORT_S:
+            while monotonic() - began_s < AWAKE_S:
                 if ready := super().select(0):
                     return ready
             timeout = None if timeout is None else max(0.0, timeout - (monotonic() - began_s))

@@ -12,7 +12,7 @@ import pytest
 from tests.broker.net.serving import until
 
 from ballast_broker.net import event_loop, processors
-from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE, SHORT_S, STEADY, EventLoop
+from ballast_broker.net.event_loop import AWAKE_S, EVENT_READ, EVENT_WRITE, SHORT_S, STEADY, EventLoop
 
 
 class End:
@@ -190,7 +190,7 @@ def test_connections_on_another_loop_are_refused_in_words() -> None:
 
 
 class PlayedWaits:
-    """A loop whose waits last as long as they are said to; each look at who is ready takes a tenth of a short one."""
+    """A loop whose waits last as long as they are said to. Who waits awake looks eleven times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -203,7 +203,7 @@ class PlayedWaits:
 
     def _look(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         self.looks.append(timeout)
-        awake_until = self.now_s + SHORT_S / 10
+        awake_until = self.now_s + AWAKE_S / 10.5
         if timeout is None:
             self.now_s = max(awake_until, self.ready_at_s)
         else:
@@ -228,7 +228,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedWaits]:
 
 
 def test_a_wait_that_is_likely_to_be_short_is_waited_awake(waits: PlayedWaits) -> None:
-    short_s = SHORT_S * 0.45
+    short_s = AWAKE_S * 0.45
     assert [waits.wait(short_s) for _ in range(STEADY)] == [[None]] * STEADY
     assert waits.wait(short_s) == [0] * 5
     assert waits.wait(short_s, timeout=10) == [0] * 5
@@ -236,11 +236,12 @@ def test_a_wait_that_is_likely_to_be_short_is_waited_awake(waits: PlayedWaits) -
 
 def test_one_that_lasts_is_slept_through_and_so_are_those_after_it(waits: PlayedWaits) -> None:
     for _ in range(STEADY):
-        waits.wait(SHORT_S / 2)
-    assert waits.wait(3600) == [0] * 10 + [None]
+        waits.wait(SHORT_S * 0.9)
+    assert waits.wait(3600) == [0] * 11 + [None]
     assert waits.now_s > 3700
-    assert [waits.wait(SHORT_S / 2) for _ in range(STEADY)] == [[None]] * STEADY
-    assert waits.wait(SHORT_S / 2)[0] == 0
+    assert [waits.wait(SHORT_S * 0.9) for _ in range(STEADY)] == [[None]] * STEADY
+    assert waits.wait(SHORT_S * 0.9) == [0] * 11 + [None]  # short as before, and slept through at its end
+    assert waits.wait(SHORT_S * 0.9)[0] == 0
 
 
 def test_waits_that_are_short_only_now_and_then_are_slept_through(waits: PlayedWaits) -> None:
@@ -261,8 +262,8 @@ def test_a_timer_is_not_late_for_having_waited_awake(waits: PlayedWaits) -> None
     for _ in range(STEADY):
         waits.wait(SHORT_S / 2)
     began_s = waits.now_s
-    assert waits.wait(3600, timeout=SHORT_S * 1.5) == [0] * 10 + [pytest.approx(SHORT_S / 2)]
-    assert waits.now_s - began_s == pytest.approx(SHORT_S * 1.5)
+    assert waits.wait(3600, timeout=AWAKE_S * 1.5) == [0] * 11 + [pytest.approx(AWAKE_S * (1.5 - 11 / 10.5), rel=0.01)]
+    assert waits.now_s - began_s == pytest.approx(AWAKE_S * 1.5, rel=0.01)
 
 
 def test_without_a_processor_to_spare_everything_is_slept_through(
