@@ -96,8 +96,13 @@ class Api:
     def delete(self, path: str, body: Any = None) -> Any:
         return self.call("DELETE", path, body)
 
+    def find(self, path: str) -> Any:
+        """The object, or None where there is none (any more); asked once, so that nothing comes in between."""
+        status, answer = self.raw("GET", path)
+        return json.loads(answer) if status == 200 else None
+
     def exists(self, path: str) -> bool:
-        return self.raw("GET", path)[0] == 200
+        return self.find(path) is not None
 
     def watch(self, path: str, count: int, timeout: float = 10.0) -> list[dict[str, Any]]:
         """The first events of a watch."""

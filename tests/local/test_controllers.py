@@ -148,11 +148,10 @@ def test_below_the_partition_the_template_before_is_kept(api, base, pods):
     api.post(f"{base}/statefulsets", stateful_set(2, updateStrategy=rolling))
     before = available(api, f"{base}/statefulsets/s", 2)["status"]["currentRevision"]
     api.patch(f"{base}/statefulsets/s", {"spec": {"template": {"metadata": {"annotations": {"v": "2"}}}}}, STRATEGIC)
-    eventually(lambda: api.exists(f"{pods}/s-1") and "annotations" in api.get(f"{pods}/s-1")["metadata"])
+    eventually(lambda: (one := api.find(f"{pods}/s-1")) and "annotations" in one["metadata"])
     lost = api.get(f"{pods}/s-0")["metadata"]["uid"]
     api.delete(f"{pods}/s-0")
-    anew = eventually(lambda: api.exists(f"{pods}/s-0") and (one := api.get(f"{pods}/s-0"))["metadata"]["uid"] != lost
-                      and one)  # fmt: skip
+    anew = eventually(lambda: (one := api.find(f"{pods}/s-0")) and one["metadata"]["uid"] != lost and one)
     assert "annotations" not in anew["metadata"]
     assert anew["metadata"]["labels"]["controller-revision-hash"] == before
     old, new = sorted(api.get(f"{base}/controllerrevisions")["items"], key=lambda one: one["revision"])
@@ -211,7 +210,7 @@ def test_scaled_back_in_time_a_pod_finds_its_claim(api, namespace, base, pods):
     api.patch(f"{base}/statefulsets/s/scale", {"spec": {"replicas": 2}})
     eventually(lambda: owners(api, claim) == [])
     api.patch(f"{pods}/s-1", {"metadata": {"finalizers": None}})
-    eventually(lambda: api.exists(f"{pods}/s-1") and condition(api.get(f"{pods}/s-1"), "Ready") == "True")
+    eventually(lambda: (one := api.find(f"{pods}/s-1")) and condition(one, "Ready") == "True")
     assert api.get(claim)["metadata"]["uid"] == before
 
 
@@ -258,7 +257,7 @@ def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     eventually(lambda: api.get(claim)["metadata"]["finalizers"] == ["test.dev/hold"])
     assert not api.exists(f"{pods}/s-0")
     api.patch(claim, {"metadata": {"finalizers": None}})
-    eventually(lambda: api.exists(f"{pods}/s-0") and api.get(f"{pods}/s-0")["metadata"]["uid"] != before)
+    eventually(lambda: (one := api.find(f"{pods}/s-0")) and one["metadata"]["uid"] != before)
     available(api, f"{base}/statefulsets/s", 1)
 
 
