@@ -59,7 +59,7 @@ MODULES = (
     "ballast_wire/fast/following.py",
     "ballast_wire/fast/produce.py",
     "ballast_wire/fast/reader.py",
-    "ballast_wire/fast/single_fetch.py",
+    "ballast_wire/fast/plain_fetch.py",
     "ballast_wire/fast/single_produce.py",
     "ballast_wire/fast/writer.py",
     "ballast_wire/records.py",

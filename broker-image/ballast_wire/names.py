@@ -27,6 +27,11 @@ class TopicIdPartition(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+@lru_cache(maxsize=16_384)  # making one costs more than all else that a request says of a partition
+def uuid_of(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
 @lru_cache(maxsize=4_096)  # a topic is spread once for each of its partitions
 def java_string_hash(text: str) -> int:
     """`String.hashCode()`: what Kafka uses to spread topics over fetchers, movers and coordinators."""

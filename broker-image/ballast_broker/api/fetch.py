@@ -44,9 +44,9 @@ from ballast_wire.fast.fetch import (
     encode_fetch_response,
     parse_fetch,
 )
+from ballast_wire.fast.plain_fetch import Asked, PlainAnswer, PlainFetch, answer_plain_fetch, parse_plain_fetch
 from ballast_wire.fast.produce import NodeEndpoint
 from ballast_wire.fast.reader import MalformedRequest
-from ballast_wire.fast.single_fetch import SingleFetch, SingleFetchAnswer, parse_single_fetch
 from ballast_wire.headers import skip_header_tags
 from ballast_wire.names import ZERO_UUID, TopicPartition
 
@@ -65,8 +65,8 @@ MAXIMUM_TARGETS = 16_384
 _READ = Operation.READ
 _NONE = ErrorCode.NONE
 
-# As in `api.produce`: what a request for one partition names, resolved once.
-Target = tuple[TopicPartition, UUID, Resource, SingleFetchAnswer]
+# As in `api.produce`: what a request names, resolved once.
+Target = tuple[TopicPartition, UUID, Resource, PlainAnswer]
 
 
 class Quota(NamedTuple):
@@ -99,11 +99,11 @@ class Fetch:
         quota: Quota | None = None,
     ) -> Reply:
         """`position` is where the client's id ends; `quota` is the client's, if it has one."""
-        single = parse_single_fetch(frame, position, version) if quota is None else None
-        if single is not None:
-            target = self._targets.get((single.topic, single.partition, version)) or self._new_target(single, version)
-            if target is not None and (not self._enforces or self._allows(peer, _READ, target[2])):
-                return self._handle_single(single, target, correlation_id, version, peer.listener)
+        plain = parse_plain_fetch(frame, position, version) if quota is None else None
+        if plain is not None:
+            targets = self._targets_of(plain, version, peer)
+            if targets is not None:
+                return self._handle_plain(plain, targets, correlation_id, version, peer.listener)
         if not FIRST_VERSION <= version <= LAST_VERSION:
             raise MalformedRequest(f"Fetch version {version} is not supported")
         if version >= FIRST_FLEXIBLE:
@@ -155,56 +155,86 @@ class Fetch:
             return answer.encode(found)
         return answer.later(found)
 
-    # -- one partition, no session --------------------------------------------------------------------------------
-    def _new_target(self, single: SingleFetch, version: int) -> Target | None:
-        """None for what is to be refused or looked at closer: the path for all shapes does that."""
+    # -- without a session ----------------------------------------------------------------------------------------
+    def _targets_of(self, plain: PlainFetch, version: int, peer: Peer) -> list[Target] | None:
+        """None where any is to be refused or looked at closer: the path for all shapes does that."""
+        targets = []
+        for asked in plain.asked:
+            target = self._targets.get((asked[0], asked[1], version)) or self._new_target(asked, version)
+            if target is None or (self._enforces and not self._allows(peer, _READ, target[2])):
+                return None
+            targets.append(target)
+        return targets
+
+    def _new_target(self, asked: Asked, version: int) -> Target | None:
+        raw, number = asked[:2]
         topic_id, name = ZERO_UUID, ""
         if version >= FIRST_WITH_TOPIC_ID:
-            topic_id = UUID(bytes=single.topic)
+            topic_id = UUID(bytes=raw)
             found = self._broker.image().topics.by_id(topic_id)
             name = "" if found is None else found.name
         else:
-            name = single.topic.decode(errors="replace")
-        partition = TopicPartition(name, single.partition)
+            name = raw.decode(errors="replace")
+        partition = TopicPartition(name, number)
         if not name or self._replicas.partition(partition) is None:
             return None
         if len(self._targets) >= MAXIMUM_TARGETS:
             self._targets.clear()
         by_id = version >= FIRST_WITH_TOPIC_ID
-        answer = SingleFetchAnswer(version, topic_id if by_id else name, single.partition)
-        target = (partition, topic_id, topic(name), answer)
-        self._targets[single.topic, single.partition, version] = target
+        target = (partition, topic_id, topic(name), PlainAnswer(version, topic_id if by_id else name, number))
+        self._targets[raw, number, version] = target
         return target
 
-    def _handle_single(
-        self, single: SingleFetch, target: Target, correlation_id: int, version: int, listener: str
+    def _handle_plain(
+        self, plain: PlainFetch, targets: list[Target], correlation_id: int, version: int, listener: str
     ) -> Reply:
-        _, wait_ms, min_bytes, max_bytes, isolation, _, leader_epoch, offset, last_epoch, start, most, rack = single
-        topic_partition, topic_id, _, answer = target
-        entry = FetchEntry(topic_partition, topic_id, offset, last_epoch, leader_epoch, start, most)
+        wait_ms, min_bytes, max_bytes, isolation, rack, every = plain
+        entries = []
+        for target, asked in zip(targets, every, strict=True):
+            _, _, leader_epoch, offset, last_epoch, start, most = asked
+            entries.append(FetchEntry(target[0], target[1], offset, last_epoch, leader_epoch, start, most))
         if max_bytes > self._fetch_max_bytes:
             max_bytes = self._fetch_max_bytes
         if min_bytes > max_bytes:  # for more than may be sent there is nothing to wait
             min_bytes = max_bytes
         any_replica = version >= FIRST_WITH_RACK
         params = FetchParams(CONSUMER, -1, isolation, min_bytes, wait_ms, max_bytes, any_replica, rack)
-        found = self._replicas.fetch(params, [entry])
-        if type(found) is list:
-            result = found[0]
-            if result.is_plain and isolation != READ_COMMITTED:
+        found = self._replicas.fetch(params, entries)
+        committed = isolation == READ_COMMITTED
+        if isinstance(found, list) and all(result.is_plain for result in found):
+            told = []
+            for target, result in zip(targets, found, strict=True):
                 data = result.slice
                 if data is not None:
-                    self.bytes_out[topic_partition] += data.size
+                    self.bytes_out[target[0]] += data.size
                 offsets = (result.high_watermark, result.last_stable_offset, result.log_start_offset)
-                return answer.parts(correlation_id, offsets, data)
+                told.append((target[3], offsets, data))
+            return answer_plain_fetch(version, correlation_id, committed, told)
+        return self._answer_followed(found, targets, correlation_id, version, listener, committed)
+
+    def _answer_followed(
+        self,
+        found: list[FetchResult] | asyncio.Future[list[FetchResult]],
+        targets: list[Target],
+        correlation_id: int,
+        version: int,
+        listener: str,
+        committed: bool,
+    ) -> Reply:
+        """Later, or with something beside offsets and data: as the path for all shapes does it."""
         by_id = version >= FIRST_WITH_TOPIC_ID
-        followed = Followed(
-            topic_partition, topic_id, offset, key=(topic_id if by_id else topic_partition.topic, single.partition)
-        )
-        if by_id and type(found) is list and found[0].error in GONE and not self._broker.image().topics.by_id(topic_id):
-            followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
-        later = _Answer(self, None, [followed], version, correlation_id, listener, isolation == READ_COMMITTED)
-        return later.encode(found) if isinstance(found, list) else later.later(found)
+        asked = [
+            Followed(partition, topic_id, -1, key=(topic_id if by_id else partition.topic, partition.partition))
+            for partition, topic_id, _, _ in targets
+        ]
+        answer = _Answer(self, None, asked, version, correlation_id, listener, committed)
+        if not isinstance(found, list):
+            return answer.later(found)
+        pairs = list(zip(asked, found, strict=True))
+        for followed, result in pairs if by_id else ():
+            if result.error in GONE and not self._broker.image().topics.by_id(followed.topic_id):
+                followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
+        return answer.encode([result for followed, result in pairs if followed.refusal is None])
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(

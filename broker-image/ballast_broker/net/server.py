@@ -27,7 +27,7 @@ from ballast_broker.seams import Threads
 log = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN = 32
-PROBE_BYTES = 1
+_PROBE = [bytearray(1)]
 CAN_PROBE = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S = 0.1
 GONE_AFTER_S = 10.0  # how often clients that wait are looked after
@@ -253,11 +253,11 @@ class Server:
         """Are the first and the last page of it in memory? (Where the kernel cannot say, it is taken to be so.)"""
         if not CAN_PROBE:
             return True
-        descriptor, probe = descriptor_of(part), [bytearray(PROBE_BYTES)]
+        descriptor = descriptor_of(part)
         try:
             # Past the end of a file that was cut meanwhile there is nothing to wait for either.
-            os.preadv(descriptor, probe, part.position, os.RWF_NOWAIT)
-            os.preadv(descriptor, probe, part.position + part.size - 1, os.RWF_NOWAIT)
+            os.preadv(descriptor, _PROBE, part.position, os.RWF_NOWAIT)
+            os.preadv(descriptor, _PROBE, part.position + part.size - 1, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:

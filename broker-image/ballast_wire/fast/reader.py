@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from uuid import UUID
 
+from ballast_wire.names import uuid_of
+
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -51,7 +53,7 @@ class Reader:
         return int(value)
 
     def uuid(self) -> UUID:
-        return UUID(bytes=bytes(self.take(16)))
+        return uuid_of(bytes(self.take(16)))
 
     def unsigned_varint(self) -> int:
         buffer, position = self.buffer, self.position

@@ -243,6 +243,36 @@ def test_an_unknown_id_is_told_at_once_and_found_later() -> None:
     assert told(scene.answer(version=BY_ID, session_id=2, session_epoch=1)) == {0: (0, b"abc")}
 
 
+def test_of_several_topics_each_is_told_its_own() -> None:
+    """One that is gone since it was first asked for, too, and one that somebody else has made under its name."""
+    scene = stage(p0=b"abc", p1=b"xyz")
+    other = UUID(int=43)
+    scene.names[other] = "u"
+    scene.logs[TopicPartition("u", 0)] = b"other"
+    topics = [
+        Request.FetchTopic(
+            topic_id=topic_id, partitions=[Request.FetchTopic.FetchPartition(partition=p) for p in every]
+        )
+        for topic_id, every in ((TOPIC_ID, (0, 1)), (other, (0,)))
+    ]
+
+    def ask() -> dict[tuple[UUID, int], tuple[int, bytes]]:
+        answer = scene.answer(version=BY_ID, topics=topics)
+        return {
+            (t.topic_id, p.partition_index): (p.error_code, bytes(p.records or b""))
+            for t in answer.responses
+            for p in t.partitions
+        }
+
+    every = {(TOPIC_ID, 0): (0, b"abc"), (TOPIC_ID, 1): (0, b"xyz"), (other, 0): (0, b"other")}
+    assert ask() == every
+    del scene.logs[TopicPartition("t", 0)]
+    assert ask() == every | {(TOPIC_ID, 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, b"")}
+    del scene.names[TOPIC_ID], scene.logs[TopicPartition("t", 1)]
+    unknown = (ErrorCode.UNKNOWN_TOPIC_ID, b"")
+    assert ask() == {(TOPIC_ID, 0): unknown, (TOPIC_ID, 1): unknown, (other, 0): (0, b"other")}
+
+
 @pytest.mark.parametrize(("isolation", "aborted"), [(0, None), (1, [])])
 def test_readers_of_committed_data_are_told_that_nothing_was_aborted(isolation: int, aborted: Any) -> None:
     answer = stage(p0=b"abc").answer((0, 0), isolation_level=isolation)

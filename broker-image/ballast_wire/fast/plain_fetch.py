@@ -1,0 +1,235 @@
+"""The fetch of a consumer that keeps no session, read and answered in one go.
+
+librdkafka's consumers, and whoever reads a partition from end to end, send nothing else. As with `single_produce`: what
+looks different in any byte is left to `parse_fetch`, which says the same where both understand it (tests/wire).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from ballast_wire.fast.fetch import (
+    FINAL_EPOCH,
+    FIRST_FLEXIBLE,
+    FIRST_VERSION,
+    FIRST_WITH_LEADER_EPOCH,
+    FIRST_WITH_RACK,
+    FIRST_WITH_REPLICA_STATE,
+    FIRST_WITH_SESSION,
+    FIRST_WITH_START_OFFSET,
+    FIRST_WITH_TOPIC_ID,
+    LAST_VERSION,
+    NO_SESSION,
+    Data,
+    Parts,
+)
+from ballast_wire.fast.produce import topic_bytes
+from ballast_wire.fast.reader import unsigned_varint
+
+CONSUMER = -1
+MOST = 126  # topics, and partitions of each: what a compact array tells in its first byte
+_NOTHING_FORGOTTEN = b"\x00\x00\x00\x00"
+
+# Topic, as it lies there: a name or an id; partition, leader's epoch, offset, last epoch, start offset, most bytes.
+Asked = tuple[bytes, int, int, int, int, int, int]
+
+
+class PlainFetch(NamedTuple):
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: int
+    rack: str
+    asked: list[Asked]  # topic by topic; each topic once
+
+
+def _start_layout(version: int) -> struct.Struct:
+    """Header's tags; replica; wait, least and most bytes, isolation; session; topics."""
+    flexible = version >= FIRST_FLEXIBLE
+    layout = ("B" if flexible else "") + ("i" if version < FIRST_WITH_REPLICA_STATE else "") + "iiib"
+    return struct.Struct(">" + layout + ("ii" if version >= FIRST_WITH_SESSION else "") + ("B" if flexible else "i"))
+
+
+def _old_partition_layout(version: int) -> struct.Struct:
+    """Partition; leader's epoch; offset; start offset; most bytes."""
+    layout = ">i" + ("i" if version >= FIRST_WITH_LEADER_EPOCH else "") + "q"
+    return struct.Struct(layout + ("q" if version >= FIRST_WITH_START_OFFSET else "") + "i")
+
+
+_STARTS = {version: _start_layout(version) for version in range(FIRST_VERSION, LAST_VERSION + 1)}
+_OLD_PARTITIONS = {version: _old_partition_layout(version) for version in range(FIRST_VERSION, FIRST_FLEXIBLE)}
+_TOPIC_ID = struct.Struct(">16sB")  # and how many partitions
+_PARTITION = struct.Struct(">iiqiqiB")  # and its tags
+_COUNT = struct.Struct(">i")
+_NAME_LENGTH = struct.Struct(">h")
+_new_tuple = tuple.__new__
+
+
+def parse_plain_fetch(frame: memoryview, position: int, version: int) -> PlainFetch | None:
+    """None for any other shape. `position` is where the client's id ends: a flexible header's tags are read here."""
+    try:
+        if version >= FIRST_FLEXIBLE:
+            return _parse_flexible(frame, position, version)
+        return _parse_old(frame, position, version)
+    except (struct.error, IndexError, KeyError):
+        return None
+
+
+def _parse_old(frame: memoryview, position: int, version: int) -> PlainFetch | None:
+    start, layout = _STARTS[version], _OLD_PARTITIONS[version]
+    replica, max_wait_ms, min_bytes, max_bytes, isolation, *session, topics = start.unpack_from(frame, position)
+    at = position + start.size
+    if replica != CONSUMER or not 0 < topics <= MOST or (session and session != [NO_SESSION, FINAL_EPOCH]):
+        return None
+    names: set[bytes] = set()
+    asked: list[Asked] = []
+    for _ in range(topics):
+        length: int = _NAME_LENGTH.unpack_from(frame, at)[0]
+        if length < 0:
+            return None
+        name, at = at + 2, at + 2 + length
+        topic = bytes(frame[name:at])
+        partitions: int = _COUNT.unpack_from(frame, at)[0]
+        at += 4
+        if not 0 < partitions <= MOST:
+            return None
+        names.add(topic)
+        for _ in range(partitions):
+            partition, *middle, most = layout.unpack_from(frame, at)
+            at += layout.size
+            leader_epoch = middle.pop(0) if version >= FIRST_WITH_LEADER_EPOCH else -1
+            start_offset = middle[1] if version >= FIRST_WITH_START_OFFSET else -1
+            asked.append((topic, partition, leader_epoch, middle[0], -1, start_offset, most))
+    if version >= FIRST_WITH_SESSION:
+        if frame[at : at + 4] != _NOTHING_FORGOTTEN:
+            return None
+        at += 4
+    rack = b""
+    if version >= FIRST_WITH_RACK:
+        rack = bytes(frame[at + 2 : at + 2 + (frame[at] << 8 | frame[at + 1])])
+        at += 2 + len(rack)
+    if at != len(frame) or len(names) != topics:
+        return None
+    return PlainFetch(max_wait_ms, min_bytes, max_bytes, isolation, rack.decode(errors="replace"), asked)
+
+
+def _parse_flexible(frame: memoryview, position: int, version: int) -> PlainFetch | None:
+    start = _STARTS[version]
+    fields = start.unpack_from(frame, position)
+    at = position + start.size
+    tags = fields[0]
+    if version < FIRST_WITH_REPLICA_STATE:
+        if fields[1] != CONSUMER:
+            return None
+        fields = fields[1:]
+    _, max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics = fields
+    if tags or session_id != NO_SESSION or session_epoch != FINAL_EPOCH or not 1 < topics < 0x80:
+        return None
+    has_ids = version >= FIRST_WITH_TOPIC_ID
+    names: set[bytes] = set()
+    asked: list[Asked] = []
+    for _ in range(topics - 1):
+        if has_ids:
+            topic, partitions = _TOPIC_ID.unpack_from(frame, at)
+            at += 17
+        else:
+            length = frame[at]  # and one
+            if not 0 < length < 0x80:
+                return None
+            name, at = at + 1, at + length
+            topic = bytes(frame[name:at])
+            partitions = frame[at]
+            at += 1
+        if not 1 < partitions < 0x80:
+            return None
+        names.add(topic)
+        for _ in range(partitions - 1):
+            partition, leader_epoch, offset, last_epoch, start_offset, most, tags = _PARTITION.unpack_from(frame, at)
+            at += 33
+            if tags:
+                return None
+            asked.append((topic, partition, leader_epoch, offset, last_epoch, start_offset, most))
+        if frame[at]:  # the topic's tags
+            return None
+        at += 1
+    rack = frame[at + 1]  # its length and one
+    end = at + 1 + rack
+    if frame[at] != 1 or not 0 < rack < 0x80 or frame[end] or end + 1 != len(frame) or len(names) != topics - 1:
+        return None  # something forgotten, tags
+    text = bytes(frame[at + 2 : end]).decode(errors="replace") if rack > 1 else ""
+    return _new_tuple(PlainFetch, (max_wait_ms, min_bytes, max_bytes, isolation, text, asked))
+
+
+class PlainAnswer:
+    """What is said of one partition without an error; made once for a partition and version."""
+
+    __slots__ = ("_flexible", "_has_start", "_middles", "_pack", "_partition", "topic")
+
+    def __init__(self, version: int, topic: str | UUID, partition: int) -> None:
+        flexible = version >= FIRST_FLEXIBLE
+        self.topic = topic_bytes(topic, flexible)
+        self._flexible = flexible
+        self._has_start = version >= FIRST_WITH_START_OFFSET
+        self._partition = partition
+        # No list of aborted transactions, and an empty one for who reads committed data only; no preferred replica.
+        none, empty = (b"\x00", b"\x01") if flexible else (b"\xff\xff\xff\xff", b"\x00\x00\x00\x00")
+        preferred = b"\xff\xff\xff\xff" if version >= FIRST_WITH_RACK else b""
+        self._middles = none + preferred, empty + preferred
+        layout = ">ih" + ("qqq" if self._has_start else "qq") + f"{len(self._middles[0])}s"
+        self._pack = struct.Struct(layout).pack
+
+    def head(self, offsets: tuple[int, int, int], committed: bool, size: int) -> bytes:
+        """Up to its data. `offsets`: high watermark, last stable, log start."""
+        known = offsets if self._has_start else offsets[:2]
+        length = unsigned_varint(size + 1) if self._flexible else size.to_bytes(4, "big")
+        return self._pack(self._partition, 0, *known, self._middles[committed]) + length
+
+
+# What is found in a partition: its answer, its offsets as `head` takes them, its data.
+Found = tuple[PlainAnswer, tuple[int, int, int], Data | None]
+
+
+def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found: Sequence[Found]) -> Parts:
+    """`found` lists topic by topic, as a `PlainFetch` does."""
+    flexible = version >= FIRST_FLEXIBLE
+    counts: dict[bytes, int] = {}
+    for answer, _, _ in found:
+        counts[answer.topic] = counts.get(answer.topic, 0) + 1
+    out = bytearray(_COUNT.pack(correlation_id))
+    out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"  # header's tags; not throttled
+    if version >= FIRST_WITH_SESSION:
+        out += b"\x00\x00\x00\x00\x00\x00"  # no error, no session
+    out += _count(len(counts), flexible)
+    parts: Parts = []
+    size = 0
+    last: bytes | None = None
+    for answer, offsets, data in found:
+        topic = answer.topic
+        if topic != last:
+            if last is not None and flexible:
+                out += b"\x00"
+            last = topic
+            out += topic + _count(counts[topic], flexible)
+        length = 0 if data is None else data.size
+        out += answer.head(offsets, committed, length)
+        if data is not None and length:
+            size += len(out) + length
+            parts += [bytes(out), data]
+            out = bytearray()
+        if flexible:
+            out += b"\x00"
+    if flexible:
+        out += b"\x00\x00"  # tags of the last topic and of the answer
+    if out:
+        parts.append(bytes(out))
+    first = parts[0]
+    assert isinstance(first, bytes)
+    parts[0] = _COUNT.pack(size + len(out)) + first
+    return parts
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return bytes([count + 1]) if flexible else _COUNT.pack(count)
