@@ -90,7 +90,9 @@ class Mover:
 
         async def sync_and_close() -> None:
             try:
-                await to_its_end(threads, copy.sync)
+                segment = await to_its_end(threads, copy.sync)
+                if segment is not None:
+                    move.synced.add(segment)
             except OSError as error:
                 self._movers.disk_failed(move, error)
             finally:
@@ -239,14 +241,15 @@ class Movers:
         elif step is Step.FLUSH:
             await mover.synced()
             if not move.ended:
-                await self._threads.run(future.flush)
+                synced = frozenset(move.synced)
+                await self._threads.run(lambda: future.flush(synced=synced))
                 move.flushed = True
         elif step is Step.SWAP:
             await self._swap(move, replica, source, future)
-        elif step is Step.CUT:
-            self._cut(move, source, future)
-        elif step is Step.BEGIN:
-            future.truncate_fully_and_start_at(adoption.beginning(source))
+        elif step in (Step.CUT, Step.BEGIN):
+            await mover.synced()  # what is being synced is about to change
+            if not move.ended:
+                self._cut(move, source, future, anew=step is Step.BEGIN)
         else:
             await mover.wait(LONGEST_WAIT_S)
 
@@ -352,11 +355,16 @@ class Movers:
             future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)
 
-    def _cut(self, move: Move, source: Log, future: Log) -> None:
+    def _cut(self, move: Move, source: Log, future: Log, *, anew: bool) -> None:
+        if anew:
+            future.truncate_fully_and_start_at(adoption.beginning(source))
+            move.synced.clear()
+            return
         offset = min(move.cut_at if move.cut_at is not None else source.log_end_offset, source.log_end_offset)
         move.cut_at = None
         if future.log_end_offset > offset:
             future.truncate_to(offset)
+            move.synced.clear()
             move.flushed = False
 
     def _ask(self, mover: Mover, move: Move) -> None:

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ballast_wire.names import TopicPartition
+
+if TYPE_CHECKING:
+    from ballast_broker.storage.segment import Segment
 
 GIB = 1 << 30
 CONVERGENCE_WINDOW_S = 10.0
@@ -63,6 +67,8 @@ class Move:
     stage: Stage = Stage.COPYING
     copied_bytes: int = 0
     flushed: bool = False
+    # Sealed segments of the future log that are on the disk already, so that the flush before the swap is short.
+    synced: set[Segment] = field(default_factory=set)
     told_controller: bool = False
     paused: str | None = None
     wanted_bytes: int = 0  # while it is paused: the room it waits for

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage import lookup
 from ballast_broker.storage.epochs import LeaderEpochs
+from ballast_broker.storage.flushing import sync_beside_log
 from ballast_broker.storage.index import SparseIndex
 from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
@@ -73,6 +74,7 @@ class SegmentCopy:
         self._aborted = [each for each in self._segment.aborted.entries() if each.last_offset < self.end_offset]
         # What the source knows at this end, which it will have passed when the copy is done.
         self._producers = None if self._sealed else source.producers.copy()
+        self._adopted: Segment | None = None
         self._index_tails: list[_IndexTail] = []
         if not self._whole:
             self._max_timestamp = lookup.trusting_index(source, self._segment, self._segment.largest_timestamp)
@@ -128,8 +130,12 @@ class SegmentCopy:
                 snapshot_path(self._future.folder, self.end_offset),
             )
 
-    def sync(self) -> None:
+    def sync(self) -> Segment | None:
+        """Once it is adopted. Answers the future log's segment, where that is sealed and all of it is durable now."""
         self._to.sync()
+        if self._adopted is not None:
+            sync_beside_log(self._future, self._adopted, sealed=True)
+        return self._adopted
 
     def give_up(self) -> None:
         """What the source was cut behind must not be found by a start: it would look like more of the log."""
@@ -163,6 +169,7 @@ class SegmentCopy:
         adopted.created_ms = segment.created_ms
         adopted.first_timestamp = segment.first_timestamp
         future.segments = [*future.segments[:-1], adopted]
+        self._adopted = adopted
 
     def _extend_segment(self) -> None:
         target = self._future.active

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
 
 
-def flush(log: Log, up_to: int | None = None) -> None:
+def flush(log: Log, up_to: int | None = None, synced: frozenset[Segment] = frozenset()) -> None:
     with _unless_deleted(log):
-        _flush(log, up_to)
+        _flush(log, up_to, synced)
 
 
 def sync_names(log: Log) -> None:
@@ -47,7 +47,7 @@ def _unless_deleted(log: Log) -> Iterator[None]:
             raise
 
 
-def _flush(log: Log, up_to: int | None) -> None:
+def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
     truncations = log.truncations
     # In this order: who appends a marker lowers `unindexed_from` before the end moves, and lifts it when it is indexed.
     end = min(log.end_offset, log.unindexed_from)
@@ -70,7 +70,9 @@ def _flush(log: Log, up_to: int | None) -> None:
         for segment in going:
             if segment.base_offset >= end:
                 break
-            _sync_segment(log, segment, sealed=segment is not segments[-1])
+            if segment not in synced:
+                _sync_log(log, segment)
+                sync_beside_log(log, segment, sealed=segment is not segments[-1])
         if log.synced_names is None or log.synced_names[0] != log.folder.path:
             _sync_identity(log)
         if epochs or log.synced_names != names:
@@ -103,18 +105,21 @@ def _base(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _sync_segment(log: Log, segment: Segment, *, sealed: bool) -> None:
-    kinds = [LOG_SUFFIX]
-    if sealed:
-        kinds += [INDEX_SUFFIX, TIME_INDEX_SUFFIX]
+def _sync_log(log: Log, segment: Segment) -> None:
+    try:
+        _whatever_it_is_called(log, lambda: segment.path(LOG_SUFFIX), _sync)
+    except FileNotFoundError:
+        if not segment.deleted:
+            raise
+
+
+def sync_beside_log(log: Log, segment: Segment, *, sealed: bool) -> None:
+    kinds = [INDEX_SUFFIX, TIME_INDEX_SUFFIX] if sealed else []
     if segment.aborted.there:  # below the recovery point nothing tells that it lacks something
         kinds.append(TRANSACTION_INDEX_SUFFIX)
     for kind in kinds:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             _whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]
-        except FileNotFoundError:
-            if not segment.deleted and kind == LOG_SUFFIX:
-                raise
 
 
 def _sync_identity(log: Log) -> None:

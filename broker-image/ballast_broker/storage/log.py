@@ -484,10 +484,13 @@ class Log:
         with self.disk_faults():
             return retention.delete_old_segments(self, now_ms)
 
-    def flush(self, up_to: int | None = None) -> None:
-        """Everything before `up_to` (default: all of it) is on the disk when this returns. Any thread."""
+    def flush(self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset()) -> None:
+        """Everything before `up_to` (default: all of it) is on the disk when this returns. Any thread.
+
+        `synced`: sealed segments that somebody has synced already, with the files beside them.
+        """
         with self.disk_faults():
-            flushing.flush(self, up_to)
+            flushing.flush(self, up_to, synced)
 
     def close(self) -> None:
         """Indexes trimmed, epochs and producers written; appended to no more. (Flush afterwards to make it durable.)"""

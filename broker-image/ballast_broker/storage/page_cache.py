@@ -18,6 +18,7 @@ PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
 _begin_writing = getattr(_libc, "sync_file_range", None)  # Linux alone has it
 _SYNC_FILE_RANGE_WRITE = 2
+_LOWEST_BIT = bytes(flags & 1 for flags in range(256))  # the others mean nothing yet
 
 
 def absent_ranges(descriptor: int, size: int) -> list[Range]:
@@ -35,10 +36,10 @@ def absent_ranges(descriptor: int, size: int) -> list[Range]:
         vector = (ctypes.c_ubyte * pages).from_buffer(present)
         failed = _libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), vector)
         del start, vector
-    return [] if failed else _runs_of_zero(bytes(flag & 1 for flag in present), size)
+    return [] if failed else _runs_of_zero(present.translate(_LOWEST_BIT), size)
 
 
-def _runs_of_zero(flags: bytes, size: int) -> list[Range]:
+def _runs_of_zero(flags: bytearray, size: int) -> list[Range]:
     runs = []
     first = flags.find(0)
     while first >= 0:

@@ -40,6 +40,27 @@ class CountingDisk(RealDisk):
         return size
 
 
+class SyncedFile(RealFile):
+    __slots__ = ("name", "syncs")
+
+    def sync(self) -> None:
+        super().sync()
+        self.syncs.append(self.name)
+
+
+class SyncingDisk(RealDisk):
+    """Knows which files were synced, in this order."""
+
+    def __init__(self) -> None:
+        self.syncs: list[str] = []
+
+    def open(self, path: str, **how: bool) -> RealFile:
+        file = super().open(path, **how)
+        noted = SyncedFile(file.descriptor() or 0)
+        noted.name, noted.syncs = Path(path).name, self.syncs
+        return noted
+
+
 class Interrupted:
     """Threads that do their work at once, and something else before it, once."""
 
@@ -452,3 +473,40 @@ async def test_a_copy_that_could_not_be_written_to_its_disk_ends_its_own_move_an
         assert ended == {first: Stage.FAILED, second: Stage.DONE}
         assert [node.logs.get(each).directory.path for each in (first, second)] == [source, targets[1]]
         assert len(records_of(node.logs.get(first))) == 50
+
+
+@pytest.mark.spec("DIR-29")
+async def test_what_was_synced_while_it_was_copied_is_not_synced_again(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = disk = SyncingDisk()
+        node = await holding(cluster, 20, **{"segment.bytes": "20000"})
+        sealed = [segment.base_offset for segment in node.logs.get(ORDERS).segments[:-1]]
+        assert len(sealed) >= 2
+        disk.syncs.clear()
+        await moved(node, ask(node))
+        expected = {f"{base:020d}{kind}": 1 for base in sealed for kind in (".log", ".index", ".timeindex")}
+        assert {name: disk.syncs.count(name) for name in expected} == expected
+        log = node.logs.get(ORDERS)
+        assert log.recovery_point == log.end_offset == 20
+
+
+@pytest.mark.spec("DIR-28", "DIR-29")
+async def test_what_was_cut_since_it_was_synced_is_synced_again(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        cluster.disk = disk = SyncingDisk()
+        node = await holding(cluster, 20, **{"segment.bytes": "20000"})
+        await eventually(lambda: not len(node.replicas.assignments))
+        cluster.controller.away = True  # nothing is swapped before it answers
+        target = ask(node)
+        [move] = node.replicas.movers.moves.values()
+        await eventually(lambda: move.stage is Stage.ASKING)
+        source = node.logs.get(ORDERS)
+        into = source.segments[1].base_offset + 1
+        source.truncate_to(into)
+        move.note_truncation(into)
+        disk.syncs.clear()
+        cluster.controller.away = False
+        await moved(node, target)
+        assert f"{source.segments[1].base_offset:020d}.log" in disk.syncs
+        assert f"{source.segments[0].base_offset:020d}.log" in disk.syncs
+        assert node.logs.get(ORDERS).recovery_point == into
