@@ -117,7 +117,8 @@ def _segment_batches(path: Path, position: int) -> Iterator[BatchView]:
 def check_indexes(folder: Path, *, from_segment: int = 0) -> int:
     """Every entry of both indexes must say what the log says; answers how many entries were looked at.
 
-    An index of an active segment may end in zeros: it is as long as it may grow.
+    An index of an active segment may end in zeros: it is as long as it may grow. One of a segment that nothing was
+    appended to need not be there.
     """
     seen = 0
     for segment in segments(folder):
@@ -132,8 +133,11 @@ def check_indexes(folder: Path, *, from_segment: int = 0) -> int:
             newest[batch.last_offset] = highest
             position += batch.size_bytes
         # Read after the log was: a broker may append meanwhile, so entries beyond what was read say nothing.
-        seen += _check_offset_index(log_path(folder, segment, ".index"), segment, ends, position)
-        seen += _check_time_index(log_path(folder, segment, ".timeindex"), segment, newest)
+        offsets, times = log_path(folder, segment, ".index"), log_path(folder, segment, ".timeindex")
+        if ends or offsets.exists():
+            seen += _check_offset_index(offsets, segment, ends, position)
+        if ends or times.exists():
+            seen += _check_time_index(times, segment, newest)
     return seen
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -39,6 +40,8 @@ FAILURES_IN_A_ROW = 5
 LONG_LIFE_SECONDS = 30.0
 WATCH_AGAIN_SECONDS = 0.5
 WAY_OUT_SECONDS = 10.0
+# What is known of thousands of objects stays; by default all of it is gone through for every few hundred new ones.
+GC_THRESHOLDS = (50_000, 20, 100)
 
 
 class KopfStuckError(Exception):
@@ -295,5 +298,6 @@ def main(
 ) -> int:
     """The process."""
     configure_logging(machines="KUBERNETES_SERVICE_HOST" in os.environ, file=log_file)
+    gc.set_threshold(*GC_THRESHOLDS)
     asyncio.run(_main(namespaces, probe_at, kubeconfig, relist_seconds))
     return 0

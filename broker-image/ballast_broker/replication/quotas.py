@@ -127,4 +127,6 @@ class LeaderThrottle:
 
 def throttles_partition(entries: tuple[str, ...], partition: int, broker_id: int) -> bool:
     """Whether `leader|follower.replication.throttled.replicas` (`*` or `partition:broker` each) names this replica."""
+    if not entries:
+        return False
     return "*" in entries or f"{partition}:{broker_id}" in entries

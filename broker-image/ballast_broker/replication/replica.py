@@ -59,7 +59,7 @@ class Replica:
 
     def configure(self, config: LogConfig) -> None:
         self.state.min_insync_replicas = config.min_insync_replicas
-        if self.log is not None:
+        if self.log is not None and self.log.config is not config:
             self.log.update_config(config)
         self.reconsider()
         self.changed()

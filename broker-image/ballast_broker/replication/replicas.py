@@ -396,10 +396,10 @@ class Replicas:
         known = None if assigned is None else self._logs.directory(assigned)
         self._logs.set_aside_namesakes(topic_partition, replica.topic_id)
         try:
-            if topic_partition in self._logs.future_logs:
+            if self._logs.get_future(topic_partition) is not None:
                 self._logs.use_lone_future(topic_partition)
-            if topic_partition in self._logs.future_logs and topic_partition not in self._logs.logs:
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
+                if self._logs.get(topic_partition) is None:
+                    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "only the copy of an unfinished move is here")
             opened = self._logs.get_or_create(
                 topic_partition,
                 replica.topic_id,
@@ -422,7 +422,7 @@ class Replicas:
             self.assignments.known(replica.topic_id, number, assigned)
         if replica.topic_partition in self.movers.moves:
             return
-        future = self._logs.future_logs.get(replica.topic_partition)
+        future = self._logs.get_future(replica.topic_partition)
         if future is not None:
             self.movers.start(replica, future.directory)
         elif assigned == DIRECTORY_UNASSIGNED:

@@ -34,11 +34,14 @@ class SparseIndex:
 
     __slots__ = ("_disk", "_entry", "_page", "_page_start", "_path", "_pending", "_preallocated", "_stored", "capacity")
 
-    def __init__(self, disk: Disk, path: Callable[[], str], entry: struct.Struct, size_limit: int) -> None:
+    def __init__(
+        self, disk: Disk, path: Callable[[], str], entry: struct.Struct, size_limit: int, *, new: bool = False
+    ) -> None:
+        """`new`: without a file, until `preallocate` or `trim` makes it."""
         self._disk = disk
         self._path = path
         self._entry = entry
-        self._stored = -1  # not looked at yet
+        self._stored = 0 if new else -1  # not looked at yet
         self._pending: list[tuple[int, int]] = []
         self._page: list[tuple[int, int]] = []
         self._page_start = 0
@@ -94,7 +97,9 @@ class SparseIndex:
         self.spill()
         self._preallocated = False
         size = self._on_file() * self._entry.size
-        if self._disk.size(self._path()) != size:
+        if size == 0:
+            self._disk.empty_file(self._path()).close()
+        elif self._disk.size(self._path()) != size:
             file = self._disk.open(self._path())
             try:
                 file.truncate(size)
@@ -102,11 +107,11 @@ class SparseIndex:
                 file.close()
 
     def preallocate(self) -> None:
-        """The active segment's index grows to its full (sparse) length again after a restart."""
+        """The active segment's index grows to its full (sparse) length: the first time, and again after a restart."""
         if self._preallocated:
             return
         stored = self._on_file()
-        file = self._disk.open(self._path())
+        file = self._disk.open(self._path(), create=True)
         try:
             file.truncate(max(stored, self.capacity) * self._entry.size)
         finally:

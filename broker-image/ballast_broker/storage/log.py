@@ -307,6 +307,8 @@ class Log:
             or last_offset - segment.base_offset > MAXIMUM_RELATIVE_OFFSET
         ):
             segment = self._roll_for(last_offset)
+            if not self._writable:
+                self._prepare_to_write(segment)
         return segment
 
     def placed(self, segment: Segment, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> None:
@@ -339,7 +341,7 @@ class Log:
         self.touched = True
 
     def _prepare_to_write(self, segment: Segment) -> None:
-        """First append after a start, a truncation or a change of configuration."""
+        """First append to a new segment, or after a start, a truncation or a change of configuration."""
         if self.write_in_progress:
             raise RuntimeError(f"an append to {self.topic_partition} is going on in a thread")
         if self.closed:
@@ -398,9 +400,7 @@ class Log:
         self.segments.append(segment)
         self.bases.append(base_offset)
         self.known_positions.clear()
-        self._roll_after_timestamp = 2**63
-        self._writable = True
-        self.touched = True
+        self.invalidate_write_state()
         return segment
 
     def write_epochs(self) -> None:

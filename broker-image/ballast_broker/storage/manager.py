@@ -324,7 +324,8 @@ class LogManager:
             (directory for directory in self.directories if directory.online and not directory.cordoned),
             key=lambda directory: self._counts[directory.path],
         )
-        named = self.directory(self._preferred.get(topic_partition, ""))
+        preferred = self._preferred.get(topic_partition)
+        named = None if preferred is None else self.directory(preferred)
         if named is None and assigned is not None and assigned not in _NO_PLACE:
             named = self.directory(assigned)
         if named is None or not named.online:

@@ -46,6 +46,7 @@ class Segment:
     __slots__ = (
         "_file",
         "_held_files",
+        "_new",
         "_offset_index",
         "_time_index",
         "_writable",
@@ -90,6 +91,7 @@ class Segment:
         self._file: File | None = None
         self._writable = False
         self._held_files: list[File] = []  # opened for reading, replaced by one to write to while somebody held them
+        self._new = False  # an index has no file before something makes it
         self._offset_index: SparseIndex | None = None
         self._time_index: SparseIndex | None = None
         self.aborted = AbortedIndex(disk, lambda: self.path(TRANSACTION_INDEX_SUFFIX))
@@ -101,7 +103,7 @@ class Segment:
     def offset_index(self) -> SparseIndex:
         if self._offset_index is None:
             self._offset_index = SparseIndex(
-                self.disk, lambda: self.path(INDEX_SUFFIX), OFFSET_ENTRY, self.index_size_limit
+                self.disk, lambda: self.path(INDEX_SUFFIX), OFFSET_ENTRY, self.index_size_limit, new=self._new
             )
         return self._offset_index
 
@@ -109,14 +111,15 @@ class Segment:
     def time_index(self) -> SparseIndex:
         if self._time_index is None:
             self._time_index = SparseIndex(
-                self.disk, lambda: self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, self.index_size_limit
+                self.disk, lambda: self.path(TIME_INDEX_SUFFIX), TIME_ENTRY, self.index_size_limit, new=self._new
             )
         return self._time_index
 
     # Files
 
     def create(self, now_ms: int, *, preallocate_bytes: int = 0) -> None:
-        """New and empty. What is appended to it opens it: of thousands of new partitions few are written to at once."""
+        """New and empty. What is appended to it opens it, and `resume` makes the files of its indexes before that: of
+        thousands of new partitions few are written to at once."""
         self.created_ms = now_ms
         self.max_timestamp = -1
         self.first_timestamp = UNKNOWN
@@ -126,8 +129,7 @@ class Segment:
                 file.truncate(preallocate_bytes)
         finally:
             file.close()
-        self.offset_index.create(preallocate=True)
-        self.time_index.create(preallocate=True)
+        self._new = True
 
     def file(self) -> File:
         """For reading. Whoever keeps it beyond the present call holds the segment (`hold`)."""
@@ -215,7 +217,7 @@ class Segment:
                 self.full = True
 
     def resume(self) -> None:
-        """The first append after a start: the indexes grow to their full length again."""
+        """The first append, or the first after a start: the indexes grow to their full length."""
         self.offset_index.preallocate()
         self.time_index.preallocate()
         self.full = self._indexes_are_full()

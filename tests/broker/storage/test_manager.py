@@ -20,6 +20,7 @@ from ballast_broker.storage import checkpoint, loading, starting
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
+from ballast_broker.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from ballast_broker.storage.maintenance import PROBE_S
 from ballast_broker.storage.manager import LogManager
 from ballast_broker.storage.recovery import scan_segment
@@ -986,6 +987,24 @@ def test_killed_while_a_new_log_is_made(world, left):
         last = world.manager()
         await last.start()
         assert (last.logs[partition()].topic_id, last.logs[partition()].log_end_offset) == (TOPIC_ID, 3)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-04")
+def test_a_new_logs_indexes_have_files_from_its_first_append_or_its_clean_stop_on(world):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        written, idle = create(manager, 0), create(manager, 1)
+        kinds = [".index", ".timeindex"]
+        assert not any(os.path.exists(log.active.path(kind)) for log in (written, idle) for kind in kinds)
+        write(written)
+        offsets, times = written.active.offset_index, written.active.time_index
+        lengths = [os.path.getsize(written.active.path(kind)) for kind in kinds]
+        assert lengths == [offsets.capacity * OFFSET_ENTRY.size, times.capacity * TIME_ENTRY.size]
+        await manager.shutdown(broker_epoch=1)
+        assert [os.path.getsize(idle.active.path(kind)) for kind in kinds] == [0, 0]
 
     run(story())
 

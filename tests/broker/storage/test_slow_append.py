@@ -164,8 +164,8 @@ def test_a_disk_with_no_room_for_the_index_takes_the_directory_by_thread_too(ben
             await one(n)
 
     async def story():
-        monkeypatch.setattr(bench.disk, "open", full)
         await one(0)
+        monkeypatch.setattr(bench.disk, "open", full)
         with pytest.raises(LogDirectoryFailure):
             await many(range(1, 200))
         assert not bench.directory.online
