@@ -111,7 +111,7 @@ class SparseIndex:
         if self._preallocated:
             return
         stored = self._on_file()
-        file = self._disk.open(self._path(), create=True)
+        file = self._disk.open(self._path()) if stored else self._disk.empty_file(self._path())
         try:
             file.truncate(max(stored, self.capacity) * self._entry.size)
         finally:
