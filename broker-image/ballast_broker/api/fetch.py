@@ -63,7 +63,7 @@ UNREADABLE = frozenset(
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 MAXIMUM_TARGETS = 16_384
 _READ = Operation.READ
-_NONE = ErrorCode.NONE
+_new_tuple = tuple.__new__  # half the price of a NamedTuple's own
 
 # As in `api.produce`: what a request names, resolved once.
 Target = tuple[TopicPartition, UUID, Resource, PlainAnswer]
@@ -314,7 +314,7 @@ class Fetch:
                 return
             followed.topic_partition = TopicPartition(found.name, followed.key[1])
         name = followed.topic_partition.topic
-        allowed = of_follower or self._allows(peer, _READ, topic(name))
+        allowed = of_follower or not self._enforces or self._allows(peer, _READ, topic(name))
         followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
@@ -435,7 +435,7 @@ class _Answer:
             self._fetch.metrics.refused("Fetch", result.error)
         if result.slice is not None:
             self._fetch.bytes_out[result.topic_partition] += result.slice.size
-        return FetchAnswer(
+        answer = (
             key[1],
             result.error,
             result.high_watermark,
@@ -447,6 +447,7 @@ class _Answer:
             EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,
             leader,
         )
+        return _new_tuple(FetchAnswer, answer)
 
     def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
         if error in UNREADABLE:

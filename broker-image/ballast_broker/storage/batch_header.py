@@ -12,6 +12,7 @@ from ballast_wire.records import HEADER, HEADER_BYTES, LOG_OVERHEAD, Header
 
 MINIMUM_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _READ_AHEAD = 1 << 15
+_new_tuple = tuple.__new__  # half the price of `Header._make`
 
 
 def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
@@ -24,7 +25,7 @@ def walk(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]:
             chunk, chunk_start, inside = file.pread(min(ahead, end - position), position), position, 0
             if len(chunk) < HEADER_BYTES:
                 return
-        header = Header._make(HEADER.unpack_from(chunk, inside))
+        header = _new_tuple(Header, HEADER.unpack_from(chunk, inside))
         size = header.length + LOG_OVERHEAD
         if header.magic != 2 or header.length < MINIMUM_LENGTH or position + size > end:
             return

@@ -32,6 +32,8 @@ FINAL_EPOCH = -1
 NO_HIGH_WATERMARK = 2**63 - 1
 # Partition, leader's epoch, offset, last fetched epoch, start offset, most bytes.
 _FLEXIBLE_PARTITION = struct.Struct(">iiqiqi")
+# Partition, error, high watermark, last stable offset, start offset; how many aborted transactions; preferred replica.
+_FLEXIBLE_ANSWER = struct.Struct(">ihqqqBi")
 _new_tuple = tuple.__new__  # half the price of a NamedTuple's own
 
 
@@ -241,6 +243,11 @@ def encode_fetch_response(
 
 
 def _put_answer(out: bytearray, answer: FetchAnswer, version: int, flexible: bool) -> None:
+    if flexible and not answer.aborted:
+        partition, error, high_watermark, last_stable, log_start, aborted, preferred = answer[:7]
+        lists = 0 if aborted is None else 1
+        out += _FLEXIBLE_ANSWER.pack(partition, error, high_watermark, last_stable, log_start, lists, preferred)
+        return
     out += struct.pack(">ihqq", answer.partition, answer.error, answer.high_watermark, answer.last_stable_offset)
     if version >= FIRST_WITH_START_OFFSET:
         out += struct.pack(">q", answer.log_start_offset)
