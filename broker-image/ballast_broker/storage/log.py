@@ -485,10 +485,8 @@ class Log:
             return retention.delete_old_segments(self, now_ms)
 
     def flush(self, up_to: int | None = None, *, synced: frozenset[Segment] = frozenset()) -> None:
-        """Everything before `up_to` (default: all of it) is on the disk when this returns. Any thread.
-
-        `synced`: sealed segments that somebody has synced already, with the files beside them.
-        """
+        """Everything before `up_to` (default: all of it) is on the disk when this returns, taken for granted of sealed
+        segments that are `synced` (with the files beside them). Any thread."""
         with self.disk_faults():
             flushing.flush(self, up_to, synced)
 
