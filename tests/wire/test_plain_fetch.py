@@ -151,7 +151,7 @@ class InFile:
     size: int
 
 
-FOUND = st.tuples(INT32, st.tuples(INT64, INT64, INT64), st.integers(-1, 2**30))
+FOUND = st.tuples(INT32, st.tuples(INT64, INT64, INT64), st.integers(-1, 2**27))  # nine of them fit into one answer
 UNIQUE_TOPICS = st.lists(
     st.tuples(st.text(max_size=150), st.uuids(), st.lists(FOUND, min_size=1, max_size=3)),
     min_size=1, max_size=3, unique_by=(lambda topic: topic[0], lambda topic: topic[1]),
