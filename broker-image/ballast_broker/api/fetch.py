@@ -48,7 +48,7 @@ from ballast_wire.fast.plain_fetch import Asked, PlainAnswer, PlainFetch, answer
 from ballast_wire.fast.produce import NodeEndpoint
 from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.headers import skip_header_tags
-from ballast_wire.names import ZERO_UUID, TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition, uuid_of
 
 if TYPE_CHECKING:
     from ballast_broker.api.services import BrokerServices
@@ -168,9 +168,9 @@ class Fetch:
 
     def _new_target(self, asked: Asked, version: int) -> Target | None:
         raw, number = asked[:2]
-        topic_id, name = ZERO_UUID, ""
-        if version >= FIRST_WITH_TOPIC_ID:
-            topic_id = UUID(bytes=raw)
+        by_id = version >= FIRST_WITH_TOPIC_ID
+        topic_id = uuid_of(raw) if by_id else ZERO_UUID
+        if by_id:
             found = self._broker.image().topics.by_id(topic_id)
             name = "" if found is None else found.name
         else:
@@ -180,7 +180,6 @@ class Fetch:
             return None
         if len(self._targets) >= MAXIMUM_TARGETS:
             self._targets.clear()
-        by_id = version >= FIRST_WITH_TOPIC_ID
         target = (partition, topic_id, topic(name), PlainAnswer(version, topic_id if by_id else name, number))
         self._targets[raw, number, version] = target
         return target

@@ -248,8 +248,13 @@ class Movers:
             await self._swap(move, replica, source, future)
         elif step in (Step.CUT, Step.BEGIN):
             await mover.synced()  # what is being synced is about to change
-            if not move.ended:
-                self._cut(move, source, future, anew=step is Step.BEGIN)
+            move.synced.clear()
+            if move.ended:
+                return
+            if step is Step.CUT:
+                self._cut(move, source, future)
+            else:
+                future.truncate_fully_and_start_at(adoption.beginning(source))
         else:
             await mover.wait(LONGEST_WAIT_S)
 
@@ -355,16 +360,11 @@ class Movers:
             future.append_as_follower(memoryview(data))
         adoption.roll_with(source, future)
 
-    def _cut(self, move: Move, source: Log, future: Log, *, anew: bool) -> None:
-        if anew:
-            future.truncate_fully_and_start_at(adoption.beginning(source))
-            move.synced.clear()
-            return
+    def _cut(self, move: Move, source: Log, future: Log) -> None:
         offset = min(move.cut_at if move.cut_at is not None else source.log_end_offset, source.log_end_offset)
         move.cut_at = None
         if future.log_end_offset > offset:
             future.truncate_to(offset)
-            move.synced.clear()
             move.flushed = False
 
     def _ask(self, mover: Mover, move: Move) -> None:

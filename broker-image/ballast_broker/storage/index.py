@@ -48,17 +48,6 @@ class SparseIndex:
         self._preallocated = False  # the file is as long as it may grow
         self.capacity = max(1, size_limit // entry.size)
 
-    def create(self, *, preallocate: bool) -> None:
-        """An empty file, as long as it may grow where `preallocate` (the file stays sparse)."""
-        file = self._disk.empty_file(self._path())
-        try:
-            if preallocate:
-                file.truncate(self.capacity * self._entry.size)
-        finally:
-            file.close()
-        self._stored, self._pending, self._preallocated = 0, [], preallocate
-        self.drop_cache()
-
     @property
     def count(self) -> int:
         return self._on_file() + len(self._pending)
@@ -160,8 +149,9 @@ class SparseIndex:
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Rebuilt: the file holds exactly these."""
-        self.create(preallocate=False)
-        self._pending = entries
+        self._disk.empty_file(self._path()).close()
+        self._stored, self._pending, self._preallocated = 0, entries, False
+        self.drop_cache()
         self.spill()
 
     def at(self, number: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from ballast_wire.fast import writer
 from ballast_wire.fast.produce import NodeEndpoint, endpoint_tag, topic_bytes
 from ballast_wire.fast.reader import MalformedRequest, Reader, unsigned_varint
 
@@ -211,12 +212,12 @@ def encode_fetch_response(
     out += struct.pack(">i", throttle_ms)
     if version >= FIRST_WITH_SESSION:
         out += struct.pack(">hi", error, session_id)
-    out += _count(len(topics), flexible)
+    out += writer.count(len(topics), flexible)
     parts: Parts = []
     size = 0
     for topic, answers in topics:
         out += topic_bytes(topic, flexible)
-        out += _count(len(answers), flexible)
+        out += writer.count(len(answers), flexible)
         for answer in answers:
             _put_answer(out, answer, version, flexible)
             data = answer.data
@@ -254,7 +255,7 @@ def _put_answer(out: bytearray, answer: FetchAnswer, version: int, flexible: boo
     if answer.aborted is None:
         out += b"\x00" if flexible else b"\xff\xff\xff\xff"
     else:
-        out += _count(len(answer.aborted), flexible)
+        out += writer.count(len(answer.aborted), flexible)
         for producer_id, first_offset in answer.aborted:
             out += struct.pack(">qq", producer_id, first_offset) + (b"\x00" if flexible else b"")
     if version >= FIRST_WITH_RACK:
@@ -272,7 +273,3 @@ def _tags(answer: FetchAnswer) -> bytes:
         body += b"\x01\x09" + struct.pack(">ii", *answer.leader) + b"\x00"
         count += 1
     return bytes([count]) + body
-
-
-def _count(count: int, flexible: bool) -> bytes:
-    return unsigned_varint(count + 1) if flexible else struct.pack(">i", count)

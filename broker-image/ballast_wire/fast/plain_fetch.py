@@ -28,6 +28,7 @@ from ballast_wire.fast.fetch import (
 )
 from ballast_wire.fast.produce import topic_bytes
 from ballast_wire.fast.reader import unsigned_varint
+from ballast_wire.fast.writer import count
 
 CONSUMER = -1
 MOST = 126  # topics, and partitions of each: what a compact array tells in its first byte
@@ -202,7 +203,7 @@ def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found
     out += b"\x00\x00\x00\x00\x00" if flexible else b"\x00\x00\x00\x00"  # header's tags; not throttled
     if version >= FIRST_WITH_SESSION:
         out += b"\x00\x00\x00\x00\x00\x00"  # no error, no session
-    out += _count(len(counts), flexible)
+    out += count(len(counts), flexible)
     parts: Parts = []
     size = 0
     last: bytes | None = None
@@ -212,7 +213,7 @@ def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found
             if last is not None and flexible:
                 out += b"\x00"
             last = topic
-            out += topic + _count(counts[topic], flexible)
+            out += topic + count(counts[topic], flexible)
         length = 0 if data is None else data.size
         out += answer.head(offsets, committed, length)
         if data is not None and length:
@@ -229,7 +230,3 @@ def answer_plain_fetch(version: int, correlation_id: int, committed: bool, found
     assert isinstance(first, bytes)
     parts[0] = _COUNT.pack(size + len(out)) + first
     return parts
-
-
-def _count(count: int, flexible: bool) -> bytes:
-    return bytes([count + 1]) if flexible else _COUNT.pack(count)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ballast_wire.errors import ErrorCode
+from ballast_wire.fast import writer
 from ballast_wire.fast.reader import MalformedRequest, Reader, unsigned_varint
 
 FIRST_VERSION = 3
@@ -148,10 +149,10 @@ def encode_produce_response(
     """The whole frame, length first. `leaders`: where the leaders named in answers are to be found."""
     flexible = version >= FIRST_FLEXIBLE
     parts: list[bytes] = [b"", _THROTTLE.pack(correlation_id), b"\x00" if flexible else b""]
-    parts.append(_count(len(topics), flexible))
+    parts.append(writer.count(len(topics), flexible))
     for topic, answers in topics:
         parts.append(topic_bytes(topic, flexible))
-        parts.append(_count(len(answers), flexible))
+        parts.append(writer.count(len(answers), flexible))
         for answer in answers:
             _put_answer(parts, answer, version, flexible)
         if flexible:
@@ -174,10 +175,10 @@ def _put_answer(parts: list[bytes], answer: ProduceAnswer, version: int, flexibl
     else:
         parts.append(_ANSWER.pack(partition, error, first_offset, append_time))
     if version >= FIRST_WITH_ERROR_MESSAGES:
-        parts.append(_count(len(record_errors), flexible))
+        parts.append(writer.count(len(record_errors), flexible))
         for index, text in record_errors:
-            parts.append(_THROTTLE.pack(index) + _nullable(text, flexible) + (b"\x00" if flexible else b""))
-        parts.append(_nullable(message, flexible))
+            parts.append(_THROTTLE.pack(index) + writer.string(text, flexible) + (b"\x00" if flexible else b""))
+        parts.append(writer.string(message, flexible))
     if not flexible:
         return
     tells_leader = version >= FIRST_WITH_LEADER and error == ErrorCode.NOT_LEADER_OR_FOLLOWER and leader_epoch >= 0
@@ -187,21 +188,10 @@ def _put_answer(parts: list[bytes], answer: ProduceAnswer, version: int, flexibl
 def endpoint_tag(leaders: Sequence[NodeEndpoint]) -> bytes:
     body = bytearray(unsigned_varint(len(leaders) + 1))
     for node_id, host, port, rack in leaders:
-        body += struct.pack(">i", node_id) + _nullable(host, True) + struct.pack(">i", port)
-        body += _nullable(rack, True) + b"\x00"
+        body += struct.pack(">i", node_id) + writer.string(host, True) + struct.pack(">i", port)
+        body += writer.string(rack, True) + b"\x00"
     return b"\x01\x00" + unsigned_varint(len(body)) + bytes(body)
 
 
-def _count(count: int, flexible: bool) -> bytes:
-    return unsigned_varint(count + 1) if flexible else _THROTTLE.pack(count)
-
-
 def topic_bytes(topic: str | UUID, flexible: bool) -> bytes:
-    return topic.bytes if isinstance(topic, UUID) else _nullable(topic, flexible)
-
-
-def _nullable(text: str | None, flexible: bool) -> bytes:
-    if text is None:
-        return b"\x00" if flexible else b"\xff\xff"
-    raw = text.encode()
-    return (unsigned_varint(len(raw) + 1) if flexible else struct.pack(">h", len(raw))) + raw
+    return topic.bytes if isinstance(topic, UUID) else writer.string(topic, flexible)
