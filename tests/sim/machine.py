@@ -15,14 +15,14 @@ from tests.sim.network import Fabric, SimListening, SimNetwork
 
 from ballast_broker.app import Node
 from ballast_broker.config import broker_config
-from ballast_broker.replication import mover
+from ballast_broker.replication import movers
 from ballast_broker.world import World
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
 THREAD_COST_S = 0.0005
 # Simulated partitions are small: moves shall go both ways all the same.
-mover.SMALLEST_COPY_BYTES = 500
+movers.SMALLEST_COPY_BYTES = 500
 
 
 class SimClock:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.movers import Movers
 from ballast_broker.replication.moves import Request, decide_request
 from ballast_broker.replication.replica import Replica
 from ballast_wire.errors import ApiError, ErrorCode

@@ -1,49 +1,31 @@
-"""Moves replicas between this broker's directories while they serve: the copying and the swap.
+"""One mover: a task that works on its queue of moves, one at a time, and ends with it. Loop thread only.
 
-What to do next is decided in `moves` (PURE); here it is done. A mover is a task with a queue; a partition always has
-the same mover. File work runs in threads in bounded pieces, within the rate that all movers share. The swap runs on
-the loop without a break, so no append can come between. Loop thread only, except what is passed to `Threads`.
+Beside it, in threads of their own: what was copied is synced while the next segment is copied, and where another mover
+has nothing to do, a second segment of the same move is copied ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ballast_broker.replication.moves import Move, MoveQueue, Position, Stage, Step, next_step, reserve_bytes, room_for
-from ballast_broker.storage import adoption, lookup, slow_append
-from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.replication.moves import Move, MoveQueue, Stage
 from ballast_broker.storage.to_its_end import to_its_end
-from ballast_wire.errors import ApiError, ErrorCode
-from ballast_wire.names import TopicPartition, spread
+from ballast_wire.errors import ApiError
 
 if TYPE_CHECKING:
-    from ballast_broker.replication.assignments import Assignments
-    from ballast_broker.replication.quotas import ByteRate
-    from ballast_broker.replication.replica import Replica
-    from ballast_broker.seams import Clock, Threads
-    from ballast_broker.storage.adoption import SegmentCopy
-    from ballast_broker.storage.directories import LogDirectory
-    from ballast_broker.storage.log import Log
-    from ballast_broker.storage.manager import LogManager
+    from ballast_broker.replication.movers import Movers
+    from ballast_broker.seams import Threads
+    from ballast_broker.storage.adoption import CopyAhead, SegmentCopy
+    from ballast_broker.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
-TAIL_READ_BYTES = 1_048_576
-SEGMENT_PIECE_BYTES = 16 * 1_048_576
-PIECE_S = 1 / 640  # of what a limit allows: 64 KiB at 40 MiB/s
-# Of the segment that is written to, less than this is read and appended: that takes fewer steps.
-SMALLEST_COPY_BYTES = 65_536
 LONGEST_WAIT_S = 1.0
-# How many ended moves are remembered for those who ask how it went.
-REMEMBERED = 1_000
 
 
 class Mover:
-    """One task that works on its queue and ends with it."""
-
     def __init__(self, movers: Movers, number: int) -> None:
         self.queue = MoveQueue()
         self.wake = asyncio.Event()
@@ -51,6 +33,7 @@ class Mover:
         self._number = number
         self._task: asyncio.Task[None] | None = None
         self._sync: asyncio.Task[None] | None = None
+        self._ahead: _Ahead | None = None
 
     def add(self, move: Move) -> None:
         self.queue.add(move)
@@ -62,28 +45,44 @@ class Mover:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        ahead = await self._end_ahead()
+        if ahead is not None:
+            ahead.file.close()  # a start removes what there is of it
         await asyncio.gather(self.synced(), return_exceptions=True)
 
     async def _run(self) -> None:
         while len(self.queue):
-            self.wake.clear()
-            for move in self.queue:
-                if move.paused and self._movers.has_room(move, move.wanted_bytes):
-                    move.paused = None
-            current = self.queue.next()
-            if current is None:
-                await self.wait(LONGEST_WAIT_S)
-                continue
-            try:
-                await self._movers.step(self, current)
-            except ApiError as error:
-                self._movers.fail(current, error.message or error.code.name)
-            except OSError as error:
-                self._movers.disk_failed(current, error)
-            except Exception as error:
-                log.exception("the move of %s failed", current.topic_partition)
-                self._movers.fail(current, str(error))
+            await self._turn()
+            if self._ahead is not None and not self._ahead.wanted:
+                await self._drop_ahead()
 
+    async def _turn(self) -> None:
+        self.wake.clear()
+        for move in self.queue:
+            if move.paused and self._movers.has_room(move, move.wanted_bytes):
+                move.paused = None
+        current = self.queue.next()
+        if current is None:
+            await self.wait(LONGEST_WAIT_S)
+            return
+        try:
+            await self._movers.step(self, current)
+        except ApiError as error:
+            self._movers.fail(current, error.message or error.code.name)
+        except OSError as error:
+            self._movers.disk_failed(current, error)
+        except Exception as error:
+            log.exception("the move of %s failed", current.topic_partition)
+            self._movers.fail(current, str(error))
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(min(seconds, LONGEST_WAIT_S)):
+                await self.wake.wait()
+        except TimeoutError:
+            return
+
+    # -- beside it ----------------------------------------------------------------------------------------------------
     async def sync_in_background(self, threads: Threads, move: Move, copy: SegmentCopy) -> None:
         """Written to the disk while the next segment is copied, so that the flush before the swap is short. A disk
         tells only once that it could not: that ends the move whose copy it is, whatever is being worked on by then."""
@@ -110,336 +109,52 @@ class Mover:
         if sync is not None:
             await sync
 
-    async def wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(min(seconds, LONGEST_WAIT_S)):
-                await self.wake.wait()
-        except TimeoutError:
-            return
+    def begin_ahead(self, move: Move, copy: CopyAhead) -> None:
+        task = asyncio.get_running_loop().create_task(self._movers.copy_ahead(move, copy))
+        self._ahead = _Ahead(move, copy, task)
+
+    async def stopped_ahead(self, move: Move, segment: Segment) -> CopyAhead | None:
+        """As much of the segment as was copied ahead; nobody works on it any more. Whoever takes it says so."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        if not ahead.wanted or ahead.move is not move or ahead.copy.segment is not segment:
+            await self._drop_ahead()
+            return None
+        await ahead.stop()
+        if not ahead.task.cancelled():
+            ahead.task.result()
+        return ahead.copy
+
+    def took_ahead(self) -> None:
+        self._ahead = None
+
+    async def _drop_ahead(self) -> None:
+        ahead = await self._end_ahead()
+        if ahead is not None:
+            ahead.drop()
+
+    async def _end_ahead(self) -> CopyAhead | None:
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        await ahead.stop()
+        ahead.task.cancelled() or ahead.task.exception()  # who needs that disk will hear of it
+        self._ahead = None
+        return ahead.copy
 
 
-class Movers:
-    def __init__(
-        self,
-        *,
-        count: Callable[[], int],
-        logs: LogManager,
-        threads: Threads,
-        clock: Clock,
-        rate: ByteRate,
-        assignments: Assignments,
-        reserve: int | None,
-    ) -> None:
-        self._count = count
-        self._logs = logs
-        self._threads = threads
-        self._clock = clock
-        self.rate = rate
-        self._assignments = assignments
-        self._reserve = reserve
-        self._movers: dict[int, Mover] = {}
-        self._replicas: dict[TopicPartition, Replica] = {}
-        self.moves: dict[TopicPartition, Move] = {}
-        self.ended: list[Move] = []
+class _Ahead:
+    def __init__(self, move: Move, copy: CopyAhead, task: asyncio.Task[None]) -> None:
+        self.move = move
+        self.copy = copy
+        self.task = task
 
-    # -- beginning and ending -----------------------------------------------------------------------------------------
-    def start(self, replica: Replica, destination: LogDirectory) -> Move:
-        """A new move, or one that goes on with the future log it left behind. The replica has no other move."""
-        topic_partition = replica.topic_partition
-        source = replica.online_log()
-        if topic_partition not in self._logs.future_logs:
-            self._logs.create_future(topic_partition, destination)
-        future = self._logs.future_logs[topic_partition]
-        move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, self._clock.monotonic())
-        agreed = adoption.common_end(source, future)
-        if agreed < future.end_offset:  # the current log lost more in a crash, or was cut before that
-            move.note_truncation(agreed)
-        source.cleaning_paused += 1
-        future.cleaning_paused += 1
-        replica.truncated.append(move.note_truncation)
-        self.moves[topic_partition] = move
-        self._replicas[topic_partition] = replica
-        self._mover(topic_partition).add(move)
-        log.info("%s moves from %s to %s", topic_partition, move.source, move.destination)
-        return move
+    @property
+    def wanted(self) -> bool:
+        return self.move.stage is Stage.COPYING and self.move.cut_at is None and not self.move.paused
 
-    def cancel(self, move: Move, *, assign_back: bool = True) -> None:
-        if not move.ended:
-            self._end(move, Stage.CANCELLED, assign_back=assign_back)
-            log.info("the move of %s to %s is cancelled", move.topic_partition, move.destination)
-
-    def fail(self, move: Move, reason: str) -> None:
-        if not move.ended:
-            move.error = reason
-            self._end(move, Stage.FAILED, assign_back=True)
-            log.error("the move of %s to %s failed: %s", move.topic_partition, move.destination, reason)
-
-    def disk_failed(self, move: Move, error: OSError) -> None:
-        """Reading or writing files beside the logs' own methods: find out whose disk it was."""
-        for path in (move.destination, move.source):
-            directory = self._logs.directory(path)
-            if directory is not None and directory.online and adoption.cannot_write(self._logs.disk, path):
-                directory.fail(error)
-        self.fail(move, str(error))
-
-    def directory_failed(self, directory: LogDirectory) -> None:
-        for move in list(self.moves.values()):
-            if directory.path in (move.source, move.destination):
-                self.fail(move, f"{directory.path} is offline")
-
-    def _end(self, move: Move, stage: Stage, *, assign_back: bool) -> None:
-        """However it ends, cleaning goes on and nothing of the future log is left, unless it is the log now, or the
-        only one: where the source has failed, what was copied may be all that can be saved."""
-        topic_partition = move.topic_partition
-        move.stage = stage
-        self.moves.pop(topic_partition, None)
-        replica = self._replicas.pop(topic_partition)
-        replica.truncated.remove(move.note_truncation)
-        if replica.log is not None:
-            replica.log.cleaning_paused -= 1
-        mover = self._mover(topic_partition)
-        mover.queue.remove(move)
-        mover.wake.set()
-        self.ended = [*self.ended[-REMEMBERED + 1 :], move]
-        if stage is Stage.DONE:
-            return
-        source = self._logs.directory(move.source)
-        if topic_partition in self._logs.future_logs and source is not None and source.online:
-            self._logs.abort_future(topic_partition)
-        if assign_back and move.told_controller and replica.log is not None:
-            number = topic_partition.partition
-            self._assignments.assign(move.topic_id, number, replica.log.directory.id)
-
-    async def close(self) -> None:
-        """The future logs stay: the next start goes on with them."""
-        for mover in self._movers.values():
-            await mover.close()
-
-    def wake(self) -> None:
-        """The limit changed."""
-        for mover in self._movers.values():
-            mover.wake.set()
-
-    def _mover(self, topic_partition: TopicPartition) -> Mover:
-        number = spread(*topic_partition, self._count())
-        mover = self._movers.get(number)
-        if mover is None:
-            mover = self._movers[number] = Mover(self, number)
-        return mover
-
-    # -- one step -----------------------------------------------------------------------------------------------------
-    async def step(self, mover: Mover, move: Move) -> None:
-        replica = self._replicas[move.topic_partition]
-        source, future = replica.online_log(), self._logs.future_logs[move.topic_partition]
-        adoption.roll_with(source, future)
-        at = position(source, future)
-        step = next_step(move, at)
-        if step in (Step.COPY_SEGMENT, Step.COPY_TAIL):
-            await self._copy(mover, move, source, future, step, at.left_bytes)
-        elif step is Step.ASK:
-            self._ask(mover, move)
-        elif step is Step.FLUSH:
-            await mover.synced()
-            if not move.ended:
-                synced = frozenset(move.synced)
-                await self._threads.run(lambda: future.flush(synced=synced))
-                move.flushed = True
-        elif step is Step.SWAP:
-            await self._swap(move, replica, source, future)
-        elif step in (Step.CUT, Step.BEGIN):
-            await mover.synced()  # what is being synced is about to change
-            move.synced.clear()
-            if move.ended:
-                return
-            if step is Step.CUT:
-                self._cut(move, source, future)
-            else:
-                future.truncate_fully_and_start_at(adoption.beginning(source))
-        else:
-            await mover.wait(LONGEST_WAIT_S)
-
-    async def _copy(self, mover: Mover, move: Move, source: Log, future: Log, step: Step, left_bytes: int) -> None:
-        if self.rate.exceeded():
-            await mover.wait(self.rate.wait_s())
-            return
-        self._check_convergence(mover, move, left_bytes)
-        if step is Step.COPY_SEGMENT:  # all that is left of it: in the middle the mover would wait with it
-            wanted = source.segments[source.segment_number(future.log_end_offset)].size - future.active.size
-        else:
-            wanted = self.rate.piece(TAIL_READ_BYTES, PIECE_S)
-        if not self.has_room(move, wanted):
-            move.wanted_bytes = wanted
-            move.paused = f"{move.destination} would have less than its reserve left"
-            move.convergence.interrupted()
-            log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
-            return
-        move.chases(source.log_end_offset, left_bytes)
-        if step is Step.COPY_SEGMENT:
-            await self._copy_segment(mover, move, source, future)
-        else:
-            await self._copy_tail(move, source, future, wanted)
-
-    def _piece_bytes(self) -> int:
-        """Large only where nobody counts."""
-        return self.rate.piece(TAIL_READ_BYTES if self.rate.limited else SEGMENT_PIECE_BYTES, PIECE_S)
-
-    def _check_convergence(self, mover: Mover, move: Move, left_bytes: int) -> None:
-        gained = move.convergence.observe(self._clock.monotonic(), left_bytes)
-        if gained is None:
-            return
-        if not gained and not move.not_converging:
-            log.warning("the move of %s does not converge: %d bytes are left", move.topic_partition, left_bytes)
-        move.not_converging = not gained
-        if not gained:
-            mover.queue.defer(move)
-
-    async def _copy_segment(self, mover: Mover, move: Move, source: Log, future: Log) -> None:
-        """What is left of a segment, in pieces; the future log has it when all of it is there."""
-        copy = adoption.SegmentCopy(source, future)
-        adopted = False
-        try:
-            while copy.left_bytes:
-                if self.rate.exceeded():
-                    await mover.wait(self.rate.wait_s())
-                elif not self.has_room(move, SEGMENT_PIECE_BYTES):
-                    await mover.wait(LONGEST_WAIT_S)
-                else:
-                    await self._copy_piece(move, copy)
-                if await self._is_void(move, copy):
-                    return
-            try:
-                await to_its_end(self._threads, copy.finish_files)
-            except (CorruptFile, FileNotFoundError):  # of a source that was cut at this moment?
-                if await self._is_void(move, copy):
-                    return
-                raise
-            if await self._is_void(move, copy):
-                return
-            copy.adopt()
-            adopted = True
-        finally:
-            if not adopted:
-                copy.close()
-        await mover.sync_in_background(self._threads, move, copy)
-
-    async def _copy_piece(self, move: Move, copy: SegmentCopy) -> None:
-        wanted = min(self._piece_bytes(), copy.left_bytes)
-        self.rate.record(wanted)  # before it is written, so that other movers wait meanwhile
-        size = await to_its_end(self._threads, copy.piece(wanted))
-        move.copied_bytes += size
-        if size < wanted and not move.ended and move.cut_at is None:
-            raise OSError(f"{move.source}: a segment of {move.topic_partition} is shorter than it was")
-
-    async def _is_void(self, move: Move, copy: SegmentCopy) -> bool:
-        """Whether the move ended meanwhile, or the source was cut before the end of what is copied."""
-        if move.ended:
-            return True
-        if move.cut_at is None or move.cut_at >= copy.end_offset:
-            return False
-        await to_its_end(self._threads, copy.give_up)
-        return True
-
-    async def _copy_tail(self, move: Move, source: Log, future: Log, size: int) -> None:
-        start = future.log_end_offset
-        piece = source.read(start, size, upper_offset=source.log_end_offset, from_first_file=True)
-        self.rate.record(piece.size)  # before it is written, so that other movers wait meanwhile
-        try:
-            data = await self._threads.run(piece.read)
-        except OSError:
-            if move.cut_at is None:
-                raise
-            return
-        finally:
-            piece.release()
-        if move.ended or move.cut_at is not None or future.log_end_offset != start:
-            return
-        move.copied_bytes += len(data)
-        if future.append_is_slow():
-            await slow_append.append_as_follower(future, memoryview(data), threads=self._threads)
-        else:
-            future.append_as_follower(memoryview(data))
-        adoption.roll_with(source, future)
-
-    def _cut(self, move: Move, source: Log, future: Log) -> None:
-        offset = min(move.cut_at if move.cut_at is not None else source.log_end_offset, source.log_end_offset)
-        move.cut_at = None
-        if future.log_end_offset > offset:
-            future.truncate_to(offset)
-            move.flushed = False
-
-    def _ask(self, mover: Mover, move: Move) -> None:
-        destination = self._logs.directory(move.destination)
-        if destination is None:
-            raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, move.destination)
-        move.told_controller = True
-        move.stage = Stage.ASKING
-        agreed = self._assignments.assign(move.topic_id, move.topic_partition.partition, destination.id)
-
-        def answered(future: asyncio.Future[bool]) -> None:
-            if move.ended or future.cancelled():
-                return
-            if future.result():
-                move.stage = Stage.AGREED
-                mover.wake.set()
-            else:
-                self.cancel(move, assign_back=False)  # the replica is gone
-
-        agreed.add_done_callback(answered)
-
-    async def _swap(self, move: Move, replica: Replica, source: Log, future: Log) -> None:
-        began_s = self._clock.monotonic()
-        while future.log_end_offset < source.log_end_offset:
-            piece = source.read(
-                future.log_end_offset, TAIL_READ_BYTES, upper_offset=source.log_end_offset, from_first_file=True
-            )
-            data = piece.read()
-            piece.release()
-            self.rate.record(len(data))
-            move.copied_bytes += len(data)
-            future.append_as_follower(memoryview(data))
-            adoption.roll_with(source, future)
-        if future.recovery_point < source.recovery_point:
-            move.flushed = False
-            return
-        adoption.take_over_state(source, future)
-        finish = self._logs.swap_future(move.topic_partition)
-        replica.use(future)
-        move.pause_ms = (self._clock.monotonic() - began_s) * 1000
-        self._end(move, Stage.DONE, assign_back=False)
-        log.info("%s is in %s now; appends waited %.1f ms", move.topic_partition, move.destination, move.pause_ms)
-        await self._threads.run(finish)
-
-    # -- room ---------------------------------------------------------------------------------------------------------
-    def has_room(self, move: Move, size: int) -> bool:
-        directory = self._logs.directory(move.destination)
-        usage = None if directory is None else directory.usage()
-        if usage is None:
-            return True  # the copying itself will find out what is wrong
-        return room_for(size, usage.usable_bytes, reserve_bytes(self._reserve, usage.total_bytes))
-
-
-def position(source: Log, future: Log) -> Position:
-    end = future.log_end_offset
-    by_file, left = False, source.size_bytes
-    if end >= source.bases[0]:
-        number = source.segment_number(end)
-        segment = source.segments[number]
-        if future.active.base_offset == segment.base_offset:
-            left = sum(later.size for later in source.segments[number:]) - future.active.size
-        else:
-            left = _left_after(source, end)
-        sealed = segment is not source.active
-        by_file = (sealed or left >= SMALLEST_COPY_BYTES) and adoption.continues_by_file(source, future)
-    return Position(
-        adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), by_file
-    )
-
-
-def _left_after(source: Log, offset: int) -> int:
-    """Where the future log has other files, and their sizes say nothing."""
-    with source.disk_faults():
-        located = lookup.locate(source, offset)
-    if located is None:
-        return 0
-    segment, done = located
-    return sum(later.size for later in source.segments[source.segments.index(segment) :]) - done
+    async def stop(self) -> None:
+        """Its present piece comes to its end."""
+        self.task.cancel()
+        await asyncio.wait([self.task])

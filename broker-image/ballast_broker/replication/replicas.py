@@ -27,7 +27,7 @@ from ballast_broker.replication.assignments import Assignments
 from ballast_broker.replication.directories import Directories, LogDirectoryInfo
 from ballast_broker.replication.fetchers import Fetchers
 from ballast_broker.replication.isr import Controller, IsrChanges
-from ballast_broker.replication.mover import Movers
+from ballast_broker.replication.movers import Movers
 from ballast_broker.replication.nearest import Nearest
 from ballast_broker.replication.nudging import Nudges
 from ballast_broker.replication.partition import Partition, Transition

@@ -3,12 +3,13 @@
 What is left of a segment is copied as bytes, its indexes and the producers' state with it, and then adopted as a whole:
 a sealed segment to its end, the active one up to where it ends when the copy begins. The little that follows goes
 through `append_as_follower`, rolled where the current log rolled. Part of `Log`: the loop thread only, except
-`SegmentCopy.piece`, `finish_files` and `sync`, which run in a thread while nobody else writes to the future log.
+`FileCopy.piece`, `SegmentCopy.finish_files` and `sync`, which run in a thread while nobody else writes to that file.
 A crash in between leaves a future log that loads like any other after an unclean stop.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ from ballast_broker.storage.flushing import sync_beside_log
 from ballast_broker.storage.index import SparseIndex
 from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
+    CLEANED_SUFFIX,
     INDEX_SUFFIX,
+    LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
 )
@@ -57,18 +60,83 @@ def continues_by_file(source: Log, future: Log) -> bool:
     return lookup.locate(source, end) == (segment, written.size)
 
 
-class SegmentCopy:
-    """What is left of one segment on its way to a future log that continues it; the log ends at `end_offset` then."""
+class FileCopy:
+    """The bytes of a file on their way into another, from `position` to `end`."""
 
-    def __init__(self, source: Log, future: Log) -> None:
+    def __init__(self, disk: Disk, source: str, target: File, position: int, end: int) -> None:
+        self._disk = disk
+        self.position = position
+        self.end = end
+        self.target = target
+        try:
+            self._source: File = disk.open(source, writable=False)
+        except OSError:
+            target.close()
+            raise
+
+    @property
+    def left_bytes(self) -> int:
+        return self.end - self.position
+
+    def piece(self, size: int) -> Callable[[], int]:
+        """What copies the next `size` bytes at most; answers how many it were: fewer where the source was cut."""
+
+        def copy() -> int:
+            wanted = min(size, self.left_bytes)
+            copied = self._disk.copy_range(self._source, self.position, self.target, self.position, wanted)
+            self.position += copied
+            return copied
+
+        return copy
+
+    def close(self) -> None:
+        self._source.close()
+        self.target.close()
+
+
+class CopyAhead:
+    """The bytes of a segment that comes later, beside the future log: as an unfinished file of cleaning, which every
+    start removes. They are nobody's until a `SegmentCopy` takes them."""
+
+    def __init__(self, segment: Segment, future: Log) -> None:
+        disk = future.context.disk
+        self.segment = segment
+        self._future = future
+        self._disk = disk
+        self.file = FileCopy(disk, segment.path(), disk.empty_file(self._path()), 0, segment.size)
+
+    def _path(self, kind: str = LOG_SUFFIX + CLEANED_SUFFIX) -> str:
+        return f"{self._future.folder.path}/{self.segment.base_offset:020d}{kind}"
+
+    def become_segment(self, end: int) -> FileCopy:
+        """In the place of the empty file that the future log has there."""
+        self._future.active.close()
+        self._disk.rename(self._path(), self._path(LOG_SUFFIX))
+        self.file.end = end
+        return self.file
+
+    def drop(self) -> None:
+        self.file.close()
+        with contextlib.suppress(OSError):  # the folder went with the move, or the disk fails
+            self._disk.remove(self._path())
+
+
+class SegmentCopy:
+    """What is left of one segment on its way to a future log that continues it; the log ends at `end_offset` then.
+
+    `ahead` is what was copied of this segment before.
+    """
+
+    def __init__(self, source: Log, future: Log, ahead: CopyAhead | None = None) -> None:
         number = source.segment_number(future.end_offset)
         self._segment: Segment = source.segments[number]
         self._sealed = self._segment is not source.active
+        self.following = source.segments[number + 1] if self._sealed else None
         self.end_offset = source.bases[number + 1] if self._sealed else source.end_offset
         self._source = source
         self._future = future
         self._disk = source.context.disk
-        self._start = self._position = future.active.size
+        self._start = future.active.size
         self._end = self._segment.size
         self._whole = self._sealed and not self._start
         self._aborted = [each for each in self._segment.aborted.entries() if each.last_offset < self.end_offset]
@@ -82,12 +150,11 @@ class SegmentCopy:
             self._bytes_since_index_entry = self._segment.bytes_since_index_entry
             self._index_tails = self._look_at_indexes()
         future.invalidate_write_state()
-        self._to: File = self._disk.open(future.active.path(), create=True)
-        try:
-            self._from: File = self._disk.open(self._segment.path(), writable=False)
-        except OSError:
-            self._to.close()
-            raise
+        if ahead is not None:
+            self.file = ahead.become_segment(self._end)
+        else:
+            target = self._disk.open(future.active.path(), create=True)
+            self.file = FileCopy(self._disk, self._segment.path(), target, self._start, self._end)
 
     def _look_at_indexes(self) -> list[_IndexTail]:
         segment, target = self._segment, self._future.active
@@ -98,25 +165,10 @@ class SegmentCopy:
             _IndexTail(times, times.floor(latest[0] if latest else -1) + 1, target.time_index),
         ]
 
-    @property
-    def left_bytes(self) -> int:
-        return self._end - self._position
-
-    def piece(self, size: int) -> Callable[[], int]:
-        """What copies the next `size` bytes at most; answers how many it were: fewer where the source was cut."""
-
-        def copy() -> int:
-            wanted = min(size, self.left_bytes)
-            copied = self._disk.copy_range(self._from, self._position, self._to, self._position, wanted)
-            self._position += copied
-            return copied
-
-        return copy
-
     def finish_files(self) -> None:
         """The small files beside the log. All of them are flushed with the future log before it serves."""
-        if self._to.size() != self._end:  # it would wait for what is being written
-            self._to.truncate(self._end)
+        if self.file.target.size() != self._end:  # it would wait for what is being written
+            self.file.target.truncate(self._end)
         target = self._future.active
         for tail in self._index_tails:
             tail.copy()
@@ -132,14 +184,14 @@ class SegmentCopy:
 
     def sync(self) -> Segment | None:
         """Once it is adopted. Answers the future log's segment, where that is sealed and all of it is durable now."""
-        self._to.sync()
+        self.file.target.sync()
         if self._adopted is not None:
             sync_beside_log(self._future, self._adopted, sealed=True)
         return self._adopted
 
     def give_up(self) -> None:
         """What the source was cut behind must not be found by a start: it would look like more of the log."""
-        self._to.truncate(self._start)
+        self.file.target.truncate(self._start)
 
     def adopt(self) -> None:
         """From now on the bytes belong to the future log."""
@@ -194,8 +246,7 @@ class SegmentCopy:
         future.producers.map_end_offset = end
 
     def close(self) -> None:
-        self._from.close()
-        self._to.close()
+        self.file.close()
 
 
 class _IndexTail:

@@ -13,7 +13,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 from tests.broker.replication.stopping_disk import Killed, StoppingDisk
 
-from ballast_broker.replication import mover
+from ballast_broker.replication import movers
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ApiError
 from ballast_wire.names import TopicPartition
@@ -27,7 +27,7 @@ MOST_POINTS = 200
 @pytest.fixture(autouse=True)
 def _files_from_a_few_records_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of copying have their share of a small log."""
-    monkeypatch.setattr(mover, "SMALLEST_COPY_BYTES", 300)
+    monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 300)
 
 
 class InlineThreads:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 
-from ballast_broker.replication import mover, moves
+from ballast_broker.replication import mover, movers, moves
 from ballast_broker.replication.moves import Stage
 from ballast_broker.seams import Bytes
 from ballast_broker.storage import adoption
@@ -28,6 +28,11 @@ T = TypeVar("T")
 ORDERS = TopicPartition("orders", 0)
 PRODUCER = 77
 SIZE = 3000
+# At which step of the copying, of segments of which size, to how many records.
+CUTS = [
+    *((step, "1000000000", 10) for step in range(4)),
+    *((step, "70000", left) for step in range(9) for left in (10, 30)),  # of the segment, or of the one copied ahead
+]
 
 
 class CountingDisk(RealDisk):
@@ -179,7 +184,7 @@ async def test_nearly_all_goes_as_bytes_and_arrives_as_it_was(tmp_path: Path, se
         await moved(node, ask(node))
         log = node.logs.get(ORDERS)
         log.active.trim_indexes()
-        assert disk.copied >= source.size_bytes - mover.SMALLEST_COPY_BYTES
+        assert source.size_bytes - movers.SMALLEST_COPY_BYTES <= disk.copied <= source.size_bytes
         assert {kind: entries(log.folder.path, kind) for kind in before} == before
         assert records_of(log) == expected
         assert log.offset_for_timestamp(1_000_060) == (1_000_060, 60, 0)
@@ -215,7 +220,7 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
         target = ask(node)
         await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
         first = disk.copied
-        assert first >= 50 * SIZE - mover.SMALLEST_COPY_BYTES
+        assert first >= 50 * SIZE - movers.SMALLEST_COPY_BYTES
         await node.crash()
         cluster.controller.away = False
         await node.start()
@@ -225,7 +230,7 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
         cluster.controller.away = False
         await moved(node, target)
         log = node.logs.get(ORDERS)
-        assert disk.copied - first >= 60 * SIZE - mover.SMALLEST_COPY_BYTES, "what came later went as bytes, too"
+        assert disk.copied - first >= 60 * SIZE - movers.SMALLEST_COPY_BYTES, "what came later went as bytes, too"
         assert disk.copied < log.size_bytes + SIZE, "and nothing twice"
         assert records_of(log) == [value_of(number) for number in range(110)]
         source = next(Path(path) for path in node.directories if path != target)
@@ -237,19 +242,19 @@ async def test_it_goes_on_in_the_middle_of_a_segment(tmp_path: Path, segment_byt
 
 @pytest.mark.spec("DIR-28")
 @pytest.mark.parametrize("again", [0, 30])
-@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize(("step", "segment_bytes", "left"), CUTS)
 async def test_the_source_is_cut_while_it_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, again: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, segment_bytes: str, left: int, again: int
 ) -> None:
     """Cut far back and perhaps written to again, at each step of the copying: none of what was cut arrives."""
-    monkeypatch.setattr(mover, "SEGMENT_PIECE_BYTES", 60_000)
+    monkeypatch.setattr(movers, "SEGMENT_PIECE_BYTES", 60_000)
     async with Cluster(tmp_path) as cluster:
         threads = cluster.threads = Interrupted()
-        node = await holding(cluster, 50)
-        expected = [value_of(number) for number in range(10)]
+        node = await holding(cluster, 50, **{"segment.bytes": segment_bytes})
+        expected = [value_of(number) for number in range(left)]
 
         def cut() -> None:
-            node.replicas._replicas[ORDERS].truncate_to(10)
+            node.replicas._replicas[ORDERS].truncate_to(left)
             for number in range(again):
                 expected.append(value_of(number, "another"))
                 node.produce(ORDERS, expected[-1])
@@ -269,7 +274,7 @@ async def test_batches_for_a_disk_that_stalls_are_written_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
 ) -> None:
     """What the mover appends to its copy must not keep the loop, and with it all other disks, waiting."""
-    monkeypatch.setattr(mover, "SMALLEST_COPY_BYTES", 1 << 20)  # so it is appended, whatever the simulation says
+    monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 1 << 20)  # so it is appended, whatever the simulation says
     threads_of_writes: list[int] = []
     pwrite = RealFile.pwrite
 
@@ -351,6 +356,85 @@ def link_of(name: str) -> str:
         return os.readlink(f"/proc/self/fd/{name}")
     except FileNotFoundError:  # of the listing itself
         return ""
+
+
+@pytest.mark.spec("DIR-23")
+@pytest.mark.parametrize(("threads", "limit"), [(1, None), (2, None), (2, "500000000")])
+async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, limit: str | None
+) -> None:
+    ahead: list[int] = []
+    begun = mover.Mover.begin_ahead
+
+    def begin(self: mover.Mover, move: moves.Move, copy: adoption.CopyAhead) -> None:
+        ahead.append(copy.segment.base_offset)
+        begun(self, move, copy)
+
+    monkeypatch.setattr(mover.Mover, "begin_ahead", begin)
+    async with Cluster(tmp_path, num_replica_alter_log_dirs_threads=threads) as cluster:
+        disk = cluster.disk = CountingDisk()
+        node = await holding(cluster, 100, **{"segment.bytes": "100000"})
+        if limit is not None:
+            cluster.controller.configure(4, "1", {"replica.alter.log.dirs.io.max.bytes.per.second": limit})
+        source = node.logs.get(ORDERS)
+        await moved(node, ask(node))
+        # Of the last one there is so little that it is appended.
+        assert ahead == (source.bases[1:-1] if threads == 2 and limit is None else [])
+        assert disk.copied <= source.size_bytes, "and nothing twice"
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+        assert left_ahead(tmp_path) == []
+
+
+@pytest.mark.spec("DIR-31")
+@pytest.mark.parametrize("crash", [False, True])
+async def test_what_was_copied_ahead_when_the_broker_stopped_goes_at_its_start(tmp_path: Path, crash: bool) -> None:
+    async with Cluster(tmp_path) as cluster:
+        threads = Gated()
+        cluster.threads = threads
+        node = await holding(cluster, 100, **{"segment.bytes": "100000"})
+        await eventually(lambda: not len(node.replicas.assignments))
+        threads.gate.clear()
+        threads.waiting = 0
+        target = ask(node)
+        await eventually(lambda: threads.waiting == 2, "two pieces are being copied")
+        ending = asyncio.create_task(node.crash() if crash else node.stop())
+        await asyncio.sleep(0)
+        threads.gate.set()
+        await ending
+        assert len(left_ahead(tmp_path)) == 1
+        await node.start()
+        await moved(node, target)
+        assert left_ahead(tmp_path) == []
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+
+
+@pytest.mark.spec("DIR-45")
+async def test_what_was_copied_ahead_gives_its_room_back_to_a_move_that_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the move would wait for the room that its own file takes."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 100, **{"segment.bytes": "100000"})
+        source = node.logs.get(ORDERS)
+        second = source.segments[1].size
+        room = [True]
+
+        def has_room(_: movers.Movers, move: moves.Move, size: int) -> bool:
+            first_is_there = len(node.logs.future_logs[ORDERS].segments) > 1
+            if first_is_there and size == second:  # it asks for the whole of the second
+                room[0] = not left_ahead(tmp_path)
+                return room[0]
+            return True
+
+        monkeypatch.setattr(movers.Movers, "has_room", has_room)
+        await moved(node, ask(node))
+        assert room == [True]
+        assert "would have less than its reserve" not in str(node.replicas.movers.ended[-1].paused)
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+
+
+def left_ahead(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.cleaned") if not path.parent.name.endswith("-delete")]
 
 
 @pytest.mark.spec("DIR-29")
