@@ -266,7 +266,7 @@ class FetcherGroup:
     def _max_wait_ms(self) -> int:
         longest = self._settings.replica_fetch_wait_max_ms
         # Those that the throttle leaves out now must not wait at the leader for the others.
-        return min(longest, int(self._rate.wait_s() * 1000) + 1) if self._throttled_out else longest
+        return int(min(longest, self._rate.wait_s() * 1000 + 1)) if self._throttled_out else longest
 
     # -- answers ------------------------------------------------------------------------------------------------------
     async def _take_in(self, response: Any, asked: dict[Key, Asked]) -> None:
