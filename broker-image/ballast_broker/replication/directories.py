@@ -68,6 +68,7 @@ class Directories:
         wanted = self._wanted(path)
         replica = self._replicas.get(topic_partition)
         if replica is None:
+            self._refuse_cordoned(wanted)
             self._logs.set_preferred_directory(topic_partition, wanted.path)
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         current = replica.online_log().directory
@@ -75,12 +76,17 @@ class Directories:
         request = decide_request(current.path, move.destination if move else None, wanted.path)
         if request is Request.NOTHING:
             return
-        if wanted.cordoned and request is not Request.CANCEL:
-            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{wanted.path} is cordoned.")
+        if request is not Request.CANCEL:
+            self._refuse_cordoned(wanted)
         if move is not None:
             self._movers.cancel(move)
         if request is not Request.CANCEL:
             self._movers.start(replica, wanted)
+
+    @staticmethod
+    def _refuse_cordoned(wanted: LogDirectory) -> None:
+        if wanted.cordoned:
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{wanted.path} is cordoned.")
 
     def _wanted(self, path: str) -> LogDirectory:
         found = self._logs.directory(posixpath.normpath(path)) if path.startswith("/") else None

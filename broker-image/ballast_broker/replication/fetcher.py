@@ -57,6 +57,11 @@ class Followed:
     lag: int = -1
     resume_at_s: float = 0.0
 
+    @property
+    def throttled(self) -> bool:
+        """One that has all that is committed would leave the ISR if it had to wait."""
+        return self.replica.follower_throttled and self.lag != 0
+
     def asked(self) -> Asked:
         found = self.replica.online_log()
         epoch = found.latest_epoch
@@ -200,7 +205,7 @@ class FetcherGroup:
         for key, followed in list(self.partitions.items()):
             if key in self._aside:
                 continue
-            if over and followed.replica.follower_throttled:
+            if over and followed.throttled:
                 self._throttled_out.add(key)
                 self._session.want(key, None)
             elif key in self._throttled_out:
@@ -223,7 +228,7 @@ class FetcherGroup:
     def _request(self) -> FetchRequest:
         changed, forgotten = self._session.next()
         response_max_bytes = self._settings.replica_fetch_response_max_bytes
-        if self._rate.limited and any(followed.replica.follower_throttled for followed in self.partitions.values()):
+        if self._rate.limited and any(followed.throttled for followed in self.partitions.values()):
             response_max_bytes = self._rate.largest_read(response_max_bytes)
         topics = [
             (
@@ -260,13 +265,13 @@ class FetcherGroup:
     def _max_bytes(self, key: Key) -> int:
         size = self._settings.replica_fetch_max_bytes
         followed = self.partitions.get(key)
-        throttled = followed is not None and followed.replica.follower_throttled
+        throttled = followed is not None and followed.throttled
         return self._rate.piece(size, FETCH_PIECE_S) if throttled else size
 
     def _max_wait_ms(self) -> int:
         longest = self._settings.replica_fetch_wait_max_ms
         # Those that the throttle leaves out now must not wait at the leader for the others.
-        return min(longest, int(self._rate.wait_s() * 1000) + 1) if self._throttled_out else longest
+        return int(min(longest, self._rate.wait_s() * 1000 + 1)) if self._throttled_out else longest
 
     # -- answers ------------------------------------------------------------------------------------------------------
     async def _take_in(self, response: Any, asked: dict[Key, Asked]) -> None:
@@ -309,8 +314,10 @@ class FetcherGroup:
             else:
                 replica.append_as_follower(memoryview(records))
             self._totals.bytes_in += len(records)
-            if replica.follower_throttled:
+            if followed.throttled:
                 self._rate.record(len(records))
+            elif replica.follower_throttled:
+                self._rate.record_exempt(len(records))
         replica.followed(data.high_watermark, data.log_start_offset)
         followed.lag = max(0, data.high_watermark - replica.state.log_end_offset)
 

@@ -92,7 +92,7 @@ class Replica:
             log.assign_epoch(state.leader_epoch, log.log_end_offset)
         if state.is_leader:
             log.update_high_watermark(state.high_watermark)
-        if led and (not state.is_leader or state.leader_epoch != epoch):
+        if led and not state.is_leader:
             self.refuse_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif led:
             self.committed()

@@ -36,6 +36,10 @@ class CleanerMissing(CleanerFailed):
     """There is none now, which says nothing of the log that was to be cleaned."""
 
 
+class CleanerDied(CleanerFailed):
+    """Killed by somebody, or by what it was given: then it will be again."""
+
+
 class CleanerRunner(Protocol):
     async def run(self, job: CleanJob) -> CleanResult:
         """CleanerFailed when it could not be done; then the job's `.cleaned` files may be left."""
@@ -108,10 +112,12 @@ async def _exchange(process: asyncio.subprocess.Process, line: str) -> dict[str,
         process.stdin.write(line.encode() + b"\n")
         await process.stdin.drain()
         answer = await process.stdout.readline()
-    except (ConnectionError, ValueError) as error:
-        raise CleanerFailed(f"the cleaner process is gone: {error}") from error
+    except ConnectionError as error:
+        raise CleanerDied(f"the cleaner process is gone: {error}") from error
+    except ValueError as error:  # more than a line may have
+        raise CleanerFailed(f"the cleaner process cannot be understood: {error}") from error
     if not answer.endswith(b"\n"):
-        raise CleanerFailed("the cleaner process ended in the middle of a job")
+        raise CleanerDied("the cleaner process ended in the middle of a job")
     result: dict[str, Any] = json.loads(answer)
     return result
 

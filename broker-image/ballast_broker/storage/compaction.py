@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.log_config import LONG_MAX
 from ballast_broker.storage import flushing, retention
 from ballast_broker.storage.cleaner import MAP_ENTRY_BYTES, CleanedGroup, CleanJob, CleanResult
-from ballast_broker.storage.cleaner_process import CleanerFailed, CleanerMissing, CleanerRunner
+from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerMissing, CleanerRunner
 from ballast_broker.storage.errors import LogDirectoryFailure
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
@@ -127,6 +127,7 @@ class Compactor:
         self.cleaned_bytes = 0
         self.passes = 0
         self.uncleanable: dict[TopicPartition, str] = {}
+        self._died_of: TopicPartition | None = None
 
     async def run(self) -> None:
         """Until cancelled: clean while there is something to clean, else wait."""
@@ -171,9 +172,16 @@ class Compactor:
             return True  # it was cut, closed or moved since it was looked at
         try:
             await self.clean(log, dirt, now_ms)
+            self._died_of = None
         except CleanerMissing as error:
             logger.error("cleaning has to wait: %s", error)
             return False
+        except CleanerDied as error:
+            logger.error("cleaning %s failed: %s", log.topic_partition, error)
+            if self._died_of != log.topic_partition:
+                self._died_of = log.topic_partition
+                return False  # once more, after a while
+            self.uncleanable[log.topic_partition] = str(error)
         except CleanerFailed as error:
             if error.os_error in (errno.EIO, errno.ENOSPC, errno.EROFS):
                 log.directory.fail(OSError(error.os_error, str(error)))

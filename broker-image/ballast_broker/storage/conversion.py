@@ -103,7 +103,7 @@ def _encode_again(view: BatchView, records: list[Record], codec: Codec) -> bytea
     header = view.header
     try:
         return encode_batch(
-            records,
+            [record._replace(offset=-1) for record in records],  # numbered anew, however the sender did
             base_offset=header.base_offset,
             codec=codec,
             transactional=view.is_transactional,

@@ -270,6 +270,11 @@ class _Loading:
             return
         bases = [segment.base_offset for segment in self.segments]
         first = max([0, *[n for n, base in enumerate(bases) if base <= self.recovery_point]])
+        # Before a mark not all is flushed, whatever a checkpoint says that was written before the log was cut.
+        marked = next((n for n in range(1, first + 1) if self._is_marked(self.segments[n])), None)
+        if marked is not None:
+            first = marked - 1
+            self.recovery_point = bases[first]
         first = self._check_flushed(first)
         number = first
         self.end_offset = self.segments[first].base_offset
@@ -287,8 +292,10 @@ class _Loading:
 
     def _hole_before(self, segment: Segment) -> bool:
         """A gap may be the cleaner's work, or records that were never written back."""
-        marked = f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
-        return marked and self.end_offset < segment.base_offset
+        return self._is_marked(segment) and self.end_offset < segment.base_offset
+
+    def _is_marked(self, segment: Segment) -> bool:
+        return f"{segment.base_offset:020d}{UNFLUSHED_SUFFIX}" in self.names
 
     def _check_flushed(self, first: int) -> int:
         """Segments before the recovery point: only that their indexes are there and can be right. Answers where the

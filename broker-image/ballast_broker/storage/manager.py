@@ -326,6 +326,8 @@ class LogManager:
         )
         preferred = self._preferred.get(topic_partition)
         named = None if preferred is None else self.directory(preferred)
+        if named is not None and named.cordoned:  # since it was asked for
+            named = None
         if named is None and assigned is not None and assigned not in _NO_PLACE:
             named = self.directory(assigned)
         if named is None or not named.online:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -111,10 +111,10 @@ async def load_directory(
 
     def load(slice_: list[tuple[str, FolderName]]) -> tuple[list[tuple[FolderName, Log]], bool]:
         waits = disk.waits()
-        logs = [
-            (parsed, _load(context, directory, f"{path}/{name}", parsed, known, clean, config_of))
-            for name, parsed in slice_
-        ]
+        logs = []
+        for name, parsed in slice_:
+            with suppress(NotADirectoryError):  # somebody's file
+                logs.append((parsed, _load(context, directory, f"{path}/{name}", parsed, known, clean, config_of)))
         return logs, disk.waits() - waits >= WAITS_OF_SLOW_DISK
 
     def take(loaded: list[tuple[FolderName, Log]]) -> None:

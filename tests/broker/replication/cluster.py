@@ -18,6 +18,7 @@ from ballast_broker.controller.commands.context import CommandContext, ConfigEnt
 from ballast_broker.controller.commands.directories import assign_replicas_to_directories
 from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.isr import alter_partition
+from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
 from ballast_broker.controller.commands.topics import create_topics, delete_topics
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.delta import MetadataDelta
@@ -190,6 +191,15 @@ class Controller:
         kind = message("DeleteTopicsRequest")
         topic = kind.DeleteTopicState(name=name, topic_id=None)
         self.commit(delete_topics(self.context(), kind(topics=[topic], topic_names=[], timeout_ms=0)))
+
+    def reassign(self, name: str, replicas: list[int]) -> None:
+        """The first partition of the topic."""
+        kind = message("AlterPartitionReassignmentsRequest")
+        partition = kind.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=replicas)
+        topic = kind.ReassignableTopic(name=name, partitions=[partition])
+        request = kind(topics=[topic], timeout_ms=0, allow_replication_factor_change=True)
+        response = self.commit(alter_partition_reassignments(self.context(), request))
+        assert response.responses[0].partitions[0].error_code == 0, response
 
     def configure(self, resource_type: int, name: str, configs: dict[str, str]) -> None:
         kind = message("IncrementalAlterConfigsRequest")

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually
 
-from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
 from ballast_broker.replication.moves import Stage
 from ballast_broker.replication.strays import settle_strays
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
-from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -32,14 +30,6 @@ class ReadOnlyDisk(RealDisk):
         super().rename(old, new)
 
 
-def _reassign(cluster: Cluster, replicas: list[int]) -> None:
-    kind = message("AlterPartitionReassignmentsRequest")
-    partition = kind.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=replicas)
-    topic = kind.ReassignableTopic(name="orders", partitions=[partition])
-    request = kind(topics=[topic], timeout_ms=0, allow_replication_factor_change=True)
-    cluster.controller.commit(alter_partition_reassignments(cluster.controller.context(), request))
-
-
 @pytest.mark.spec("DIR-04", "DIR-41")
 async def test_a_replica_taken_away_after_its_disk_failed_may_come_back_to_another_disk(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
@@ -49,9 +39,9 @@ async def test_a_replica_taken_away_after_its_disk_failed_may_come_back_to_anoth
         assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         failed = two.logs.logs[ORDERS].directory
         failed.fail(OSError(errno.EIO, "EIO"))
-        _reassign(cluster, [1])
+        cluster.controller.reassign("orders", [1])
         await eventually(lambda: two.replicas.partition(ORDERS) is None, "taken away")
-        _reassign(cluster, [1, 2])
+        cluster.controller.reassign("orders", [1, 2])
         await eventually(lambda: cluster.isr(ORDERS) == {1, 2}, "it follows again")
         assert two.logs.logs[ORDERS].directory is not failed
         assert two.stored(ORDERS) == ["a"]

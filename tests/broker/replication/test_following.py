@@ -125,6 +125,26 @@ async def test_waiting_producers_hear_that_the_leadership_is_lost(tmp_path: Path
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+@pytest.mark.spec("REP-14", "REP-20")
+async def test_producers_wait_on_where_their_leader_leads_a_new_epoch(tmp_path: Path) -> None:
+    """As it does when a replica was taken away: who is refused writes once more what is in the log already."""
+    async with Cluster(tmp_path) as cluster:
+        one, _, _ = await cluster.add(1, 2, 3)
+        cluster.controller.create_topic("orders", [[1, 2, 3]])
+        cluster.cuts |= {frozenset({1, 2}), frozenset({1, 3})}
+        one.produce(ORDERS, "a")
+        waiting = one.replicas.await_committed(ORDERS, 1, 60_000)
+        assert not isinstance(waiting, ErrorCode)
+        cluster.controller.reassign("orders", [1, 2])
+        partition = one.replicas.partition(ORDERS)
+        assert (partition.leader_id, partition.leader_epoch) == (1, 1)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        cluster.cuts.clear()
+        assert await waiting is ErrorCode.NONE
+        assert one.stored(ORDERS) == ["a"]
+
+
 @pytest.mark.spec("REP-14")
 async def test_requests_that_took_too_long_are_forgotten_while_a_follower_is_stuck(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:

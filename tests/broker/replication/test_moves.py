@@ -458,6 +458,20 @@ async def test_the_disk_that_a_replica_was_moving_away_from_is_replaced(tmp_path
         assert not node.logs.future_logs
 
 
+@pytest.mark.spec("DIR-13", "DIR-44")
+async def test_nobody_prefers_a_cordoned_directory(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 1, directories=3)
+        _, second, third = node.directories
+        early, late = TopicPartition("early", 0), TopicPartition("late", 0)
+        assert move(node, second, early) is ErrorCode.REPLICA_NOT_AVAILABLE
+        cluster.controller.configure(4, "1", {"cordoned.log.dirs": str(second)})
+        assert move(node, second, late) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert node.logs.preferred_directory(late) is None
+        cluster.controller.create_topic("early", [[1]])
+        assert node.logs.get(early).directory.path == str(third)
+
+
 @pytest.mark.spec("DIR-44")
 async def test_a_directory_that_is_cordoned_while_its_broker_runs_takes_nothing_new(tmp_path: Path) -> None:
     """As the operator does it; also what a broker finds when it starts, where replicas come in the same breath."""

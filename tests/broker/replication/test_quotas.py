@@ -139,3 +139,35 @@ async def test_an_in_sync_follower_is_not_throttled_by_its_leader(tmp_path: Path
         for _ in range(10):
             assert (await one.produce_to_all(ORDERS, "x" * 10_000)) == 0
         assert loop.time() - began_s < 2
+
+
+@pytest.mark.spec("REP-30")
+async def test_an_in_sync_follower_is_not_throttled_by_itself(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2]])
+        assert (await one.produce_to_all(ORDERS, "first")) == 0
+        cluster.controller.configure(2, "orders", {"follower.replication.throttled.replicas": "*"})
+        cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000"})
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for _ in range(10):
+            assert (await one.produce_to_all(ORDERS, "x" * 10_000)) == 0
+        assert loop.time() - began_s < 2
+
+
+@pytest.mark.spec("REP-30")
+async def test_a_follower_that_may_take_nothing_holds_up_no_other(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, two = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1, 2], [1, 2]])
+        await two.crash()
+        one.produce(ORDERS, "held back")
+        cluster.controller.configure(2, "orders", {"follower.replication.throttled.replicas": "0:2"})
+        cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "0"})
+        await two.start()
+        await eventually(lambda: cluster.isr(TopicPartition("orders", 1)) == {1, 2})
+        assert (await one.produce_to_all(TopicPartition("orders", 1), "free")) == 0
+        assert two.logs.get(ORDERS).log_end_offset == 0
+        cluster.controller.configure(4, "2", {"follower.replication.throttled.rate": "1000000"})
+        await eventually(lambda: cluster.isr(ORDERS) == {1, 2})

@@ -7,22 +7,11 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.cluster import Cluster, eventually
 
-from ballast_broker.controller.commands.reassignments import alter_partition_reassignments
 from ballast_broker.replication.strays import settle_strays
 from ballast_wire.errors import ErrorCode
-from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
-
-
-def _set_replicas(cluster: Cluster, replicas: list[int]) -> None:
-    kind = message("AlterPartitionReassignmentsRequest")
-    partition = kind.ReassignableTopic.ReassignablePartition(partition_index=0, replicas=replicas)
-    topic = kind.ReassignableTopic(name="orders", partitions=[partition])
-    request = kind(topics=[topic], timeout_ms=0, allow_replication_factor_change=True)
-    response = cluster.controller.commit(alter_partition_reassignments(cluster.controller.context(), request))
-    assert response.responses[0].partitions[0].error_code == 0, response
 
 
 @pytest.mark.spec("LOG-34")
@@ -33,7 +22,7 @@ async def test_what_was_taken_from_a_broker_while_it_was_away_goes(tmp_path: Pat
         assert await one.produce_to_all(ORDERS, "a") is ErrorCode.NONE
         await two.crash()
         older = cluster.controller.image
-        _set_replicas(cluster, [1])
+        cluster.controller.reassign("orders", [1])
         partition = cluster.controller.image.topics.by_id(topic_id).partitions[0]
         assert partition.replicas == (1,)
         await two.start()
@@ -54,7 +43,7 @@ async def test_a_log_that_is_newer_than_the_metadata_is_set_aside(tmp_path: Path
         cluster.controller.create_topic("orders", [[1]])
         older = cluster.controller.image
         one.produce(ORDERS, "a")
-        _set_replicas(cluster, [2])
+        cluster.controller.reassign("orders", [2])
         await eventually(lambda: cluster.leader(ORDERS) == 2, "the other one has it")
         two.produce(ORDERS, "b")
         assert settle_strays(two.logs, 2, older) == [ORDERS]

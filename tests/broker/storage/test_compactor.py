@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import sys
 from dataclasses import replace
 from uuid import UUID
@@ -16,8 +18,9 @@ from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint
+from ballast_broker.storage.cleaner_process import CleanerDied, CleanerProcess
 from ballast_broker.storage.context import StorageConfig
-from ballast_broker.storage.disk import RealThreads
+from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.manager import LogManager
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -174,6 +177,51 @@ def test_what_counts_as_clean_after_a_loss_of_power_is_clean(new_world, read_all
         manager = await world.start_again(power_lost=True)
         if world.cleaned_to():
             assert [int(record.key) for record in read_all(manager.logs[PARTITION])] == [1, 2]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25", "LOG-32")
+def test_a_cleaner_that_was_killed_while_it_had_nothing_to_do_says_nothing_of_the_next_log(tmp_path, bench):
+    async def story():
+        config = StorageConfig(node_id=1, log_dirs=(str(tmp_path / "d"),), cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
+        threads, runner = RealThreads(1), CleanerProcess()
+        manager = LogManager(RealDisk(), bench.clock, threads, config, SeededRandom(), cleaner=runner)
+        await manager.start()
+        log = create(manager)
+        try:
+            for end in (4, 8):
+                put(log, 1, 2, 1, 2)
+                log.roll()
+                while await manager.compactor.clean_dirtiest():
+                    assert not manager.compactor.uncleanable
+                if runner.pid is None:  # it was found dead: after a while there is another one
+                    await manager.compactor.clean_dirtiest()
+                assert log.cleaned_to == end
+                os.kill(runner.pid, signal.SIGKILL)
+        finally:
+            await runner.close()
+            await manager.shutdown()
+            threads.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25", "LOG-32")
+def test_a_log_that_the_cleaner_dies_of_again_is_left_alone(new_world):
+    async def story():
+        manager = await (world := new_world()).start()
+        put(log := create(manager), 1, 2, 1, 2)
+        log.roll()
+
+        def die():
+            raise CleanerDied("killed")
+
+        for died in (False, True):
+            world.meanwhile = die
+            assert not await manager.compactor.clean_dirtiest() or died
+            assert (PARTITION in manager.compactor.uncleanable) is died
+        assert await manager.compactor.dirtiest(NOW_MS) is None
 
     asyncio.run(story())
 

@@ -243,6 +243,18 @@ def test_what_the_topics_compression_makes_too_large_is_refused(bench, codec):
     assert refused.value.message.endswith("which exceeds the maximum configured size of 1000.")
 
 
+@pytest.mark.spec("LOG-03")
+@pytest.mark.parametrize("offsets", [[5, 0], [0, 1000], [0, 0]])
+def test_records_that_are_compressed_anew_are_numbered_anew(bench, read_all, offsets):
+    """As Kafka does: some clients do not number them, or wrongly, and offsets would overlap or jump."""
+    log = bench.create(compression_type="gzip")
+    for _ in range(2):
+        batch = encode_batch([Record(b"k", b"v", bench.clock.now_ms, offset) for offset in offsets], last_offset=1)
+        log.append_as_leader(batch, 0, now_ms=bench.clock.now_ms)
+    assert log.log_end_offset == 4
+    assert [record.offset for record in read_all(log)] == [0, 1, 2, 3]
+
+
 def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
     log = bench.create()
     batches = b"".join(

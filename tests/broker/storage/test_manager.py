@@ -467,6 +467,26 @@ def test_strays_are_set_aside_and_kept(world):
     run(story())
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_named_like_a_partition_is_passed_over(world, clean):
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 2)
+        if clean:
+            await manager.shutdown()
+        world.kill(manager)
+        for path in world.paths:
+            Path(path, "core-1234").write_bytes(b"not a log")
+        again = world.manager()
+        await again.start()
+        assert len(again.online_directories()) == len(world.paths)
+        assert list(again.logs) == [partition()]
+        assert again.logs[partition()].log_end_offset == 2
+
+    run(story())
+
+
 def test_deleting_and_creating_again(world):
     async def story():
         manager = world.manager()

@@ -314,6 +314,28 @@ def test_nothing_is_kept_behind_a_hole_that_a_loss_of_power_left(bench, read_all
     assert not [name for name in bench.disk.list(str(bench.folder)) if name.endswith(".unflushed")]
 
 
+@pytest.mark.spec("LOG-40", "LOG-41")
+@pytest.mark.parametrize("seed", range(40))
+def test_what_took_the_place_of_flushed_segments_is_scanned(bench, read_all, seed):
+    """There was no time for another checkpoint since the cut. Names are on the disk before contents."""
+    store = bench.on_a_disk_that_forgets(seed)
+    log = bench.create(segment_bytes=250)
+    for _ in range(12):
+        bench.append(log)
+    log.flush()
+    point = log.recovery_point
+    log.truncate_to(3)
+    for _ in range(12):
+        bench.append(log, epoch=1)
+    bench.disk.sync_directory(log.folder.path)
+    store.lose_power()
+    again = bench.load(clean=False, recovery_point=point)
+    assert [record.offset for record in read_all(again)] == list(range(again.log_end_offset))
+    assert again.log_end_offset >= 3
+    again.flush()
+    assert not [name for name in bench.disk.list(str(bench.folder)) if name.endswith(".unflushed")]
+
+
 @pytest.mark.spec("LOG-40", "CLI-05")
 def test_a_snapshot_of_what_was_cut_is_not_believed_when_a_loss_of_power_brings_it_back(bench):
     """Else a batch that this log has no more is taken for one that it has: it is acknowledged, and lost."""
