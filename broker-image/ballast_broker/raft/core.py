@@ -195,14 +195,16 @@ class RaftCore(Elections):
         if self.loading is not None:
             self._election_at = now + self._timeouts.fetch_s
 
+    def log_begins_at(self, offset: int) -> None:
+        """After a snapshot that is on stable storage: nothing else is in the log, whatever was flushed of it before."""
+        self._flushed = offset
+
     def snapshot_loaded(self, now: float, loading: LoadSnapshot, *, complete: bool) -> None:
         """The log begins after this snapshot now, or it could not be had. Of an earlier role it is nothing to us."""
         if self.loading is not loading:
             return
         self.loading = None
         self._fetch_at = now if complete else now + self._timeouts.retry_s
-        if complete:
-            self._flushed = loading.snapshot.offset
         if complete and loading.snapshot.offset > self.high_watermark:
             self.high_watermark = loading.snapshot.offset
             self._effects.append(HighWatermark(loading.snapshot.offset))

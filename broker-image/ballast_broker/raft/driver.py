@@ -411,6 +411,7 @@ class RaftDriver:
             return  # the role changed meanwhile: the log is left alone, as if the process had died here
         self._generation += 1
         self.store.begin_after(snapshot)
+        self.core.log_begins_at(snapshot.offset)
         self._applied = snapshot.offset
         self._applying = True  # what is committed meanwhile comes after it
         try:

@@ -1,0 +1,119 @@
+"""A follower that takes the leader's snapshot while leaders change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryDisk, MemoryLog, SeededRandom
+
+from ballast_broker.metadata.batches import data_batch
+from ballast_broker.metadata.records import record
+from ballast_broker.raft import wire
+from ballast_broker.raft.control_records import snapshot_header_batch
+from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
+from ballast_broker.raft.store import MetadataStore
+from ballast_broker.raft.voters import Endpoint
+
+SNAPSHOT = SnapshotId(6, 5)
+
+
+class SlowReader:
+    """Loads the snapshot for as long as it is not let go."""
+
+    def __init__(self) -> None:
+        self.loading, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def committed(self, batches: bytes) -> None:
+        pass
+
+    def leader_changed(self, leader: int, epoch: int) -> None:
+        pass
+
+    async def load_snapshot(self, snapshot: SnapshotId) -> None:
+        self.loading.set()
+        await self.go_on.wait()
+
+    def failed(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+class HeldThreads:
+    """Work is done once it is let go."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await self.go_on.wait()
+        return work()
+
+
+def batch(count: int) -> bytearray:
+    return data_batch([record("NoOpRecord") for _ in range(count)], 1)
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_is_flushed() -> None:
+    """The log was longer than the snapshot, and the leader changes while it is read: what is asked for counts as
+    stable at the leader, and a loss of power would take it back."""
+    log, network, threads, reader = MemoryLog(), LocalNetwork(), HeldThreads(), SlowReader()
+    log.append_as_leader(batch(10), 3, now_ms=1, origin="raft")
+    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    following = MemoryLog()
+    following.truncate_fully_and_start_at(SNAPSHOT.offset)
+    following.append_as_leader(batch(3), 6, now_ms=1, origin="raft")
+    asked: list[tuple[str, int, int]] = []
+
+    def listen(node: int, answer: Callable[[int], FetchReply | None]) -> None:
+        async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
+            if api_key == wire.FETCH_SNAPSHOT:
+                return wire.snapshot_response(SNAPSHOT, node, 5, wire.ErrorCode.NONE, len(whole), 0, whole)
+            fetch = wire.decode_fetch(request)
+            asked.append((f"n{node}", fetch.epoch, fetch.offset))
+            assert fetch.offset <= log.flushed, "that is not on stable storage"
+            reply = answer(fetch.offset)
+            if reply is None:
+                await asyncio.Event().wait()
+            return wire.encode_fetch_reply(reply, 0)
+
+        network.listen(f"n{node}", 9093, handle)
+
+    listen(2, lambda offset: FetchReply(5, 2, snapshot=SNAPSHOT) if offset == 10 else None)
+    listen(3, lambda offset: FetchReply(6, 3, records=following.read(6, 1 << 20, upper_offset=9).read()))
+    driver = RaftDriver(
+        node_id=1,
+        quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
+        store=MetadataStore(MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
+        listener=reader,
+        network=network,  # type: ignore[arg-type]
+        clock=LoopClock(),
+        threads=threads,  # type: ignore[arg-type]
+        random=SeededRandom(),
+    )
+    await driver.start()
+
+    def leads(leader: int, epoch: int) -> None:
+        driver.core.handle_begin_epoch(driver.now(), BeginEpoch(epoch, leader))
+        driver.run()
+
+    async with asyncio.timeout(10):
+        leads(2, 5)
+        await reader.loading.wait()
+        threads.go_on.clear()
+        leads(3, 6)
+        while log.log_end_offset < 9:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        leads(2, 7)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert asked[-1] == ("n3", 6, 6)
+        threads.go_on.set()
+        while asked[-1] != ("n2", 7, 9):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        reader.go_on.set()
+        await driver.stop()
