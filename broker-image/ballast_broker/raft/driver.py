@@ -104,6 +104,8 @@ class RaftDriver:
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._applied = 0
         self._applying = False
+        self._reading = asyncio.Lock()
+        """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self._stalls = 0
@@ -407,17 +409,18 @@ class RaftDriver:
             self.core.snapshot_loaded(self.now(), loading, complete=False)
             self.run()
             return
-        if self.core.loading is not loading:
-            return  # the role changed meanwhile: the log is left alone, as if the process had died here
-        self._generation += 1
-        self.store.begin_after(snapshot)
-        self.core.log_begins_at(snapshot.offset)
-        self._applied = snapshot.offset
-        self._applying = True  # what is committed meanwhile comes after it
-        try:
-            await self._listener.load_snapshot(snapshot)
-        finally:
-            self._applying = False
+        async with self._reading:
+            if self.core.loading is not loading:
+                return  # the role changed meanwhile: the log is left alone, as if the process had died here
+            self._generation += 1
+            self.store.begin_after(snapshot)
+            self.core.log_begins_at(snapshot.offset)
+            self._applied = snapshot.offset
+            self._applying = True  # what is committed meanwhile comes after it
+            try:
+                await self._listener.load_snapshot(snapshot)
+            finally:
+                self._applying = False
         self.core.snapshot_loaded(self.now(), loading, complete=True)
         self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self.run()

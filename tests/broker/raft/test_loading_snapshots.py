@@ -17,15 +17,17 @@ from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint
+from ballast_wire.errors import ErrorCode
 
 SNAPSHOT = SnapshotId(6, 5)
 
 
 class SlowReader:
-    """Loads the snapshot for as long as it is not let go."""
+    """Loads snapshots for as long as it is not let go."""
 
     def __init__(self) -> None:
         self.loading, self.go_on = asyncio.Event(), asyncio.Event()
+        self.loads: list[str] = []
 
     def committed(self, batches: bytes) -> None:
         pass
@@ -34,8 +36,10 @@ class SlowReader:
         pass
 
     async def load_snapshot(self, snapshot: SnapshotId) -> None:
+        self.loads.append(f"begins {snapshot.offset}")
         self.loading.set()
         await self.go_on.wait()
+        self.loads.append(f"ends {snapshot.offset}")
 
     def failed(self, error: Exception) -> None:
         raise AssertionError(error)
@@ -57,6 +61,31 @@ def batch(count: int) -> bytearray:
     return data_batch([record("NoOpRecord") for _ in range(count)], 1)
 
 
+def follower(log: MemoryLog, network: LocalNetwork, threads: HeldThreads, reader: SlowReader) -> RaftDriver:
+    """Node 1 of three."""
+    return RaftDriver(
+        node_id=1,
+        quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
+        store=MetadataStore(MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
+        listener=reader,
+        network=network,  # type: ignore[arg-type]
+        clock=LoopClock(),
+        threads=threads,  # type: ignore[arg-type]
+        random=SeededRandom(),
+    )
+
+
+def leads(driver: RaftDriver, leader: int, epoch: int) -> None:
+    driver.core.handle_begin_epoch(driver.now(), BeginEpoch(epoch, leader))
+    driver.run()
+
+
+def piece(request: Any, node: int, epoch: int, whole: bytes) -> Any:
+    wanted = wire.only_partition(request).snapshot_id
+    snapshot = SnapshotId(wanted.end_offset, wanted.epoch)
+    return wire.snapshot_response(snapshot, node, epoch, ErrorCode.NONE, len(whole), 0, whole)
+
+
 @pytest.mark.spec("CLU-02", "CLU-03")
 async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_is_flushed() -> None:
     """The log was longer than the snapshot, and the leader changes while it is read: what is asked for counts as
@@ -72,7 +101,7 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
     def listen(node: int, answer: Callable[[int], FetchReply | None]) -> None:
         async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
             if api_key == wire.FETCH_SNAPSHOT:
-                return wire.snapshot_response(SNAPSHOT, node, 5, wire.ErrorCode.NONE, len(whole), 0, whole)
+                return piece(request, node, 5, whole)
             fetch = wire.decode_fetch(request)
             asked.append((f"n{node}", fetch.epoch, fetch.offset))
             assert fetch.offset <= log.flushed, "that is not on stable storage"
@@ -85,30 +114,16 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
 
     listen(2, lambda offset: FetchReply(5, 2, snapshot=SNAPSHOT) if offset == 10 else None)
     listen(3, lambda offset: FetchReply(6, 3, records=following.read(6, 1 << 20, upper_offset=9).read()))
-    driver = RaftDriver(
-        node_id=1,
-        quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
-        store=MetadataStore(MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
-        listener=reader,
-        network=network,  # type: ignore[arg-type]
-        clock=LoopClock(),
-        threads=threads,  # type: ignore[arg-type]
-        random=SeededRandom(),
-    )
+    driver = follower(log, network, threads, reader)
     await driver.start()
-
-    def leads(leader: int, epoch: int) -> None:
-        driver.core.handle_begin_epoch(driver.now(), BeginEpoch(epoch, leader))
-        driver.run()
-
     async with asyncio.timeout(10):
-        leads(2, 5)
+        leads(driver, 2, 5)
         await reader.loading.wait()
         threads.go_on.clear()
-        leads(3, 6)
+        leads(driver, 3, 6)
         while log.log_end_offset < 9:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        leads(2, 7)
+        leads(driver, 2, 7)
         for _ in range(20):
             await asyncio.sleep(0)
         assert asked[-1] == ("n3", 6, 6)
@@ -116,4 +131,43 @@ async def test_what_follows_a_snapshot_is_asked_for_only_once_what_came_before_i
         while asked[-1] != ("n2", 7, 9):  # noqa: ASYNC110
             await asyncio.sleep(0)
         reader.go_on.set()
+        await driver.stop()
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+async def test_one_snapshot_is_read_after_the_other() -> None:
+    """The next leader has a later one while the first is still read, whose file is gone then: it could end the node, or
+    come last and take back what the later one says."""
+    log, network, reader = MemoryLog(), LocalNetwork(), SlowReader()
+    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    log.append_as_leader(batch(1), 3, now_ms=1, origin="raft")
+    epochs = {2: 5, 3: 6}
+    later = {2: SNAPSHOT, 3: SnapshotId(20, 6)}
+
+    def listen(node: int) -> None:
+        async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
+            if api_key == wire.FETCH_SNAPSHOT:
+                return piece(request, node, epochs[node], whole)
+            if wire.decode_fetch(request).offset >= later[node].offset:
+                await asyncio.Event().wait()
+            return wire.encode_fetch_reply(FetchReply(epochs[node], node, snapshot=later[node]), 0)
+
+        network.listen(f"n{node}", 9093, handle)
+
+    listen(2)
+    listen(3)
+    driver = follower(log, network, HeldThreads(), reader)
+    await driver.start()
+    async with asyncio.timeout(10):
+        leads(driver, 2, 5)
+        await reader.loading.wait()
+        leads(driver, 3, 6)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert reader.loads == ["begins 6"]
+        reader.go_on.set()
+        while "ends 20" not in reader.loads:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert reader.loads == ["begins 6", "ends 6", "begins 20", "ends 20"]
+        assert (log.log_start_offset, driver.applied_offset) == (20, 20)
         await driver.stop()
