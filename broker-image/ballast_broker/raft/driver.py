@@ -117,15 +117,16 @@ class RaftDriver:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Reads the latest snapshot, then takes part. A quorum of one leads when the first flush is through."""
+        """Reads the latest snapshot, then takes part; who asks meanwhile is answered already."""
+        await self.threads.run(self.store.log.flush)
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
-            await self._listener.load_snapshot(snapshot)
-            self._applied = snapshot.offset
-        await self.threads.run(self.store.log.flush)
+            async with self._reading:
+                await self._read(snapshot)
         self.spawn(self._flush_loop())
         self.core.start(self.now())
         self.run()
+        self._apply_committed()
 
     async def stop(self) -> None:
         """Hands over if it leads, then ends everything."""
@@ -415,16 +416,19 @@ class RaftDriver:
             self._generation += 1
             self.store.begin_after(snapshot)
             self.core.log_begins_at(snapshot.offset)
-            self._applied = snapshot.offset
-            self._applying = True  # what is committed meanwhile comes after it
-            try:
-                await self._listener.load_snapshot(snapshot)
-            finally:
-                self._applying = False
+            await self._read(snapshot)
         self.core.snapshot_loaded(self.now(), loading, complete=True)
         self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
         self.run()
         self._apply_committed()
+
+    async def _read(self, snapshot: SnapshotId) -> None:
+        self._applied = snapshot.offset
+        self._applying = True  # what is committed meanwhile comes after it
+        try:
+            await self._listener.load_snapshot(snapshot)
+        finally:
+            self._applying = False
 
 
 def _who(leader: int) -> str:

@@ -18,6 +18,7 @@ from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.voters import Endpoint
 from ballast_wire.errors import ErrorCode
+from ballast_wire.records import iterate_batches
 
 SNAPSHOT = SnapshotId(6, 5)
 
@@ -30,7 +31,7 @@ class SlowReader:
         self.loads: list[str] = []
 
     def committed(self, batches: bytes) -> None:
-        pass
+        self.loads.append(f"applies {next(iterate_batches(memoryview(batches))).base_offset}")
 
     def leader_changed(self, leader: int, epoch: int) -> None:
         pass
@@ -42,7 +43,7 @@ class SlowReader:
         self.loads.append(f"ends {snapshot.offset}")
 
     def failed(self, error: Exception) -> None:
-        raise AssertionError(error)
+        self.loads.append(f"fails: {error!r}")
 
 
 class HeldThreads:
@@ -61,12 +62,14 @@ def batch(count: int) -> bytearray:
     return data_batch([record("NoOpRecord") for _ in range(count)], 1)
 
 
-def follower(log: MemoryLog, network: LocalNetwork, threads: HeldThreads, reader: SlowReader) -> RaftDriver:
+def follower(
+    log: MemoryLog, network: LocalNetwork, threads: HeldThreads, reader: SlowReader, disk: MemoryDisk | None = None
+) -> RaftDriver:
     """Node 1 of three."""
     return RaftDriver(
         node_id=1,
         quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
-        store=MetadataStore(MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
+        store=MetadataStore(disk or MemoryDisk(), "/meta", log),  # type: ignore[arg-type]
         listener=reader,
         network=network,  # type: ignore[arg-type]
         clock=LoopClock(),
@@ -170,4 +173,38 @@ async def test_one_snapshot_is_read_after_the_other() -> None:
             await asyncio.sleep(0)
         assert reader.loads == ["begins 6", "ends 6", "begins 20", "ends 20"]
         assert (log.log_start_offset, driver.applied_offset) == (20, 20)
+        await driver.stop()
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+async def test_nothing_is_applied_before_the_snapshot_of_the_start_is_read() -> None:
+    """A leader that finds the node listening tells it that it leads, and how much is committed."""
+    log, network, reader, disk = MemoryLog(), LocalNetwork(), SlowReader(), MemoryDisk()
+    log.truncate_fully_and_start_at(SNAPSHOT.offset)
+    log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
+    whole = bytes(snapshot_header_batch(1, 2, SNAPSHOT.epoch, None))
+    disk.write_atomically(f"/meta/{SNAPSHOT.offset:020d}-{SNAPSHOT.epoch:010d}.checkpoint", whole)
+    asked: list[int] = []
+
+    async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
+        fetch = wire.decode_fetch(request)
+        if asked:
+            await asyncio.Event().wait()
+        asked.append(fetch.offset)
+        return wire.encode_fetch_reply(FetchReply(6, 2, high_watermark=9), 0)
+
+    network.listen("n2", 9093, handle)
+    driver = follower(log, network, HeldThreads(), reader, disk)
+    async with asyncio.timeout(10):
+        starting = asyncio.ensure_future(driver.start())
+        await reader.loading.wait()
+        leads(driver, 2, 6)
+        while driver.high_watermark < 9:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert reader.loads == ["begins 6"]
+        reader.go_on.set()
+        await starting
+        while driver.applied_offset < 9:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert reader.loads == ["begins 6", "ends 6", "applies 6"]
         await driver.stop()
