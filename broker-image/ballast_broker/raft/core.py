@@ -49,6 +49,8 @@ class RaftCore(Elections):
         return effects
 
     def start(self, now: float) -> None:
+        if self.role is not Role.UNATTACHED:
+            return  # whoever asked before may have told who leads
         if self.is_voter and len(self.voters) == 1:
             self._become_candidate(now)
             return
