@@ -186,6 +186,10 @@ class RaftCore(Elections):
         self._follow_high_watermark(reply.high_watermark)
         self._send_fetch(now)
 
+    def records_refused(self, now: float) -> None:
+        """What was fetched is spoilt: nothing of it is in the log, and it is asked for again."""
+        self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
     def _follow_high_watermark(self, offset: int) -> None:
         limited = min(offset, self._log.end_offset)
         if limited > self.high_watermark:

@@ -299,8 +299,15 @@ class RaftDriver:
         self.core.appended(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:
-        self.store.append_fetched(effect.records)
-        self._flush_wanted.set()
+        try:
+            self.store.append_fetched(effect.records)
+        except ApiError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            logger.warning("records of the metadata log came spoilt, and are asked for again: %s", error)
+            self.core.records_refused(self.now())
+        else:
+            self._flush_wanted.set()
 
     def _truncate(self, effect: Truncate) -> None:
         self._generation += 1
