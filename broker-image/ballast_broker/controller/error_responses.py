@@ -13,7 +13,7 @@ def error_response(name: str, request: Any, error: ApiError) -> Any:
     return failure_response(name, request, request.API_VERSION, error.code, error.message)
 
 
-_ENTRY_LISTS = ("topics", "responses", "results", "entries")
+_ENTRY_LISTS = ("topics", "responses", "results", "filter_results", "entries")
 
 
 def is_not_controller(response: Any) -> bool:

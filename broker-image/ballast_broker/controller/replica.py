@@ -101,7 +101,7 @@ class MetadataReplica:
             return
         worth = max(ALWAYS_REPLAYED_BYTES, MOST_REPLAYED * self._snapshot_bytes)
         due = self._bytes_since >= min(self._bytes_between, worth)
-        late = self._clock.monotonic() - self._snapshot_at >= self._interval_s
+        late = 0 < self._interval_s <= self._clock.monotonic() - self._snapshot_at  # 0: never for its age alone
         if (due or late) and not self.loader.in_transaction:
             self._writing = asyncio.get_running_loop().create_task(self._write_snapshot())
 

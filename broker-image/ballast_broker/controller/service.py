@@ -234,8 +234,9 @@ class ControllerService:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         driver = self._driver
         return CommandContext(
-            self._state, self._config, self._rules, self._random, driver.end_offset, driver.kraft_version
-        )
+            self._state, self._config, self._rules, self._random, driver.end_offset, driver.kraft_version,
+            driver.core.voters,
+        )  # fmt: skip
 
     async def _run(self, command: Callable[[CommandContext], Outcome]) -> Any:
         return await self._commit(command(self._context()))

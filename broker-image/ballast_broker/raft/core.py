@@ -49,6 +49,8 @@ class RaftCore(Elections):
         return effects
 
     def start(self, now: float) -> None:
+        if self.role is not Role.UNATTACHED:
+            return  # whoever asked before may have told who leads
         if self.is_voter and len(self.voters) == 1:
             self._become_candidate(now)
             return
@@ -184,6 +186,10 @@ class RaftCore(Elections):
         self._follow_high_watermark(reply.high_watermark)
         self._send_fetch(now)
 
+    def records_refused(self, now: float) -> None:
+        """What was fetched is spoilt: nothing of it is in the log, and it is asked for again."""
+        self._fetch_at = now + self._timeouts.retry_s * (1 + self._random.random())
+
     def _follow_high_watermark(self, offset: int) -> None:
         limited = min(offset, self._log.end_offset)
         if limited > self.high_watermark:
@@ -195,14 +201,16 @@ class RaftCore(Elections):
         if self.loading is not None:
             self._election_at = now + self._timeouts.fetch_s
 
+    def log_begins_at(self, offset: int) -> None:
+        """After a snapshot that is on stable storage: nothing else is in the log, whatever was flushed of it before."""
+        self._flushed = offset
+
     def snapshot_loaded(self, now: float, loading: LoadSnapshot, *, complete: bool) -> None:
         """The log begins after this snapshot now, or it could not be had. Of an earlier role it is nothing to us."""
         if self.loading is not loading:
             return
         self.loading = None
         self._fetch_at = now if complete else now + self._timeouts.retry_s
-        if complete:
-            self._flushed = loading.snapshot.offset
         if complete and loading.snapshot.offset > self.high_watermark:
             self.high_watermark = loading.snapshot.offset
             self._effects.append(HighWatermark(loading.snapshot.offset))

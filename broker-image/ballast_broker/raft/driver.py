@@ -104,6 +104,8 @@ class RaftDriver:
         self._appends: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._applied = 0
         self._applying = False
+        self._reading = asyncio.Lock()
+        """One snapshot after the other: a later one takes the file of the earlier, and what it says comes last."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self._stalls = 0
@@ -115,15 +117,16 @@ class RaftDriver:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Reads the latest snapshot, then takes part. A quorum of one leads when the first flush is through."""
+        """Reads the latest snapshot, then takes part; who asks meanwhile is answered already."""
+        await self.threads.run(self.store.log.flush)
         snapshot = self.store.latest_snapshot
         if snapshot is not None:
-            await self._listener.load_snapshot(snapshot)
-            self._applied = snapshot.offset
-        await self.threads.run(self.store.log.flush)
+            async with self._reading:
+                await self._read(snapshot)
         self.spawn(self._flush_loop())
         self.core.start(self.now())
         self.run()
+        self._apply_committed()
 
     async def stop(self) -> None:
         """Hands over if it leads, then ends everything."""
@@ -296,8 +299,15 @@ class RaftDriver:
         self.core.appended(self.now())
 
     def _append_fetched(self, effect: AppendFetched) -> None:
-        self.store.append_fetched(effect.records)
-        self._flush_wanted.set()
+        try:
+            self.store.append_fetched(effect.records)
+        except ApiError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            logger.warning("records of the metadata log came spoilt, and are asked for again: %s", error)
+            self.core.records_refused(self.now())
+        else:
+            self._flush_wanted.set()
 
     def _truncate(self, effect: Truncate) -> None:
         self._generation += 1
@@ -407,20 +417,25 @@ class RaftDriver:
             self.core.snapshot_loaded(self.now(), loading, complete=False)
             self.run()
             return
-        if self.core.loading is not loading:
-            return  # the role changed meanwhile: the log is left alone, as if the process had died here
-        self._generation += 1
-        self.store.begin_after(snapshot)
+        async with self._reading:
+            if self.core.loading is not loading:
+                return  # the role changed meanwhile: the log is left alone, as if the process had died here
+            self._generation += 1
+            self.store.begin_after(snapshot)
+            self.core.log_begins_at(snapshot.offset)
+            await self._read(snapshot)
+        self.core.snapshot_loaded(self.now(), loading, complete=True)
+        self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
+        self.run()
+        self._apply_committed()
+
+    async def _read(self, snapshot: SnapshotId) -> None:
         self._applied = snapshot.offset
         self._applying = True  # what is committed meanwhile comes after it
         try:
             await self._listener.load_snapshot(snapshot)
         finally:
             self._applying = False
-        self.core.snapshot_loaded(self.now(), loading, complete=True)
-        self.core.flushed(self.now(), snapshot.offset)  # whatever the role is by now, the log begins there
-        self.run()
-        self._apply_committed()
 
 
 def _who(leader: int) -> str:

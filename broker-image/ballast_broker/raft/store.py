@@ -144,9 +144,10 @@ class MetadataStore:
         self._history = VoterHistory(formatted or NO_VOTERS)
         position = self.start_offset
         if position and self.snapshots:
-            oldest = self.snapshots[0]
-            self._history.begin_after(oldest.offset, self._voters_of(oldest))
-            position = max(position, oldest.offset)
+            # One from before the log's beginning may be left over from a crash, and knows of no change since.
+            first = next((each for each in self.snapshots if each.offset >= position), self.snapshots[-1])
+            self._history.begin_after(first.offset, self._voters_of(first))
+            position = max(position, first.offset)
         while position < self.end_offset:
             data = self.read(position, SCAN_BYTES, self.end_offset)
             self._note_voters(data, position)

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.raft.memory import LocalNetwork, LoopClock
 
 from ballast_broker.controller.client import ControllerClient
+from ballast_broker.controller.error_responses import error_response, is_not_controller
 from ballast_broker.raft.voters import Endpoint
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -53,6 +54,33 @@ async def test_nobody_waits_for_a_frozen_controller_once_there_is_another_one() 
     async with asyncio.timeout(10):
         assert (await asking).is_caught_up
     client.close()
+
+
+@pytest.mark.spec("CLU-02", "TOP-05")
+@pytest.mark.parametrize(
+    ("api", "entries"),
+    [
+        ("CreateTopics", {"topics": [{"name": "orders", "num_partitions": 1, "replication_factor": 1}]}),
+        ("DeleteTopics", {"topics": [{"name": "orders"}]}),
+        ("CreateAcls", {"creations": [{"resource_type": 2, "resource_name": "orders", "operation": 3}]}),
+        ("DeleteAcls", {"filters": [{"resource_type_filter": 2, "operation": 3, "permission_type": 3}]}),
+        ("AlterConfigs", {"resources": [{"resource_type": 2, "resource_name": "orders"}]}),
+        ("IncrementalAlterConfigs", {"resources": [{"resource_type": 2, "resource_name": "orders"}]}),
+        ("CreatePartitions", {"topics": [{"name": "orders", "count": 2}]}),
+        ("AlterClientQuotas", {"entries": [{}]}),
+        ("AlterUserScramCredentials", {"deletions": [{"name": "alice", "mechanism": 1}]}),
+    ],
+)
+def test_what_the_controller_of_before_refuses_is_asked_of_the_next_one(api: str, entries: dict[str, Any]) -> None:
+    """Where an answer has no error code for the whole, each of its entries says it."""
+    kind = message(api + "Request")
+    request = kind(version=kind.valid_versions[1])
+    for name, given in entries.items():
+        entry = kind._struct.fields[name].data_class
+        setattr(request, name, [entry(version=request.API_VERSION, **each) for each in given])
+    refused = error_response(api, request, ApiError(ErrorCode.NOT_CONTROLLER))
+    assert is_not_controller(refused)
+    assert not is_not_controller(error_response(api, request, ApiError(ErrorCode.POLICY_VIOLATION)))
 
 
 async def test_where_nobody_answers_in_time_it_is_a_refusal() -> None:

@@ -191,3 +191,18 @@ def test_deletions_that_cannot_be() -> None:
     response = scene.run(delete_topics, delete_request(names=("first", "x", "x"), ids=(topic_id,)))
     codes = [ErrorCode(each.error_code).name for each in response.responses]
     assert codes == ["UNKNOWN_TOPIC_OR_PARTITION", "INVALID_REQUEST", "UNKNOWN_TOPIC_ID"]
+
+
+@pytest.mark.spec("CLU-12", "CLU-21")
+def test_a_broker_that_leaves_gets_replicas_only_where_there_are_not_enough_others() -> None:
+    """While brokers are restarted one by one topics can be created all the time."""
+    scene = Scene()
+    scene.change_broker(2, in_controlled_shutdown=True)
+    result = scene.run(create_topics, create_request("orders", partitions=12)).topics[0]
+    assert (result.error_code, result.error_message) == (0, None)
+    scene.run(create_topics, create_request("copies", partitions=12, factor=2))
+    for name in ("orders", "copies"):
+        assert not [each for each in range(12) if 2 in scene.partition(name, each).replicas]
+    scene.run(create_topics, create_request("everywhere", factor=3))
+    everywhere = scene.partition("everywhere")
+    assert (everywhere.replicas[-1], set(everywhere.isr)) == (2, {1, 3})

@@ -54,6 +54,8 @@ def test_configs_are_set_deleted_appended_and_subtracted() -> None:
     assert dict(scene.image.configs.of(*TOPIC)) == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
     change_configs(scene, TOPIC, ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None))
     assert dict(scene.image.configs.of(*TOPIC)) == {"cleanup.policy": "compact"}
+    change_configs(scene, TOPIC, ("cleanup.policy", APPEND, "delete,compact,delete"))
+    assert dict(scene.image.configs.of(*TOPIC)) == {"cleanup.policy": "compact,delete"}
 
 
 @pytest.mark.spec("TOP-23")
@@ -79,6 +81,8 @@ def test_the_old_form_resets_what_it_does_not_name() -> None:
             "Can't APPEND to key retention.ms because its type is not LIST.",
         ),
         ((2, "nothing"), ("retention.ms", SET, "5"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+        ((4, "x"), ("message.max.bytes", SET, "2"), ErrorCode.INVALID_REQUEST, "Invalid broker name x"),
+        ((4, "99"), ("message.max.bytes", SET, "2"), ErrorCode.BROKER_ID_NOT_REGISTERED, "No node with id 99 found."),
         (
             (4, "1"),
             ("min.insync.replicas", SET, "2"),
@@ -101,6 +105,16 @@ def test_config_changes_that_are_refused(resource: tuple, change: tuple, code: E
     assert found[0] is code
     assert text is None or found[1] == text
     assert scene.image.configs is before
+
+
+@pytest.mark.spec("TOP-23")
+def test_a_controller_that_is_no_broker_has_configs_of_its_own() -> None:
+    kind = message("IncrementalAlterConfigsRequest")
+    config = kind.AlterConfigsResource.AlterableConfig(name="message.max.bytes", config_operation=SET, value="2")
+    wanted = kind.AlterConfigsResource(resource_type=4, resource_name="101", configs=[config])
+    context = replace(Scene().context, controllers=(101, 102))
+    outcome = incremental_alter_configs(context, kind(resources=[wanted], validate_only=False))
+    assert (outcome.response.responses[0].error_code, len(outcome.records)) == (0, 1)
 
 
 @pytest.mark.spec("CLI-09")

@@ -190,6 +190,24 @@ def test_cancelling_is_refused_when_only_new_replicas_are_in_sync() -> None:
     }
 
 
+@pytest.mark.spec("CLU-11", "CLU-30")
+def test_who_led_last_and_was_taken_away_by_cancelling_does_not_lead_when_it_returns() -> None:
+    """It has no replica: the partition would have a leader that nobody can reach, also once the others are back."""
+    scene = Scene()
+    scene.add_topic("orders", [1], unclean_leader_election_enable="true")
+    reassign(scene, {0: [2, 3]})
+    isr_becomes(scene, [1, 2])
+    for broker in (1, 3, 2):
+        fence(scene, broker)
+    assert scene.partition("orders").last_known_elr == (2,)
+    assert reassign(scene, {0: None}) == {0: OK}
+    assert shown(scene.partition("orders")) == ((1,), (), ())
+    unfence(scene, 2)
+    assert scene.partition("orders").leader == -1
+    unfence(scene, 1)
+    assert (scene.partition("orders").leader, scene.partition("orders").isr) == (1, (1,))
+
+
 @pytest.mark.spec("CLU-31")
 def test_source_and_target_die_in_the_middle_and_the_move_still_ends() -> None:
     scene = Scene()

@@ -545,6 +545,7 @@ class World:
             return
         node.generation += 1
         node.log.begin_after(effect.snapshot, leader.log.history.before(effect.snapshot.offset))
+        core.log_begins_at(effect.snapshot.offset)
         self.note(f"{node.id} loads snapshot {tuple(effect.snapshot)}")
         core.snapshot_loaded(self.now, effect, complete=True)
 

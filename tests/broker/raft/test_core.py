@@ -8,6 +8,7 @@ import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
+from ballast_broker.raft.messages import BeginEpoch, Send, Vote
 from ballast_broker.raft.terms import Persisted, Role
 
 QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
@@ -162,3 +163,17 @@ def test_a_voter_whose_whole_log_is_of_an_epoch_that_nobody_else_has_begins_anew
     world.quiet(3.0)
     assert second.log.entries[:4] == first.log.entries[:4]
     assert core_of(second).role is Role.FOLLOWER
+
+
+@pytest.mark.spec("CLU-02")
+def test_who_was_told_of_a_leader_before_it_started_follows_it_in_patience() -> None:
+    """A voter listens while it still reads its snapshot, and the leader waits up to half a second with an answer."""
+    world = quiet_world(1)
+    node = next(each for each in world.nodes.values() if each is not leader_of(world) and each.id in world.voters)
+    leader = leader_of(world).id
+    core = RaftCore(node.id, node.persisted, node.log, world.rng)
+    core.handle_begin_epoch(world.now, BeginEpoch(core.epoch, leader))
+    core.start(world.now)
+    core.tick(world.now + 0.4)
+    assert (core.role, core.leader, core.patience) == (Role.FOLLOWER, leader, 1.0)
+    assert not [each for each in core.take_effects() if isinstance(each, Send) and isinstance(each.request, Vote)]

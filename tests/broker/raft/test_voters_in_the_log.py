@@ -104,6 +104,21 @@ def test_a_log_that_begins_after_a_snapshot_has_the_voters_of_its_header() -> No
     assert store_on(disk, log).voters == GROWN
 
 
+def test_a_snapshot_from_before_the_log_does_not_say_who_votes() -> None:
+    """As a crash leaves it between beginning after the leader's snapshot and removing the one before."""
+    disk, log = MemoryDisk(), MemoryLog()
+    store = store_on(disk, log)
+    write_snapshot(store, SnapshotId(20, 2), FOUNDED)
+    store.begin_after(SnapshotId(20, 2))
+    write_snapshot(store, SnapshotId(50, 3), GROWN)
+    log.truncate_fully_and_start_at(50)
+    again = store_on(disk, log)
+    assert again.snapshots == [SnapshotId(20, 2), SnapshotId(50, 3)]
+    assert (again.voters, again.voters_offset) == (GROWN, 49)
+    again.append(voters_batch(FOUNDED, 5, with_version=False), 4, 5)
+    assert store_on(disk, log).voters == FOUNDED
+
+
 def test_a_snapshot_of_a_static_quorum_says_nothing_of_voters() -> None:
     store = store_on(MemoryDisk(), MemoryLog())
     store.configured(static_voters((1, 2, 3)))

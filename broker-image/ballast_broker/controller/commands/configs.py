@@ -49,8 +49,11 @@ def _alter_all(context: CommandContext, request: Any, response: Any, changes_of:
 def _check_resource(context: CommandContext, resource_type: int, name: str) -> None:
     if resource_type == RESOURCE_TOPIC and context.image.topics.by_name(name) is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    if resource_type == RESOURCE_BROKER and name and not name.isdecimal():
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid broker name '{name}'")
+    if resource_type == RESOURCE_BROKER and name:
+        if not name.isdecimal():
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid broker name {name}")
+        if int(name) not in (*context.image.cluster.brokers, *context.controllers):
+            raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {int(name)} found.")
 
 
 def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, changes_of: Any) -> list[Any]:
@@ -128,7 +131,7 @@ def _changed_value(
     parts = [part.strip() for part in present.split(",") if part.strip()]
     given = [part.strip() for part in wanted.value.split(",") if part.strip()]
     if operation == APPEND:
-        return ",".join(parts + [part for part in given if part not in parts])
+        return ",".join(parts + [part for part in dict.fromkeys(given) if part not in parts])
     return ",".join(part for part in parts if part not in given)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -69,6 +69,8 @@ class CommandContext:
     random: Random
     next_offset: int = 0
     kraft_version: int = 0
+    controllers: Sequence[int] = ()
+    """The ids of those that vote."""
     _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
     """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
 

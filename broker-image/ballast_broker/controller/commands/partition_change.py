@@ -132,7 +132,8 @@ class PartitionChange:
         last_known = self.before.last_known_elr
         if not self.elr_enabled or self.isr or self.elr or len(last_known) != 1 or last_known[0] in self.lost_replicas:
             return None
-        return last_known[0] if self.acceptable_leader(last_known[0]) else None
+        kept = last_known[0] in self.replicas  # not taken away since, by a reassignment that was cancelled
+        return last_known[0] if kept and self.acceptable_leader(last_known[0]) else None
 
     def _apply_election(self, elected: Elected, fields: dict[str, Any]) -> None:
         if elected.node == self.before.leader:

@@ -66,7 +66,7 @@ def place(
     context: CommandContext, first_partition: int, count: int, replication_factor: int
 ) -> list[PartitionRegistration]:
     usable = [
-        UsableBroker(broker.id, broker.rack, broker.fenced)
+        UsableBroker(broker.id, broker.rack, fenced=not broker.active)  # one that leaves will be soon
         for broker in context.image.cluster.brokers.values()
         if not is_cordoned(context, broker)
     ]

@@ -1,0 +1,78 @@
+"""A follower of the quorum whose leader's disk or network spoils what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.raft.memory import LocalNetwork, LoopClock, MemoryLog, SeededRandom
+from tests.broker.raft.test_store import Threads, batch, open_store
+
+from ballast_broker.raft import wire
+from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.raft.messages import BeginEpoch, FetchReply, SnapshotId
+from ballast_broker.raft.voters import Endpoint
+
+
+class Applied:
+    def __init__(self) -> None:
+        self.batches = b""
+        self.failures: list[Exception] = []
+
+    def committed(self, batches: bytes) -> None:
+        self.batches += batches
+
+    def leader_changed(self, leader: int, epoch: int) -> None:
+        pass
+
+    async def load_snapshot(self, snapshot: SnapshotId) -> None:
+        raise AssertionError
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+
+@pytest.mark.spec("CLU-02", "CLU-03")
+@pytest.mark.parametrize("spoilt_at", [90, 8], ids=["a record", "a length"])
+async def test_spoilt_records_are_asked_for_again(tmp_path: Path, spoilt_at: int) -> None:
+    """Else one rotten disk would end every controller and broker of the cluster, and each again after its restart."""
+    log, network, applied = MemoryLog(), LocalNetwork(), Applied()
+    for _ in range(2):
+        log.append_as_leader(batch(3), 5, now_ms=1, origin="raft")
+    sound = log.read(0, 1 << 20, upper_offset=6).read()
+    spoilt = bytearray(sound)
+    spoilt[len(sound) // 2 + spoilt_at] ^= 0x41
+    asked: list[int] = []
+
+    async def handle(api_key: int, version: int, request: Any, origin: Any) -> Any:
+        offset = wire.decode_fetch(request).offset
+        asked.append(offset)
+        if offset == 6 and len(asked) > 4:
+            await asyncio.Event().wait()
+        records = b"" if offset == 6 else spoilt if len(asked) < 3 else sound
+        return wire.encode_fetch_reply(FetchReply(5, 2, high_watermark=6, records=bytes(records)), 0)
+
+    network.listen("n2", 9093, handle)
+    manager, store = await open_store(tmp_path)
+    driver = RaftDriver(
+        node_id=1,
+        quorum=wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)}),
+        store=store,
+        listener=applied,
+        network=network,  # type: ignore[arg-type]
+        clock=LoopClock(),
+        threads=Threads(),
+        random=SeededRandom(),
+    )
+    await driver.start()
+    driver.core.handle_begin_epoch(driver.now(), BeginEpoch(5, 2))
+    driver.run()
+    async with asyncio.timeout(10):
+        while applied.batches != sound and not applied.failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert not applied.failures
+    assert asked[:3] == [0, 0, 0], "nothing of what was spoilt is kept"
+    await driver.stop()
+    await manager.shutdown()
