@@ -326,9 +326,7 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
-                for partition in shard.pending.of_group(group.group_id):
-                    shard.pending.supersede(group.group_id, partition)
-                shard.offsets.pop(group.group_id, None)
+                shard.forget_offsets(group.group_id)
                 shard.groups.pop(group.group_id, None)
             else:
                 group.enter(GroupState.EMPTY, since_ms)
@@ -347,7 +345,7 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
-                shard.offsets.pop(group_id, None)
+                shard.forget_offsets(group_id)
 
         try:
             await self.consumers.end(shard, group_id, offsets)
