@@ -97,7 +97,10 @@ class ConsumerGroups:
             self._forget(group_id)
 
     def topics_changed(self, shards: Iterable[Shard], names: frozenset[str]) -> None:
-        """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it."""
+        """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it. One
+        that is being written may read other topics by then than it is known to, or is not known at all."""
+        for life in self._lives.values():
+            life.topics_changed = life.topics_changed or life.turn.locked()
         for shard in shards:
             for group in shard.consumers.values():
                 life = self._life(group.group_id)

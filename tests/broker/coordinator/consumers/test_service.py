@@ -158,6 +158,21 @@ async def test_topics_that_change_are_seen_at_the_next_heartbeat(tmp_path: Path)
         assert answer.assigned == {**of_t(scene, 0, 1, 2), scene.cluster.topic_id("new"): frozenset({0})}
 
 
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_topic_that_is_made_while_its_first_reader_is_written_is_seen(tmp_path: Path, there: bool) -> None:
+    """The group that is known by then does not read it, or there is none."""
+    async with coordinating(tmp_path) as scene:
+        if there:
+            await beat(scene)
+        scene.cut()
+        coming = await scene.begin(beat(scene, "n", topics=frozenset({"new"})))
+        scene.cluster.controller.create_topic("new", [[1]])
+        scene.heal()
+        [answer] = await coming
+        answer = await beat(scene, "n", answer.epoch)
+        assert answer.assigned == {scene.cluster.topic_id("new"): frozenset({0})}
+
+
 @pytest.mark.spec("CLI-06")
 async def test_a_pattern_stands_for_no_more_than_its_member_may_know_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
