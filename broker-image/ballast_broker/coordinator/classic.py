@@ -56,6 +56,7 @@ class ClassicGroups:
                 return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
             try:
                 await self._host.end_consumers(shard, group_id)
+                shard = self._host.shard_of(group_id)  # it may be led by another broker by now
             except ApiError as error:
                 return JoinResult(error=error.code, member_id=ask.member_id)
         group = shard.group(group_id)

@@ -23,6 +23,7 @@ from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator
+from ballast_broker.coordinator.shard import Shard
 from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -275,6 +276,23 @@ async def test_an_empty_group_goes_from_one_protocol_to_the_other_with_its_offse
         after = await scene.next_one()
         assert [type(each) for each in after.list_groups()] == [type(each) for each in scene.groups.list_groups()]
         assert set(after.fetch_offsets("g")) == {T0}
+
+
+async def test_who_joins_a_group_that_went_to_the_other_protocol_as_its_coordinator_moved_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinating(tmp_path) as scene:
+        await beat(scene)
+        await beat(scene, "m", -1)
+        end = scene.groups.consumers.end
+
+        async def end_and_move(shard: Shard, group_id: str) -> None:
+            await end(shard, group_id)
+            scene.groups.resign_all()
+
+        monkeypatch.setattr(scene.groups.consumers, "end", end_and_move)
+        joined = await asyncio.wait_for(scene.groups.join("g", ask("classic")), 5)
+        assert joined.error is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("there", [True, False])
