@@ -22,7 +22,6 @@ from ballast_broker.coordinator.consumers.group import (
     ConsumerGroup,
     CurrentChange,
     GroupState,
-    MemberState,
     PatternChange,
 )
 from ballast_broker.coordinator.consumers.heartbeat import (
@@ -285,7 +284,7 @@ class ConsumerGroups:
     def _note_revocation(self, life: _Life, group: ConsumerGroup, member_id: str) -> None:
         """Who is to give partitions back has its own rebalance timeout to do it in."""
         member = group.members.get(member_id)
-        if member is None or member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+        if member is None or not member.current.revoking:
             life.revocations.pop(member_id, None)
         elif life.revocations.get(member_id, (None,))[0] != member.current.epoch:
             until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms

@@ -142,6 +142,19 @@ async def test_who_keeps_what_it_is_to_give_back_goes(tmp_path: Path) -> None:
         assert (await beat(scene, "waits", 2)).assigned == of_t(scene, 0, 1)
 
 
+async def test_a_static_member_that_is_away_has_its_whole_session_to_come_back(tmp_path: Path) -> None:
+    """What it was to give back it gave back as it went; its rebalance timeout is no question any more."""
+    async with coordinating(tmp_path) as scene:
+        await beat(scene, "s", instance_id="i", rebalance_timeout_ms=200)
+        await beat(scene, "waits")
+        await beat(scene, "s", 1, instance_id="i", owned=of_t(scene, 0, 1))
+        assert group(scene).members["s"].current.state is MemberState.UNREVOKED_PARTITIONS
+        await beat(scene, "s", -2, instance_id="i")
+        await asyncio.sleep(0.4)
+        assert set(group(scene).members) == {"s", "waits"}
+        assert (await beat(scene, "again", instance_id="i")).epoch == 2
+
+
 async def test_topics_that_change_are_seen_at_the_next_heartbeat(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await beat(scene)
