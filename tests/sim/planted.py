@@ -198,7 +198,7 @@ def answer_an_end_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
             return await in_the_log(self, part, transaction, standing)
         transaction.pending = standing
         entry = key_of(transaction.transactional_id), value_of(standing, 2)
-        self._tasks.start(self._store.append(part.partition, [entry], lambda committed: None))
+        self._store.append(part.partition, [entry], lambda committed: None)
         transaction.settle(True)
         self._send_markers(part, transaction)
         return ErrorCode.NONE

@@ -31,7 +31,10 @@ class ProducerIds:
 
     async def _ask(self) -> None:
         request = message("AllocateProducerIdsRequest")(broker_id=self._node_id, broker_epoch=self._broker_epoch())
-        response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_S)
+        try:
+            response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_S)
+        except ApiError as late:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from late
         if response.error_code != ErrorCode.NONE:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         self._next = response.producer_id_start

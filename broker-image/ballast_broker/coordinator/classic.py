@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
@@ -56,6 +56,7 @@ class ClassicGroups:
                 return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
             try:
                 await self._host.end_consumers(shard, group_id)
+                shard = self._host.shard_of(group_id)  # it may be led by another broker by now
             except ApiError as error:
                 return JoinResult(error=error.code, member_id=ask.member_id)
         group = shard.group(group_id)
@@ -155,7 +156,10 @@ class ClassicGroups:
         for effect in effects:
             if not isinstance(effect, Reply):
                 assignments = effect.assignments if isinstance(effect, StoreAssignment) else None
-                self._host.start(self._save(shard, group, effect, records.group_value(group, assignments)))
+                entry = records.group_key(group.group_id), records.group_value(group, assignments)
+                # Written now: a tombstone that is decided next has to lie behind it.
+                appending = self._host.append(shard, [entry], lambda committed: None)
+                self._host.start(self._saved(shard, group, effect, appending))
         self._set_timer(shard, group)
 
     def _answer(self, effects: list[Effect]) -> None:
@@ -165,11 +169,14 @@ class ClassicGroups:
                 if not effect.ticket.future.done():
                     effect.ticket.future.set_result(effect.result)
 
-    async def _save(
-        self, shard: Shard, group: Group, effect: StoreAssignment | StoreEmpty | StoreStaticMember, value: bytes
+    async def _saved(
+        self,
+        shard: Shard,
+        group: Group,
+        effect: StoreAssignment | StoreEmpty | StoreStaticMember,
+        appending: Awaitable[ErrorCode],
     ) -> None:
-        """`value` is the group as it was when this was decided."""
-        error = await self._host.append(shard, [(records.group_key(group.group_id), value)], lambda committed: None)
+        error = await appending
         if isinstance(effect, StoreAssignment):
             limits, now = self._limits, self._host.now()
             self._carry_out(shard, group, rebalance.assignment_stored(group, effect, error, limits, now))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from ballast_broker.coordinator.loading import HasTopic, any_topic, read_shard, 
 from ballast_broker.coordinator.offsets import Offsets, expired, expired_of_consumers
 from ballast_broker.coordinator.rebalance import GroupLimits, JoinAsk, Now, SyncAsk
 from ballast_broker.coordinator.shard import Shard
-from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.coordinator.store import OUTSIDE, CoordinatorStore, KeyValue, Producer, Settled, later
 from ballast_broker.coordinator.tasks import Tasks
 from ballast_broker.coordinator.transactional_commits import TransactionalCommits
 from ballast_broker.metadata.image import MetadataImage
@@ -217,19 +217,19 @@ class GroupCoordinator:
         shard.begin_write(group_id, offsets)
         return await self._append(shard, records.offset_entries(group_id, offsets), settled)
 
-    async def _append(
+    def _append(
         self,
         shard: Shard,
         entries: Sequence[KeyValue],
         settled: Settled = lambda committed: None,
         producer: Producer = OUTSIDE,
         verified: Verification | None = None,
-    ) -> ErrorCode:
+    ) -> Awaitable[ErrorCode]:
         """What is known here changes when `settled` is called: also after an answer that it took too long."""
         if not self._is_current(shard):
             settled(False)
-            return ErrorCode.NOT_COORDINATOR
-        return await self._store.append(shard.partition, entries, settled, producer, verified)
+            return later(ErrorCode.NOT_COORDINATOR)
+        return self._store.append(shard.partition, entries, settled, producer, verified)
 
     async def transaction_ended(self, partition: int, producer_id: int, committed: bool) -> ErrorCode:
         self.transactional.ended(partition, producer_id, committed)
@@ -326,9 +326,7 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
-                for partition in shard.pending.of_group(group.group_id):
-                    shard.pending.supersede(group.group_id, partition)
-                shard.offsets.pop(group.group_id, None)
+                shard.forget_offsets(group.group_id)
                 shard.groups.pop(group.group_id, None)
             else:
                 group.enter(GroupState.EMPTY, since_ms)
@@ -347,7 +345,7 @@ class GroupCoordinator:
 
         def settled(committed: bool) -> None:
             if committed:
-                shard.offsets.pop(group_id, None)
+                shard.forget_offsets(group_id)
 
         try:
             await self.consumers.end(shard, group_id, offsets)

@@ -88,6 +88,12 @@ class Shard:
             if not of_group:
                 del self.offsets[group_id]
 
+    def forget_offsets(self, group_id: str) -> None:
+        """Of a group that is deleted; what is pending goes with them, as the tombstones in the log say."""
+        for partition in self.pending.of_group(group_id):
+            self.pending.supersede(group_id, partition)
+        self.offsets.pop(group_id, None)
+
     def begin_write(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Commits of these partitions are about to be appended; `end_write` once it is known what came of them."""
         self.being_written.setdefault(group_id, Counter()).update(list(partitions))

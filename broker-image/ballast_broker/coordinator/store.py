@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
@@ -29,6 +29,7 @@ from ballast_wire.records import (
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
     from ballast_broker.storage.producers import Verification
+    from ballast_broker.storage.slices import AppendInfo
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,18 @@ class Stored(NamedTuple):
 Found = KeyValue | Stored | Marker
 
 
+class _Appending:
+    """Written already. Nothing waits, nor has to be ended, where nobody gets to awaiting it."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Callable[[], Coroutine[Any, Any, ErrorCode]]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, None, ErrorCode]:
+        return self._answer().__await__()
+
+
 class CoordinatorStore:
     def __init__(
         self, topic: str, replicas: Replicas, clock: Clock, threads: Threads, *, timeout_ms: int, load_bytes: int
@@ -88,15 +101,16 @@ class CoordinatorStore:
         self._timeout_ms = timeout_ms
         self._load_bytes = load_bytes
 
-    async def append(
+    def append(
         self,
         partition: int,
         entries: Sequence[KeyValue],
         settled: Settled,
         producer: Producer = OUTSIDE,
         verified: Verification | None = None,
-    ) -> ErrorCode:
-        """Write all or nothing, and wait until it is committed; the error is one that a group's client understands.
+    ) -> Awaitable[ErrorCode]:
+        """Write all or nothing, now; what is awaited is that it is committed. The error is one that a group's client
+        understands.
 
         `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
         it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
@@ -104,7 +118,15 @@ class CoordinatorStore:
         target = TopicPartition(self._topic, partition)
         batches = self._batches_of(target, entries, producer)
         try:
-            info = await self._replicas.append_own(target, batches, -1, verified=verified)
+            appending = self._replicas.append_own(target, batches, -1, verified=verified)
+        except ApiError as refused:
+            settled(False)
+            return later(CLIENT_ERROR.get(refused.code, refused.code))
+        return _Appending(lambda: self._appended(target, appending, settled))
+
+    async def _appended(self, target: TopicPartition, appending: Awaitable[AppendInfo], settled: Settled) -> ErrorCode:
+        try:
+            info = await appending
         except ApiError as refused:
             settled(False)
             return CLIENT_ERROR.get(refused.code, refused.code)
@@ -132,7 +154,7 @@ class CoordinatorStore:
             settled(answer in COMMITTED)
             outcome.set_result(answer)
 
-        first = _later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
+        first = later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
         first.add_done_callback(lambda done: known(done.result()))
         return outcome
 
@@ -217,7 +239,7 @@ def _found_in(batch: BatchView) -> Iterator[Found]:
             yield Marker(producer_id, kind == COMMIT)
 
 
-def _later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[ErrorCode]:
+def later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[ErrorCode]:
     """What is known at once waits for its turn behind what became known just before."""
     if isinstance(answer, asyncio.Future):
         return answer

@@ -329,11 +329,12 @@ class TransactionCoordinator:
             self._markers.send(ending)
 
     async def _complete(self, part: Part, transaction: Transaction) -> None:
-        """However long the log takes nothing: all partitions have their markers."""
-        pause_s = FIRST_PAUSE_S
-        while self._is_current(part) and transaction.now.state in PREPARED:
+        """However long the log takes nothing: all partitions have their markers. Those of this end: the log may have
+        taken it after all, and the next end may be prepared by now."""
+        pause_s, prepared = FIRST_PAUSE_S, transaction.now
+        while self._is_current(part) and transaction.now is prepared:
             if transaction.pending is None:  # else the log has taken it, and may tell yet
-                standing = transactions.completed(transaction.now, self._now_ms())
+                standing = transactions.completed(prepared, self._now_ms())
                 if await self._write(part, transaction, standing) is ErrorCode.NONE:
                     return
             await asyncio.sleep(pause_s)

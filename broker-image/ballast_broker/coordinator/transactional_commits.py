@@ -29,14 +29,14 @@ class Committer(NamedTuple):
 
 
 class Append(Protocol):
-    async def __call__(
+    def __call__(
         self,
         shard: Shard,
         entries: list[KeyValue],
         settled: Settled,
         producer: Producer,
         verified: Verification | None,
-    ) -> ErrorCode: ...
+    ) -> Awaitable[ErrorCode]: ...
 
 
 class TransactionalCommits:

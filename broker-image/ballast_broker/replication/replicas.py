@@ -201,16 +201,20 @@ class Replicas:
             return error
         return PendingCommit(self._deadlines, timeout_ms, replica.state.waiting, offset).future
 
-    async def append_own(
+    def append_own(
         self, topic_partition: TopicPartition, batches: bytearray, acks: int, *, verified: Verification | None = None
-    ) -> AppendInfo:
-        """The coordinators' way to write: several batches at once, and by a thread where the disk stalls."""
-        origin = "coordinator"
+    ) -> asyncio.Future[AppendInfo]:
+        """The coordinators' way to write: several batches at once, and by a thread where the disk stalls. They lie in
+        the order of these calls, whenever each is awaited."""
+        origin, loop = "coordinator", asyncio.get_running_loop()
+        written: asyncio.Future[AppendInfo] = loop.create_future()
         try:
-            return self.append(topic_partition, None, batches, acks, origin=origin, verified=verified)
+            written.set_result(self.append(topic_partition, None, batches, acks, origin=origin, verified=verified))
         except DirectoryStalls:
-            appending = self.append_by_thread(topic_partition, batches, acks, origin=origin, verified=verified)
-        return await appending
+            written = loop.create_task(
+                self.append_by_thread(topic_partition, batches, acks, origin=origin, verified=verified)
+            )
+        return written
 
     # -- fetching and offsets -----------------------------------------------------------------------------------------
     def fetch(

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.broker.coordinator.test_service import OFFSETS, T0, T1, Coordinating, coordinating
 from tests.broker.replication.cluster import RealClock, eventually
 
+from ballast_broker.coordinator.consumers.group import JOINING, LEAVING
+from ballast_broker.coordinator.consumers.heartbeat import Ask
 from ballast_broker.coordinator.group import Group, GroupState, Member
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.pending_offsets import PendingOffsets
@@ -88,8 +90,12 @@ async def test_an_end_while_the_log_is_loaded_counts(tmp_path: Path) -> None:
         assert known(another) == {T0: 5}
 
 
-async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_consumers", [False, True])
+async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: Path, of_consumers: bool) -> None:
     async with coordinating(tmp_path) as scene:
+        if of_consumers:
+            for ask in (Ask("m", JOINING, "c", "h", topics=frozenset({"t"}), owned={}), Ask("m", LEAVING, "c", "h")):
+                await scene.groups.consumers.heartbeat("g", ask)
         await commit(scene.groups, T0, 5)
         assert [group.group_id for group in scene.groups.list_groups()] == ["g"]
         assert await scene.groups.delete_group("g") is ErrorCode.NONE

@@ -517,6 +517,14 @@ async def test_an_assignment_is_stored_with_the_members_that_it_was_made_for(tmp
         assert list(found.members) == [leader.member_id]
 
 
+async def test_a_group_that_is_deleted_as_its_last_member_leaves_stays_deleted(tmp_path: Path) -> None:
+    """Both in one turn of the loop: that it is empty lies before its end in the log."""
+    async with coordinating(tmp_path) as scene:
+        await scene.become_empty("g")
+        assert await scene.groups.delete_group("g") is ErrorCode.NONE
+        assert scene.groups.list_groups() == (await scene.next_one()).list_groups() == []
+
+
 async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_path: Path) -> None:
     """As when the reassignment of a partition of the offsets topic ends and its leader stays."""
     async with coordinating(tmp_path) as scene:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.broker.replication.cluster import HOST, Cluster, Node, RealClock, eventually, round_trip
 
+from ballast_broker.coordinator import transaction_service
 from ballast_broker.coordinator.leadership import TransactionLeadership
 from ballast_broker.coordinator.markers import MarkerSender
 from ballast_broker.coordinator.store import TRANSACTIONS_TOPIC, CoordinatorStore
@@ -324,6 +325,30 @@ async def test_while_a_change_is_not_committed_nothing_else_is_done(tmp_path: Pa
         made.cluster.cuts.clear()
         await is_in(coordinator, S.ONGOING)
         assert coordinator.describe("x").partitions == {ON_1}
+
+
+async def test_a_completion_that_took_too_long_is_not_written_again_for_the_next_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose markers are not there yet: no coordinator would ever send them."""
+    monkeypatch.setattr(transaction_service, "FIRST_PAUSE_S", 1.0)
+    async with scene(tmp_path, timeout_ms=300) as (made, coordinator):
+        producer = await begun(coordinator, ON_1)
+        made.brokers.slow = asyncio.Event()
+        assert await coordinator.end("x", producer, True, 0) == producer
+        made.cluster.cuts.add(LINK)
+        made.brokers.slow.set()
+        await asyncio.sleep(0.5)  # it took too long, and is to be looked at again after a pause
+        made.cluster.cuts.clear()
+        await is_in(coordinator, S.COMPLETE_COMMIT)
+        made.brokers.slow = asyncio.Event()
+        await coordinator.add_partitions("x", producer, [ON_2], 0)
+        assert await coordinator.end("x", producer, True, 0) == producer
+        await asyncio.sleep(1.0)
+        assert coordinator.describe("x").state is S.PREPARE_COMMIT
+        assert coordinator.describe("x").partitions == {ON_2}
+        made.brokers.slow.set()
+        await is_in(coordinator, S.COMPLETE_COMMIT)
 
 
 async def test_nobody_is_answered_before_all_that_was_read_is_committed(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from ballast_broker.coordinator.consumers.group import (
     ConsumerGroup,
     CurrentChange,
     GroupState,
-    MemberState,
     PatternChange,
 )
 from ballast_broker.coordinator.consumers.heartbeat import (
@@ -97,7 +96,10 @@ class ConsumerGroups:
             self._forget(group_id)
 
     def topics_changed(self, shards: Iterable[Shard], names: frozenset[str]) -> None:
-        """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it."""
+        """Topics were made, deleted or given partitions: at its next heartbeat a group that reads them sees to it. One
+        that is being written may read other topics by then than it is known to, or is not known at all."""
+        for life in self._lives.values():
+            life.topics_changed = life.topics_changed or life.turn.locked()
         for shard in shards:
             for group in shard.consumers.values():
                 life = self._life(group.group_id)
@@ -282,7 +284,7 @@ class ConsumerGroups:
     def _note_revocation(self, life: _Life, group: ConsumerGroup, member_id: str) -> None:
         """Who is to give partitions back has its own rebalance timeout to do it in."""
         member = group.members.get(member_id)
-        if member is None or member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+        if member is None or not member.current.revoking:
             life.revocations.pop(member_id, None)
         elif life.revocations.get(member_id, (None,))[0] != member.current.epoch:
             until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms

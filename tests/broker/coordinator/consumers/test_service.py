@@ -23,6 +23,7 @@ from ballast_broker.coordinator.consumers.resolving import resolve
 from ballast_broker.coordinator.consumers.service import ConsumerConfig
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.service import GroupCoordinator
+from ballast_broker.coordinator.shard import Shard
 from ballast_broker.metadata.image import MetadataImage
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -141,6 +142,19 @@ async def test_who_keeps_what_it_is_to_give_back_goes(tmp_path: Path) -> None:
         assert (await beat(scene, "waits", 2)).assigned == of_t(scene, 0, 1)
 
 
+async def test_a_static_member_that_is_away_has_its_whole_session_to_come_back(tmp_path: Path) -> None:
+    """What it was to give back it gave back as it went; its rebalance timeout is no question any more."""
+    async with coordinating(tmp_path) as scene:
+        await beat(scene, "s", instance_id="i", rebalance_timeout_ms=200)
+        await beat(scene, "waits")
+        await beat(scene, "s", 1, instance_id="i", owned=of_t(scene, 0, 1))
+        assert group(scene).members["s"].current.state is MemberState.UNREVOKED_PARTITIONS
+        await beat(scene, "s", -2, instance_id="i")
+        await asyncio.sleep(0.4)
+        assert set(group(scene).members) == {"s", "waits"}
+        assert (await beat(scene, "again", instance_id="i")).epoch == 2
+
+
 async def test_topics_that_change_are_seen_at_the_next_heartbeat(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await beat(scene)
@@ -156,6 +170,21 @@ async def test_topics_that_change_are_seen_at_the_next_heartbeat(tmp_path: Path)
         await eventually(lambda: group(scene).resolved["t|new"].topics == {"t", "new"}, "it stands for two now")
         answer = await beat(scene, "p", answer.epoch)
         assert answer.assigned == {**of_t(scene, 0, 1, 2), scene.cluster.topic_id("new"): frozenset({0})}
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_topic_that_is_made_while_its_first_reader_is_written_is_seen(tmp_path: Path, there: bool) -> None:
+    """The group that is known by then does not read it, or there is none."""
+    async with coordinating(tmp_path) as scene:
+        if there:
+            await beat(scene)
+        scene.cut()
+        coming = await scene.begin(beat(scene, "n", topics=frozenset({"new"})))
+        scene.cluster.controller.create_topic("new", [[1]])
+        scene.heal()
+        [answer] = await coming
+        answer = await beat(scene, "n", answer.epoch)
+        assert answer.assigned == {scene.cluster.topic_id("new"): frozenset({0})}
 
 
 @pytest.mark.spec("CLI-06")
@@ -260,6 +289,23 @@ async def test_an_empty_group_goes_from_one_protocol_to_the_other_with_its_offse
         after = await scene.next_one()
         assert [type(each) for each in after.list_groups()] == [type(each) for each in scene.groups.list_groups()]
         assert set(after.fetch_offsets("g")) == {T0}
+
+
+async def test_who_joins_a_group_that_went_to_the_other_protocol_as_its_coordinator_moved_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with coordinating(tmp_path) as scene:
+        await beat(scene)
+        await beat(scene, "m", -1)
+        end = scene.groups.consumers.end
+
+        async def end_and_move(shard: Shard, group_id: str) -> None:
+            await end(shard, group_id)
+            scene.groups.resign_all()
+
+        monkeypatch.setattr(scene.groups.consumers, "end", end_and_move)
+        joined = await asyncio.wait_for(scene.groups.join("g", ask("classic")), 5)
+        assert joined.error is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("there", [True, False])
