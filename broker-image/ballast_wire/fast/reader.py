@@ -18,6 +18,7 @@ _LONG = struct.Struct(">q")
 # Elements of arrays, and tags, in one request. The loop answers for as many in a few seconds, and does nothing else
 # meanwhile.
 MOST_ENTRIES = 200_000
+MOST_TEXT_BYTES = 32_767  # Kafka's own limit; the older forms of a text have no room for more
 
 
 class MalformedRequest(ValueError):
@@ -84,6 +85,8 @@ class Reader:
 
     def string(self, compact: bool) -> str | None:
         size = self.unsigned_varint() - 1 if compact else self.int16()
+        if size > MOST_TEXT_BYTES:
+            raise MalformedRequest(f"a field of {size} bytes is longer than {MOST_TEXT_BYTES}")
         return None if size < 0 else str(self.take(size), "utf-8")
 
     def bytes_view(self, compact: bool) -> memoryview | None:
