@@ -240,3 +240,18 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
         "e": "",
         "log.dirs": "/a b/c",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("a=1\nlog.dirs=/a,/b\\", {"a": "1", "log.dirs": "/a,/b"}),  # the last line promises another
+        ("log.dirs /a\nnode.id\t1\n", {"log.dirs": "/a", "node.id": "1"}),
+        ("a=x,\\ \n  y\nb=1", {"a": "x,", "y": "", "b": "1"}),  # a blank behind the `\\`: the line ends there
+        ("a=1\\\n\\\n2\nb=x,\\\n\nc=3", {"a": "12", "b": "x,", "c": "3"}),
+        ("k\\=x\\:y\\ z=1", {"k=x:y z": "1"}),
+        ("a=x\u2028y\x85z\r\nb=1\rc=2", {"a": "x\u2028y\x85z", "b": "1", "c": "2"}),
+    ],
+)
+def test_odd_properties_files_are_read_as_java_reads_them(text: str, means: dict[str, str]) -> None:
+    assert parse_properties(text) == means
