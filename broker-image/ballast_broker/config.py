@@ -23,7 +23,7 @@ from ballast_broker.security.properties import (
     parse_of_listener,
 )
 from ballast_broker.security.settings import ListenerSecurity, check_mechanism, listener_security
-from ballast_broker.topic_config import CODECS, log_config
+from ballast_broker.topic_config import CODECS, check_log_times, log_config
 
 _P = Property
 MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
@@ -475,6 +475,7 @@ def _check_whole(config: BrokerConfig) -> None:
         raise ConfigError("listeners has none for clients: add one, for instance PLAINTEXT://:9092")
     _check_listeners(config)
     _check_groups(config.values)
+    check_log_times(config.values_set)
     if config.is_controller:
         _check_controller(config)
     elif not config.voters and not config.quorum_bootstrap:

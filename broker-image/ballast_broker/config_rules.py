@@ -9,7 +9,7 @@ from ballast_broker.config_entries import DYNAMIC_BROKER_PROPERTIES, ConfigEntri
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry
 from ballast_broker.group_config import GROUP_PROPERTIES, check_group_configs
-from ballast_broker.topic_config import TOPIC_PROPERTIES, broker_default, check_topic_configs
+from ballast_broker.topic_config import TOPIC_PROPERTIES, broker_default, check_log_times, check_topic_configs
 from ballast_wire.errors import ApiError, ErrorCode
 
 TOPIC = 2
@@ -44,11 +44,13 @@ class Rules:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
             )
+        values = {}
         for name, text in configs.items():
             known = BROKER_PROPERTIES.get(name)
             if known is None:
                 raise ConfigError(f"Unknown broker config name: {name}")
-            known.parse_new(text)
+            values[name] = known.parse_new(text)
+        check_log_times(values)
 
     def is_list(self, resource_type: int, name: str) -> bool:
         known = self._property(resource_type, name)

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+_END_OF_LINE = re.compile(r"\r\n|\n|\r")
+_BLANKS = " \t\f"
+_KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: `key=value` (or `:`), `#` and `!` comments, `\\` at the end of a line goes on."""
+    """A Java properties file: `key=value` (or `:`, or a blank), `#` and `!` comments; after `\\` a line goes on.
+
+    Blanks at the end of a value go away, as they do of every property that Kafka reads.
+    """
     found: dict[str, str] = {}
-    pending = ""
-    for line in text.splitlines():
-        goes_on = bool(pending)
-        line = pending + line.strip()
-        pending = ""
-        if not line or (line[0] in "#!" and not goes_on):
-            continue
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            pending = line[:-1]
-            continue
-        cut = min((i for i in (line.find("="), line.find(":")) if i > 0), default=len(line))
-        found[line[:cut].strip()] = _ESCAPE.sub(_unescaped, line[cut + 1 :].strip())
+    for line in _whole_lines(text):
+        key = _KEY.match(line)
+        assert key is not None  # it may be empty
+        found[_unescaped(key[1])] = _unescaped(line[key.end() :]).rstrip(_BLANKS)
     return found
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _whole_lines(text: str) -> Iterator[str]:
+    """What has several lines as one, without comments; the last one may promise another that does not come."""
+    whole, goes_on = "", False
+    for part in _END_OF_LINE.split(text):
+        line = part.lstrip(_BLANKS)
+        if not goes_on and line.startswith(("#", "!")):
+            continue
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        whole += line[:-1] if goes_on else line
+        if whole and not goes_on:
+            yield whole
+            whole = ""
+    if whole:
+        yield whole
+
+
+def _unescaped(text: str) -> str:
     """As Java reads a value: `\\n` is a new line, and `\\` before anything else goes away."""
-    return chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2])
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), text)

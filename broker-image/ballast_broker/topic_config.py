@@ -136,3 +136,17 @@ def broker_default(entry: TopicProperty, broker: Mapping[str, Any]) -> Any:
                 return -1
             return value * factor if factor != 1 else value
     return entry.property.default
+
+
+def check_log_times(broker: Mapping[str, Any]) -> None:
+    """Of these property values (set ones, by name), in Kafka's words: with 0 all data would be too old, at once."""
+    retention, roll, jitter = (
+        broker_default(TOPIC_PROPERTIES[name], broker) for name in ("retention.ms", "segment.ms", "segment.jitter.ms")
+    )
+    for name, is_wrong, allowed in (
+        ("log.retention.ms", retention == 0, "unlimited (-1) or, greater than or equal to 1"),
+        ("log.roll.ms", roll < 1, "greater than or equal to 1"),
+        ("log.roll.jitter.ms", jitter < 0, "greater than or equal to 0"),
+    ):
+        if is_wrong:
+            raise ConfigError(f"requirement failed: {name} must be {allowed}")

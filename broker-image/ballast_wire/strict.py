@@ -10,9 +10,8 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.reader import MOST_TEXT_BYTES, MalformedRequest
 
-MOST_TEXT_BYTES = 32_767  # Kafka's own limit; the older forms of a text have no room for more
 LAST_SHIFT = 28
 
 

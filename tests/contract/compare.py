@@ -23,10 +23,11 @@ import yaml
 from tests.contract.wire import WireClient
 
 from ballast_wire.messages import message
-from ballast_wire.records import Record, encode_batch
+from ballast_wire.records import MAGIC, Record, encode_batch
 
 HERE = Path(__file__).parent
 LOCAL = "127.0.0.1"
+MAGIC_POSITION = 16
 UNTIL_TIMEOUT_S = 20.0
 UNTIL_PAUSE_S = 0.1
 ABSENT = "(absent)"
@@ -205,14 +206,17 @@ class Side:
 
 
 def batch(wanted: dict[str, Any]) -> bytes:
-    """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them."""
+    """A record batch; the same bytes for both sides. `flip`: spoil the byte at this place; `times`: so many of them;
+    `magic`: it says that it is of this format."""
     keywords = dict(wanted)
+    magic = keywords.pop("magic", MAGIC)
     values, flip, times = keywords.pop("values"), keywords.pop("flip", None), keywords.pop("times", 1)
     records = [
         Record(offset=index, timestamp=TIMESTAMP_MS + index * 1000, key=None, value=value.encode(), headers=())
         for index, value in enumerate(values)
     ]
     encoded = encode_batch(records, **keywords)
+    encoded[MAGIC_POSITION] = magic
     if flip is not None:
         encoded[flip] ^= 1
     return bytes(encoded * times)

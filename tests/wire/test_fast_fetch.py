@@ -28,7 +28,8 @@ from ballast_wire.fast.fetch import (
     parse_fetch,
 )
 from ballast_wire.fast.produce import NodeEndpoint
-from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.reader import MOST_ENTRIES, MalformedRequest, unsigned_varint
+from ballast_wire.headers import skip_header_tags
 from ballast_wire.messages import message
 
 Request = message("FetchRequest")
@@ -168,6 +169,22 @@ ANSWERS = st.lists(
 ENDPOINTS = st.lists(
     st.builds(NodeEndpoint, INT32, st.text(max_size=70), INT32, st.none() | st.text(max_size=9)), max_size=3
 )
+
+
+def of_tags(count: int) -> bytes:
+    """With no topic; its tags are as small as they may be."""
+    head = struct.pack(">iiiibii", -1, 100, 1, 1 << 20, 0, 0, -1) + b"\x01\x01\x01"
+    return head + unsigned_varint(count) + bytes(2 * count)
+
+
+@pytest.mark.spec("CLI-08", "CLI-09")
+def test_tags_are_things_that_a_request_names() -> None:
+    assert parse_fetch(memoryview(of_tags(1000)), 0, FIRST_FLEXIBLE).topics == []
+    with pytest.raises(MalformedRequest, match="more than 200000 things"):
+        parse_fetch(memoryview(of_tags(MOST_ENTRIES + 1)), 0, FIRST_FLEXIBLE)
+    header = unsigned_varint(MOST_ENTRIES + 1) + bytes(2 * MOST_ENTRIES + 2)
+    with pytest.raises(MalformedRequest, match="more than 200000 things"):
+        skip_header_tags(memoryview(header), 0)
 
 
 def content(data: object) -> bytes:

@@ -24,7 +24,7 @@ from ballast_wire.fast.produce import (
     encode_produce_response,
     parse_produce,
 )
-from ballast_wire.fast.reader import MalformedRequest
+from ballast_wire.fast.reader import MOST_TEXT_BYTES, MalformedRequest
 from ballast_wire.messages import message
 
 Request = message("ProduceRequest")
@@ -104,6 +104,16 @@ def test_a_count_of_two_billion_costs_no_memory(version: int) -> None:
     nothing = b"\x00" if version >= FIRST_FLEXIBLE else b"\xff\xff"
     with pytest.raises(MalformedRequest):
         parse_produce(memoryview(nothing + struct.pack(">hi", 1, 1000) + count), 0, version)
+
+
+@pytest.mark.spec("CLI-08", "CLI-10")
+def test_a_text_is_no_longer_than_all_versions_can_say_it() -> None:
+    longest = "t" * MOST_TEXT_BYTES
+    body = generic_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest, UUID(int=0), [])])
+    assert parse_produce(memoryview(body), 0, FIRST_FLEXIBLE).topics[0].topic == longest
+    body = generic_request(FIRST_FLEXIBLE, None, 1, 1000, [(longest + "t", UUID(int=0), [])])
+    with pytest.raises(MalformedRequest, match="longer than 32767"):
+        parse_produce(memoryview(body), 0, FIRST_FLEXIBLE)
 
 
 ANSWERS = st.lists(

@@ -59,6 +59,14 @@ def test_one_batch_of_one_partition_is_taken(
     assert (*single[:4], bytes(single[4])) == (topic, acks, timeout_ms, partition, records)
 
 
+@pytest.mark.spec("CLI-08", "CLI-10")
+@pytest.mark.parametrize("version", [LAST_VERSION + 1, 99, 32_767])
+def test_a_version_that_nobody_knows_is_not_taken(version: int) -> None:
+    frame = body(LAST_VERSION, None, 1, 1000, [("", UUID(int=7), [(3, b"records")])])
+    assert parse_single_produce(memoryview(frame), 0, LAST_VERSION) is not None
+    assert parse_single_produce(memoryview(frame), 0, version) is None
+
+
 PARTITIONS = st.lists(st.tuples(INT32, st.none() | st.binary(max_size=300)), max_size=2)
 TOPICS = st.lists(st.tuples(st.text(max_size=150), st.uuids(), PARTITIONS), max_size=2)
 

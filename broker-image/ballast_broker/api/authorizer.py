@@ -39,6 +39,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 50_000
+MOST_REMEMBERED_CHARACTERS = 10_000_000  # of names: who is refused may have made up any, of 32 KB each
 ANY_NAME = "hardcode"  # the name that Kafka asks about for those who may do it to whatever resource there is
 
 
@@ -110,6 +111,7 @@ class AclAuthorizer(Authorizer):
         self._index = AclIndex()
         self._is_loaded = False
         self._decisions: dict[_Question, bool] = {}
+        self._characters = 0
         self._decisions_for_any: dict[tuple[Principal, str, Operation, ResourceKind], bool] = {}
         self._told: set[_Question] = set()
 
@@ -129,6 +131,7 @@ class AclAuthorizer(Authorizer):
 
     def _forget(self) -> None:
         self._decisions.clear()
+        self._characters = 0
         self._decisions_for_any.clear()
         self._told.clear()
 
@@ -156,8 +159,10 @@ class AclAuthorizer(Authorizer):
         else:
             found = self._index.decide(who, operation, resource.kind, resource.name)
             decision = self._allows_without_entry if found is None else found
-        if len(self._decisions) >= MOST_REMEMBERED:
+        self._characters += len(resource.name)
+        if len(self._decisions) >= MOST_REMEMBERED or self._characters > MOST_REMEMBERED_CHARACTERS:
             self._forget()
+            self._characters = len(resource.name)
         self._decisions[question] = decision
         return decision
 

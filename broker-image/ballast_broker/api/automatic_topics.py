@@ -95,7 +95,13 @@ class AutomaticTopics:
     def _wanted(self, name: str) -> Any:
         kind = message("CreateTopicsRequest").CreatableTopic
         if name not in INTERNAL:
-            return kind(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            return kind(  # of this broker: a controller by itself may have another default
+                name=name,
+                num_partitions=self._config.num_partitions,
+                replication_factor=self._config.default_replication_factor,
+                assignments=[],
+                configs=[],
+            )
         wanted = self._internal[name]
         configs = {
             "cleanup.policy": "compact",

@@ -27,7 +27,15 @@ from ballast_broker.api.fetch_sessions import (
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
-from ballast_broker.replication.reading import CONSUMER, READ_COMMITTED, FetchEntry, FetchParams, FetchResult, give_back
+from ballast_broker.replication.reading import (
+    CONSUMER,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchEntry,
+    FetchParams,
+    FetchResult,
+    give_back,
+)
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.fetch import (
     FIRST_FLEXIBLE,
@@ -61,6 +69,7 @@ UNREADABLE = frozenset(
 )
 # What is said of a topic that was deleted, or deleted and made anew, by who has only its name.
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
+ISOLATION_LEVELS = (READ_UNCOMMITTED, READ_COMMITTED)
 MAXIMUM_TARGETS = 16_384
 _READ = Operation.READ
 _new_tuple = tuple.__new__  # half the price of a NamedTuple's own
@@ -100,7 +109,7 @@ class Fetch:
     ) -> Reply:
         """`position` is where the client's id ends; `quota` is the client's, if it has one."""
         plain = parse_plain_fetch(frame, position, version) if quota is None else None
-        if plain is not None:
+        if plain is not None and plain[3] in ISOLATION_LEVELS:
             targets = self._targets_of(plain, version, peer)
             if targets is not None:
                 return self._handle_plain(plain, targets, correlation_id, version, peer.listener)
@@ -109,6 +118,8 @@ class Fetch:
         if version >= FIRST_FLEXIBLE:
             position = skip_header_tags(frame, position)
         request = parse_fetch(frame, position, version)
+        if request.isolation not in ISOLATION_LEVELS:
+            return self._not_isolated(request, version, correlation_id)
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
         asked = [
@@ -154,6 +165,14 @@ class Fetch:
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
+
+    def _not_isolated(self, request: FetchRequest, version: int, correlation_id: int) -> Reply:
+        """As Kafka answers it: nothing is read for who asks for an isolation that there is not."""
+        error = ErrorCode.UNKNOWN_SERVER_ERROR
+        self.metrics.refused("Fetch", error)
+        named = request.topics if version < FIRST_WITH_TOPIC_ID else []
+        topics = [(key, [FetchAnswer(each.partition, error, aborted=[]) for each in asked]) for key, asked in named]
+        return list(encode_fetch_response(version, correlation_id, topics, error=error))
 
     # -- without a session ----------------------------------------------------------------------------------------
     def _targets_of(self, plain: PlainFetch, version: int, peer: Peer) -> list[Target] | None:

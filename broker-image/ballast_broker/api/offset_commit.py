@@ -10,7 +10,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import OffsetCommitResponse
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition
 
 FIRST_VERSION_THAT_KNOWS_NO_GROUP = 9
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
@@ -28,7 +28,7 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     answers: dict[tuple[Any, int], ErrorCode] = {}
     targets: dict[tuple[Any, int], TopicPartition] = {}
     for asked in request.topics:
-        key = asked.topic_id if by_id else asked.name
+        key = _key(asked, by_id)
         topic = topics.by_id(key) if by_id else topics.by_name(key)
         name = topic.name if topic is not None else "" if by_id else key
         refused = bool(name) and not context.authorize(Operation.READ, topic_resource(name))
@@ -46,6 +46,11 @@ async def handle(request: Any, context: RequestContext) -> OffsetCommitResponse:
     errors = await _commit(request, context, offsets) if offsets else {}
     answers |= {where: errors[partition] for where, partition in targets.items()}
     return _response(request, context.version, by_id, answers)
+
+
+def _key(asked: Any, by_id: bool) -> Any:
+    """What the client calls the topic; an id of nothing but zeros is read as None."""
+    return (asked.topic_id or ZERO_UUID) if by_id else asked.name
 
 
 def _committed(request: Any, asked: Any, context: RequestContext) -> CommittedOffset:
@@ -81,7 +86,7 @@ def _response(
     for asked in request.topics:
         if not asked.partitions:
             continue
-        key = asked.topic_id if by_id else asked.name
+        key = _key(asked, by_id)
         for p in asked.partitions:
             response.add(p.partition_index, answers[key, p.partition_index])
         response.end_topic(key)

@@ -11,7 +11,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.coordinator.offsets import CommittedOffset, Offsets
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.offsets import FETCH_FIRST_WITH_ERROR, FETCH_FIRST_WITH_MANY_GROUPS, OffsetFetchResponse
-from ballast_wire.names import TopicPartition
+from ballast_wire.names import ZERO_UUID, TopicPartition
 
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 FIRST_VERSION_WITH_TOPIC_IDS = 10
@@ -79,12 +79,13 @@ def _add_asked(response: OffsetFetchResponse, asked: Any, context: RequestContex
             _add_if_allowed(response, each.name, each, context, view)
             response.end_topic(each.name)
             continue
-        topic = context.broker.image().topics.by_id(each.topic_id)
+        topic_id = each.topic_id or ZERO_UUID  # which is read as None
+        topic = context.broker.image().topics.by_id(topic_id)
         if topic is None:
             _add(response, "", each.partition_indexes, View({}, ErrorCode.UNKNOWN_TOPIC_ID))
         else:
             _add_if_allowed(response, topic.name, each, context, view)
-        response.end_topic(each.topic_id)
+        response.end_topic(topic_id)
 
 
 def _add_if_allowed(response: OffsetFetchResponse, name: str, asked: Any, context: RequestContext, view: View) -> None:

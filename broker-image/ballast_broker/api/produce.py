@@ -19,12 +19,14 @@ from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
 from ballast_broker.storage.producers import NOT_ASKED, Verification
 from ballast_broker.storage.validation import CLIENT, TRANSACTION
+from ballast_wire.compression import Codec
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.fast.produce import (
     FIRST_FLEXIBLE,
     FIRST_VERSION,
     FIRST_WITH_LEADER,
     FIRST_WITH_TOPIC_ID,
+    FIRST_WITH_ZSTD,
     LAST_VERSION,
     NodeEndpoint,
     ProduceAnswer,
@@ -34,10 +36,10 @@ from ballast_wire.fast.produce import (
     parse_produce,
 )
 from ballast_wire.fast.reader import MalformedRequest
-from ballast_wire.fast.single_produce import FIRST_VERSION as FIRST_SINGLE
 from ballast_wire.fast.single_produce import Single, SingleAnswer, parse_single_produce
 from ballast_wire.headers import parse_request_header, skip_header_tags
 from ballast_wire.names import TopicPartition
+from ballast_wire.records import ATTRIBUTES_POSITION, CODEC_MASK, HEADER_BYTES
 
 if TYPE_CHECKING:
     from ballast_broker.api.client_quotas import Throttle
@@ -106,7 +108,7 @@ class Produce:
         throttle: Throttle | None = None,
     ) -> Reply:
         """`position` is where the client's id ends; `throttle` is what the answer is to tell."""
-        if version >= FIRST_SINGLE and throttle is None:
+        if version >= FIRST_WITH_ZSTD and throttle is None:
             single = parse_single_produce(frame, position, version)
             if single is not None:
                 key = (single[0], single[3], version)
@@ -221,9 +223,12 @@ class Produce:
             topics.append((key, answers))
             for number, batches in partitions:
                 future: Outcome | None = None
-                if refusal is not None:
-                    answer = ProduceAnswer(number, refusal)
-                    self._note_refusal(TopicPartition(name, number), topic_id, batches, refusal)
+                refused = refusal
+                if refused is None and version < FIRST_WITH_ZSTD and _is_zstd(batches):
+                    refused = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+                if refused is not None:
+                    answer = ProduceAnswer(number, refused)
+                    self._note_refusal(TopicPartition(name, number), topic_id, batches, refused)
                 else:
                     partition = _new_tuple(TopicPartition, (name, number))
                     answer, future = self._append(partition, topic_id, batches, request, transaction)
@@ -436,6 +441,12 @@ class Produce:
         # While a disk stalls one request at a time is taken from a connection: that bounds what waits in memory.
         by_thread = any(isinstance(future, asyncio.Task) for _, _, future in waits)
         return Pending(reply, pipelined=not by_thread)
+
+
+def _is_zstd(batches: memoryview | None) -> bool:
+    if batches is None or len(batches) < HEADER_BYTES:
+        return False
+    return batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD
 
 
 def _left_ms(throttle: Throttle | None) -> int:

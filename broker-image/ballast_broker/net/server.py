@@ -80,10 +80,11 @@ class Server:
 
         Until somebody calls `accept`, the kernel keeps connections waiting: a prober finds us alive, a client waits.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = socket.socket(_family_of(host), socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
+            if not host and sock.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self.limits.receive_buffer_bytes > 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
@@ -123,7 +124,7 @@ class Server:
                 self._pause_accepting(name)
                 self.loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)
                 return
-            self._welcome(name, sock, address[0])
+            self._welcome(name, sock, _as_told(address[0]))
 
     def _welcome(self, name: str, sock: socket.socket, ip: str) -> None:
         if self._per_ip[ip] >= self.limits.max_connections_per_ip:
@@ -270,6 +271,22 @@ class Server:
         self._warmings.add(task)
         task.add_done_callback(self._warmings.discard)
         return task
+
+
+def _family_of(host: str) -> int:
+    """No host: all addresses of this machine, of both families. A name may have one of IPv6 alone."""
+    if not host:
+        return socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        found = {family for family, *_ in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:  # who binds says what is wrong with it
+        found = set()
+    return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
+
+
+def _as_told(address: str) -> str:
+    """Where both families are listened to, an address of IPv4 comes as one of IPv6: `::ffff:10.0.0.1`."""
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def _reader_of(part: FileData) -> Callable[[], None]:

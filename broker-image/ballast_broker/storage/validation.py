@@ -148,9 +148,7 @@ def _check_client_batch(header: Header, partition: object) -> None:
 
 def _magic_refused(magic: int) -> ApiError:
     if magic in (0, 1):
-        return ApiError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"Message format {magic} is no longer written; 2 is expected"
-        )
+        return ApiError(ErrorCode.INVALID_RECORD, f"Message format {magic} is no longer written; 2 is expected")
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown magic {magic}")
 
 

@@ -15,8 +15,10 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
-# Elements of arrays in one request. The loop answers for as many in a few seconds, and does nothing else meanwhile.
+# Elements of arrays, and tags, in one request. The loop answers for as many in a few seconds, and does nothing else
+# meanwhile.
 MOST_ENTRIES = 200_000
+MOST_TEXT_BYTES = 32_767  # Kafka's own limit; the older forms of a text have no room for more
 
 
 class MalformedRequest(ValueError):
@@ -83,6 +85,8 @@ class Reader:
 
     def string(self, compact: bool) -> str | None:
         size = self.unsigned_varint() - 1 if compact else self.int16()
+        if size > MOST_TEXT_BYTES:
+            raise MalformedRequest(f"a field of {size} bytes is longer than {MOST_TEXT_BYTES}")
         return None if size < 0 else str(self.take(size), "utf-8")
 
     def bytes_view(self, compact: bool) -> memoryview | None:
@@ -94,21 +98,29 @@ class Reader:
         count = self.unsigned_varint() - 1 if compact else self.int32()
         if count > self.end - self.position:
             raise MalformedRequest("an array has more elements than the request has bytes")
+        self._note_entries(count)
+        return count
+
+    def _note_entries(self, count: int) -> None:
         self.entries += count
         if self.entries > MOST_ENTRIES:
             raise MalformedRequest(f"the request names more than {MOST_ENTRIES} things")
-        return count
 
     def skip_tags(self) -> None:
         if self.buffer[self.position] == 0:
             self.position += 1
             return
-        for _ in range(self.unsigned_varint()):
+        for _ in range(self._tag_count()):
             self.unsigned_varint()
             self.take(self.unsigned_varint())
 
     def tags(self) -> list[tuple[int, memoryview]]:
-        return [(self.unsigned_varint(), self.take(self.unsigned_varint())) for _ in range(self.unsigned_varint())]
+        return [(self.unsigned_varint(), self.take(self.unsigned_varint())) for _ in range(self._tag_count())]
+
+    def _tag_count(self) -> int:
+        count = self.unsigned_varint()
+        self._note_entries(count)
+        return count
 
 
 def unsigned_varint(value: int) -> bytes:

@@ -18,6 +18,7 @@ from ballast_wire.fast.produce import (
     FIRST_WITH_ERROR_MESSAGES,
     FIRST_WITH_START_OFFSET,
     FIRST_WITH_TOPIC_ID,
+    LAST_VERSION,
     topic_bytes,
 )
 
@@ -73,6 +74,8 @@ def parse_single_produce(frame: memoryview, position: int, version: int) -> Sing
 
 def _parse_flexible(frame: memoryview, position: int, version: int) -> Single | None:
     if version >= FIRST_WITH_TOPIC_ID:
+        if version > LAST_VERSION:
+            return None
         tags, transactional, acks, timeout_ms, topics, topic, partitions, partition, byte = _with_id(frame, position)
         at = position + _WITH_ID_BYTES
     else:

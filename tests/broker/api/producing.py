@@ -15,6 +15,7 @@ from ballast_broker.net_reply import Pending
 from ballast_broker.real_world import RealClock
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
+from ballast_wire.fast.produce import FIRST_FLEXIBLE
 from ballast_wire.headers import frame_request
 from ballast_wire.messages import message
 from ballast_wire.names import TopicPartition
@@ -51,15 +52,17 @@ class Producing:
             topics.setdefault(topic, []).append(part)
         data = [kind.TopicProduceData(name=topic, partition_data=parts) for topic, parts in topics.items()]
         request = kind(version=version, transactional_id=transactional_id, acks=acks, timeout_ms=5000, topic_data=data)
-        frame = bytearray(frame_request(0, version, 1, "tests", bytes(request.encode(version=version)), flexible=True))
+        flexible = version >= FIRST_FLEXIBLE
+        body = bytes(request.encode(version=version))
+        frame = bytearray(frame_request(0, version, 1, "tests", body, flexible=flexible))
         reply = self._produce.handle(memoryview(frame)[4:], 10 + len("tests"), version, 1, Peer())
         frame[:] = bytes(len(frame))  # the connection's buffer is used again
         return reply
 
 
-async def answer(reply: Any) -> list[tuple[str, int, int]]:
+async def answer(reply: Any, version: int = VERSION) -> list[tuple[str, int, int]]:
     """Topic, error and offset of each partition."""
     parts = await reply.future if isinstance(reply, Pending) else (reply,)
     kind = message("ProduceResponse")
-    said = kind.decode(b"".join(parts)[9:], version=VERSION)
+    said = kind.decode(b"".join(parts)[9 if version >= FIRST_FLEXIBLE else 8 :], version=version)
     return [(t.name, p.error_code, p.base_offset) for t in said.responses for p in t.partition_responses]

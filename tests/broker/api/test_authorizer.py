@@ -12,6 +12,7 @@ import pytest
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
     CLUSTER,
+    MOST_REMEMBERED_CHARACTERS,
     AclAuthorizer,
     Operation,
     ResourceKind,
@@ -157,4 +158,15 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(given.authorizer, AclAuthorizer)
     assert len(given.authorizer._decisions) <= 10
     assert len(given.authorizer._told) <= 11
+    assert given.may(ANN, Operation.READ)
+
+
+@pytest.mark.spec("CLI-08")
+def test_long_names_are_remembered_as_far_as_there_is_room_for_them() -> None:
+    given = Given()
+    given.add(READ_ORDERS)
+    assert isinstance(given.authorizer, AclAuthorizer)
+    for number in range(1000):
+        given.authorizer.would_allow(ANN, Operation.READ, topic(f"{number:030000}"))
+        assert sum(len(name) for _, _, _, (_, name) in given.authorizer._decisions) <= MOST_REMEMBERED_CHARACTERS
     assert given.may(ANN, Operation.READ)

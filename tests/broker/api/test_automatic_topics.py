@@ -67,6 +67,32 @@ async def test_too_few_brokers_for_the_offsets_topic_are_told_once(caplog: pytes
     assert "there are 1" in said
 
 
+class Recording:
+    """A controller that keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.topics: list[Any] = []
+
+    async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+        self.topics.extend(request.topics)
+        return type("Response", (), {"topics": []})()
+
+
+@pytest.mark.spec("TOP-25")
+async def test_what_somebody_asks_for_is_made_as_the_properties_of_this_broker_say() -> None:
+    scene = Scene()
+    asker = Asker(scene, **{"num.partitions": "6", "default.replication.factor": "2"})
+    controller: Any = Recording()
+    tasks: list[asyncio.Task[None]] = []
+    topics = AutomaticTopics(
+        asker.config, lambda: scene.image, controller, lambda work, _: tasks.append(asyncio.create_task(work))
+    )
+    topics.create(["new"])
+    await asyncio.gather(*tasks)
+    [topic] = controller.topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", 6, 2)
+
+
 @pytest.mark.spec("CLI-05")
 async def test_the_transaction_log_is_made_as_its_properties_say() -> None:
     scene = Scene()
@@ -78,25 +104,18 @@ async def test_the_transaction_log_is_made_as_its_properties_say() -> None:
             "transaction.state.log.segment.bytes": "2000000",
         },
     )
-    asked: list[Any] = []
-
-    class Controller:
-        async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
-            asked.extend(request.topics)
-            return type("Response", (), {"topics": []})()
-
+    controller: Any = Recording()
     tasks: list[asyncio.Task[None]] = []
 
     def spawn(work: Coroutine[Any, Any, None], _: str) -> None:
         tasks.append(asyncio.get_running_loop().create_task(work))
 
-    controller: Any = Controller()
     topics = AutomaticTopics(asker.config, lambda: scene.image, controller, spawn)
     asker.services.create_internal_topic = topics.create_internal
     found = await asker.ask("FindCoordinator", 4, coordinator_keys=["tx"], key_type=1)
     assert found["coordinators"][0]["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
     await asyncio.gather(*tasks)
-    [topic] = asked
+    [topic] = controller.topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == (TRANSACTIONS_TOPIC, 7, 2)
     assert {each.name: each.value for each in topic.configs} == {
         "cleanup.policy": "compact",

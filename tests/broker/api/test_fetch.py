@@ -279,6 +279,18 @@ def test_readers_of_committed_data_are_told_that_nothing_was_aborted(isolation: 
     assert answer.responses[0].partitions[0].aborted_transactions == aborted
 
 
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("isolation", [-1, 2, 127])
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+@pytest.mark.parametrize("epoch", [FIRST, FINAL])
+def test_who_asks_for_an_isolation_that_there_is_not_reads_nothing(isolation: int, version: int, epoch: int) -> None:
+    scene = stage(p0=b"abc")
+    answer = scene.answer((0, 0), version=version, isolation_level=isolation, session_epoch=epoch)
+    assert (answer.error_code, answer.session_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, 0)
+    assert told(answer) == ({0: (ErrorCode.UNKNOWN_SERVER_ERROR, b"")} if version < BY_ID else {})
+    assert scene.asked == []
+
+
 async def test_a_fetch_that_waits_is_answered_later() -> None:
     scene = stage(p0=b"")
     scene.parked = asyncio.get_running_loop().create_future()

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.broker.api.asking import Asker
@@ -234,3 +236,20 @@ async def test_a_replica_whose_first_records_are_deleted_moves_too(tmp_path: Pat
         await eventually(lambda: nodes[0].logs.get(ORDERS).directory.path == other)
         assert nodes[0].logs.get(ORDERS).log_start_offset == 2
         assert nodes[0].produce(ORDERS, "d") == 3
+
+
+@pytest.mark.spec("CLI-04", "CLI-10")
+async def test_a_topic_id_of_zeros_is_answered_as_one_that_nobody_knows() -> None:
+    zeros = "00000000-0000-0000-0000-000000000000"
+    asker = Asker(Scene(()))
+    asker.services.groups = SimpleNamespace(fetch_offsets=lambda *_: {})
+    asked = [{"group_id": "g", "topics": [{"topic_id": UUID(zeros), "partition_indexes": [3]}]}]
+    fetched = await asker.ask("OffsetFetch", 10, groups=asked)
+    [topic] = fetched["groups"][0]["topics"]
+    assert topic["partitions"][0]["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
+    partition = {"partition_index": 3, "committed_offset": 5, "committed_metadata": ""}
+    committed = await asker.ask(
+        "OffsetCommit", 10, group_id="g", topics=[{"topic_id": UUID(zeros), "partitions": [partition]}]
+    )
+    [topic] = committed["topics"]
+    assert topic["partitions"] == [{"partition_index": 3, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}]

@@ -16,9 +16,11 @@ from ballast_broker.config import (
     Voter,
     broker_config,
 )
+from ballast_broker.config_rules import BROKER, Rules
 from ballast_broker.config_types import ConfigError
 from ballast_broker.properties_file import parse_properties
 from ballast_broker.topic_config import TOPIC_PROPERTIES
+from ballast_wire.errors import ApiError, ErrorCode
 
 SOURCES = Path(__file__).resolve().parents[3] / "broker-image" / "ballast_broker"
 MINIMAL = {"node.id": "1"}
@@ -155,6 +157,10 @@ def test_log_dirs_win_over_log_dir() -> None:
         ({"num.partitions": "many"}, "Invalid value many for configuration num.partitions: Not a number of type INT"),
         ({"num.partitions": "2147483648"}, "Not a number of type INT"),
         ({"log.segment.bytes": "100"}, "Value must be at least 1048576"),
+        ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        ({"log.retention.minutes": "0"}, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
+        ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
         ({"auto.create.topics.enable": "yes"}, "Expected value to be either true or false"),
         ({"log.cleaner.min.cleanable.ratio": "1.5"}, "Value must be no more than 1"),
         ({"compression.type": "brotli"}, "configuration compression.type"),
@@ -195,6 +201,26 @@ def test_log_dirs_win_over_log_dir() -> None:
 def test_what_cannot_be_is_refused_with_what_is_allowed(changes: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         broker_config(MINIMAL | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("log.retention.ms", "0", "unlimited (-1) or, greater than or equal to 1"),
+        ("log.roll.ms", "0", "greater than or equal to 1"),
+        ("log.roll.ms", "-5", "greater than or equal to 1"),
+        ("log.roll.jitter.ms", "-1", "greater than or equal to 0"),
+    ],
+)
+@pytest.mark.parametrize("broker", ["", "1"])
+def test_times_that_would_be_over_at_once_are_refused_at_run_time_too(
+    broker: str, name: str, value: str, allowed: str
+) -> None:
+    rules = Rules(config())
+    with pytest.raises(ApiError, match=re.escape(f"requirement failed: {name} must be {allowed}")) as caught:
+        rules.validate(BROKER, broker, {name: value})
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    rules.validate(BROKER, broker, {"log.retention.ms": "-1", "log.roll.ms": "1", "log.roll.jitter.ms": "0"})
 
 
 def test_what_has_no_effect_is_told() -> None:
@@ -240,3 +266,18 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
         "e": "",
         "log.dirs": "/a b/c",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("a=1\nlog.dirs=/a,/b\\", {"a": "1", "log.dirs": "/a,/b"}),  # the last line promises another
+        ("log.dirs /a\nnode.id\t1\n", {"log.dirs": "/a", "node.id": "1"}),
+        ("a=x,\\ \n  y\nb=1", {"a": "x,", "y": "", "b": "1"}),  # a blank behind the `\\`: the line ends there
+        ("a=1\\\n\\\n2\nb=x,\\\n\nc=3", {"a": "12", "b": "x,", "c": "3"}),
+        ("k\\=x\\:y\\ z=1", {"k=x:y z": "1"}),
+        ("a=x\u2028y\x85z\r\nb=1\rc=2", {"a": "x\u2028y\x85z", "b": "1", "c": "2"}),
+    ],
+)
+def test_odd_properties_files_are_read_as_java_reads_them(text: str, means: dict[str, str]) -> None:
+    assert parse_properties(text) == means

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
-from tests.broker.net.serving import Serving, echo, framed, until
+from tests.broker.net.serving import PATIENCE_S, Serving, echo, framed, until
 
 from ballast_broker.config import broker_config
 from ballast_broker.net import server as server_module
@@ -164,6 +165,34 @@ async def test_memory_of_a_client_that_left_is_given_to_the_next() -> None:
         second.send(b"y" * (3 * MIB))
         first.close()
         assert await second.receive() == b"y" * (3 * MIB)
+
+
+def has_address(address: str) -> bool:
+    try:
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.spec("CLI-01")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_a_listener_without_a_host_is_found_by_addresses_of_both_families(address: str) -> None:
+    if not has_address(address):
+        pytest.skip(f"this machine has no {address}")
+    hosts: list[str] = []
+
+    def note(peer: Peer, frame: memoryview) -> Reply:
+        hosts.append(peer.host)
+        return echo(peer, frame)
+
+    async with Serving() as serving:
+        port = serving.server.listen("EVERYWHERE", "", 0, note)
+        reader, writer = await asyncio.open_connection(address, port)
+        writer.write(framed(b"here"))
+        assert await asyncio.wait_for(reader.readexactly(8), PATIENCE_S) == framed(b"here")
+        writer.close()
+    assert hosts == [f"/{address}"]
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

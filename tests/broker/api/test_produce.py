@@ -1,0 +1,36 @@
+"""What a produce is refused for before its partition is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.api.producing import Producing, answer
+from tests.broker.replication.cluster import Cluster
+
+from ballast_broker.real_world import RealClock
+from ballast_wire.compression import Codec
+from ballast_wire.errors import ErrorCode
+from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.mark.spec("CLI-07", "CLI-10")
+async def test_zstd_comes_in_versions_that_know_it(tmp_path: Path) -> None:
+    record = Record(value=b"v", timestamp=RealClock().wall_ms())
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        client = Producing(cluster, node)
+        offset = 0
+        for version in (3, 6, 7, 9):
+            for codec in (Codec.GZIP, Codec.ZSTD):
+                sent = client.send_batches(1, (ORDERS, bytes(encode_batch([record], codec=codec))), version=version)
+                [(_, error, at)] = await answer(sent, version)
+                if codec == Codec.ZSTD and version < 7:
+                    assert (error, at) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1)
+                else:
+                    assert (error, at) == (ErrorCode.NONE, offset)
+                    offset += 1
