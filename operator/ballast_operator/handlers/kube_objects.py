@@ -154,6 +154,9 @@ class KubeObjects:
     async def _apply_stateful_set(self, layout: Layout, role: str) -> None:
         wanted = pods.stateful_set(layout, role)
         found = await self._stateful_set(layout.cluster, role)
+        if found is not None and role == CONTROLLER_ROLE:
+            # The first volume, whose class they have without a metadataVolume, may be another one by now.
+            pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
             # Claim templates cannot be changed: the set is made anew around its pods, which stay.
             name = found["metadata"]["name"]
