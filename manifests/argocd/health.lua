@@ -26,7 +26,12 @@ end
 if ready.status == "Unknown" then
   return {status = "Unknown", message = ready.message}
 end
-if ready.reason == "BrokersOffline" or ready.reason == "DirectoryFailed" or ready.reason == "PartitionsOffline" then
+-- It may pass by itself, or wait for a person for ever.
+local trouble = {
+  BrokersOffline = true, DirectoryFailed = true, KubernetesRefused = true, NodeLost = true, PartitionsOffline = true,
+  RackUnknown = true,
+}
+if trouble[ready.reason] then
   return {status = "Degraded", message = ready.message}
 end
 return {status = "Progressing", message = ready.message}

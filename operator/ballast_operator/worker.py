@@ -163,6 +163,9 @@ class Worker:
         if not (self._dirty and self._leads()):
             self._wake.clear()
             at = self._timers.next
+            if self._dirty:
+                # A lead that lapsed and came back within one renewal is told nobody: it is asked for.
+                at = _sooner(at, self._clock() + RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), None if at is None else max(0.0, at - self._clock()))
         due = self._timers.due(self._clock())

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 ZONE = "topology.kubernetes.io/zone"
-SPEC = {
+SPEC: dict[str, Any] = {
     "brokers": 1,
     "controllers": {"mode": "Dedicated", "count": 1},
     "volumes": [{"name": "a", "size": "4Gi"}],
@@ -82,3 +82,17 @@ def test_a_changed_configuration_reaches_the_controllers_too(world: World) -> No
     # The only replica is on the only broker: its restart cannot be hidden from anybody, so it is told.
     told = [event for event in world.objects("v1", "events") if event["reason"] == "Unprotected"]
     assert "orders-0" in told[0]["message"]
+
+
+@pytest.mark.spec("OPR-41", "OPR-43")
+def test_controllers_keep_the_class_of_their_claims_when_another_volume_is_the_first(world: World) -> None:
+    """Without a metadataVolume theirs is that of the first volume; of claims that there are it cannot be changed."""
+    volumes = [{"name": "b", "size": "4Gi", "storageClassName": "slow"}, *SPEC["volumes"]]
+    world.apply("KafkaCluster", "demo", {**SPEC, "config": {"num.partitions": 3}, "volumes": volumes})
+
+    def claims() -> set[str]:
+        found = world.objects("v1", "persistentvolumeclaims", "ballast.dev/cluster=demo")
+        return {claim["metadata"]["name"] for claim in found}
+
+    world.until("the broker has the new volume", lambda: "b-demo-0" in claims(), 60)
+    world.until_ready("KafkaCluster", "demo", 60)

@@ -222,3 +222,28 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
     assert await managed._cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
     assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
+
+
+@pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")
+async def test_a_drain_that_failed_waits_for_a_person_and_is_not_progressing_for_ever() -> None:
+    path, cache = "/var/lib/ballast/b/data", Cache()
+    owner = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo", "uid": "uid-demo"}
+    for name, mode in (
+        ("demo-drain-brokers-1", {"drainBrokers": [3]}),
+        ("demo-drain-volumes-1", {"drainDirectories": [{"broker": 0, "directory": path}]}),
+    ):
+        meta = {"name": name, "namespace": "default", "uid": name, "generation": 1, "ownerReferences": [owner]}
+        spec = {"clusterRef": {"name": "demo"}, **mode}
+        cache.put_reassignment({"metadata": meta, "spec": spec, "status": {"phase": "Failed"}})
+    logs = {("orders", 0, 0): LogView(path, 1), ("orders", 0, 3): LogView(path, 1)}
+    seen = view({"orders": topic_view((0, 3))}, logs, brokers=range(4), directories=("/var/lib/ballast/a/data", path))
+    managed, scene, _ = scene_of(seen, cache, metadataVolume={"size": "1Gi"})
+    fewer = cluster(brokers=4, volumes=[{"name": "a", "size": "10Gi"}])
+    held = await managed._scale_down(scene, [], frozenset())
+    assert (held and held.reason, held and held.stalled) == ("ScaleDownHeld", True)
+    held = await managed._remove_volumes(replace(scene, cluster=fewer), [], frozenset())
+    assert (held and held.reason, held and held.stalled) == ("VolumeHeld", True)
+    # What cannot be told just now may be told a moment later.
+    unread = replace(scene, view=replace(seen, topic_errors={"orders": "?"}, described=frozenset()))
+    held = await managed._scale_down(unread, [], frozenset())
+    assert (held and held.reason, held and held.stalled) == ("ScaleDownHeld", False)

@@ -373,6 +373,28 @@ def test_what_runs_holds_its_partitions_against_the_rollback_of_an_older_one() -
     assert [(one.phase, one.waits_for) for one in steps if one] == [(Phase.WAITING, ("newer",)), (Phase.RUNNING, ())]
 
 
+@pytest.mark.spec("OPR-03", "OPR-37")
+def test_that_a_ttl_is_ignored_is_told_once_for_each_spec_and_not_for_as_long_as_git_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ballast_operator.events.REPEAT_SECONDS", 0.0)
+    tracked = {"annotations": {"argocd.argoproj.io/tracking-id": "app:ballast.dev/Reassignment:default/old"}}
+    spec = {"clusterRef": {"name": "demo"}, "ttlSecondsAfterFinished": 0, "drainBrokers": [1]}
+    ended = {"phase": "Succeeded", "finishedAt": NOW, "observedGeneration": 1}
+    ready = {"type": "Ready", "status": "True", "reason": "Succeeded", "message": "words"}
+    cache = Cache()
+    shared = shared_by(cache, Told())
+    handler = ReassignmentHandler(CLUSTER, shared)
+
+    cache.put_reassignment(body("old", spec, {**ended, "conditions": [ready]}, **tracked))
+    asyncio.run(handler.handle(cast(KafkaConnection, None), Again()))
+    assert shared.events._queue.empty(), "it was told when that ended"
+    (known,) = cache.reassignments_of(CLUSTER)
+    handler._announce(known, replace(known.status, phase=Phase.RUNNING), known.status)
+    told = [shared.events._queue.get_nowait() for _ in range(shared.events._queue.qsize())]
+    assert [each["reason"] for each in told] == ["Succeeded", "TtlIgnored"]
+
+
 @pytest.mark.spec("OPR-35", "OPR-34")
 def test_a_throttle_that_is_refused_is_told_by_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(_: object, actions: Sequence[AlterConfig]) -> dict[tuple[str, str], Outcome]:

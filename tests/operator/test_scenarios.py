@@ -223,6 +223,21 @@ def test_what_is_made_by_hand_after_kafka_refused_it_is_not_ours(world: World) -
     assert "by-hand" in world.view().topics
 
 
+@pytest.mark.spec("OPR-20", "OPR-21")
+def test_a_configuration_that_kafka_refused_was_never_set_so_it_does_not_go_with_its_line(world: World) -> None:
+    """What somebody else had set may be what keeps the data."""
+    world.run(create_topics(world.kafka, [CreateTopic("for-ever", 1, 1, (), {"retention.ms": "-1"})]))
+    world.topic("for-ever", adoptionPolicy="Adopt", config={"retention.ms": "one day", "segment.bytes": 2_000_000})
+    world.until_reason("KafkaTopic", "for-ever", "InvalidConfig")
+    world.topic("for-ever", adoptionPolicy="Adopt", config={"segment.bytes": 3_000_000})
+    world.until_ready("KafkaTopic", "for-ever")
+    wanted = {"retention.ms": "-1", "segment.bytes": "3000000"}
+    assert world.run(observe_topic_configs(world.kafka, ["for-ever"])) == {"for-ever": wanted}
+    world.topic("for-ever", adoptionPolicy="Adopt")
+    world.until("what was set goes", lambda: world.run(observe_topic_configs(world.kafka, ["for-ever"]))["for-ever"] ==
+                {"retention.ms": "-1"})  # fmt: skip
+
+
 @pytest.mark.spec("OPR-02", "OPR-33")
 def test_a_change_after_the_end_is_seen_by_who_waits_for_a_condition(world: World) -> None:
     world.topic("at-rest", partitions=1, replicas=1)

@@ -81,6 +81,30 @@ def test_it_acts_only_while_it_leads() -> None:
     assert len(asyncio.run(scenario())) == 1
 
 
+@pytest.mark.spec("OPR-04")
+def test_what_is_due_while_it_does_not_lead_for_a_moment_is_done_without_being_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A renewal that comes a little late is no change of leadership: nobody says anything, and nothing may happen."""
+    monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.01)
+
+    async def scenario() -> list[Work]:
+        asked = 0
+
+        def leads() -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > 3
+
+        recorder = Recorder()
+        worker = Worker(CLUSTER, recorder, leads, asyncio.get_running_loop().time)
+        worker.add(reassignments=True)
+        await cycles(recorder, worker, 1)
+        return recorder.seen
+
+    assert asyncio.run(scenario()) == [Work(reassignments=True)]
+
+
 def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "FIRST_BACKOFF_SECONDS", 0.01)
     monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.01)

@@ -59,6 +59,7 @@ class KubeObjects:
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
         self._identity: Identity | None = None
+        self._outside: frozenset[str] | None = None
         self.nodes: dict[str, NodeFacts] = {}
 
     async def identity(self, cluster: KafkaCluster) -> Identity:
@@ -128,8 +129,7 @@ class KubeObjects:
         await self.apply_owned(cluster, others.service_account(cluster))
         await self.apply_owned(cluster, others.headless_service(cluster))
         await self.apply_owned(cluster, others.bootstrap_service(cluster))
-        for service in others.outside_services(cluster, layout.brokers):
-            await self.apply_owned(cluster, service)
+        await self._apply_outside_services(layout)
         await self.apply_owned(cluster, others.config_map(layout))
         await self.apply_owned(cluster, others.disruption_budget(cluster))
         monitor = others.pod_monitor(cluster)
@@ -139,6 +139,37 @@ class KubeObjects:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:
             await self._apply_stateful_set(layout, BROKER_ROLE)
+
+    async def _apply_outside_services(self, layout: Layout) -> None:
+        """Each node port is given once: those that are not wanted any more go first, and while some Services come by
+        theirs, the others may get what these had."""
+        cluster = layout.cluster
+        left = others.outside_services(cluster, layout.brokers)
+        wanted = frozenset(service["metadata"]["name"] for service in left)
+        if self._outside != wanted:
+            await self._drop_services(cluster, wanted)
+            self._outside = wanted
+        while left:
+            refused, why = [], None
+            for service in left:
+                try:
+                    await self.apply_owned(cluster, service)
+                except ApiError as error:
+                    refused.append(service)
+                    why = error
+            if why is not None and len(refused) == len(left):
+                raise why
+            left = refused[::-1]
+
+    async def _drop_services(self, cluster: KafkaCluster, outside: frozenset[str]) -> None:
+        """Those of brokers and listeners that were."""
+        kept = {names.headless_service(cluster), names.bootstrap_service(cluster), *outside}
+        path = path_of("v1", "services", cluster.meta.namespace)
+        async for found in self._api.items(path, f"{CLUSTER_LABEL}={cluster.meta.name}"):
+            meta = found["metadata"]
+            owned = any(owner.get("uid") == cluster.meta.uid for owner in meta.get("ownerReferences") or ())
+            if owned and meta["name"] not in kept:
+                await self._api.delete(f"{path}/{meta['name']}", uid=meta["uid"])
 
     async def drop_old_configs(self, layout: Layout, kube: KubeFacts) -> None:
         """Configurations that no pod uses any more."""
@@ -154,6 +185,9 @@ class KubeObjects:
     async def _apply_stateful_set(self, layout: Layout, role: str) -> None:
         wanted = pods.stateful_set(layout, role)
         found = await self._stateful_set(layout.cluster, role)
+        if found is not None and role == CONTROLLER_ROLE:
+            # The first volume, whose class they have without a metadataVolume, may be another one by now.
+            pods.keep_classes(wanted, found)
         if found is not None and not same_templates(claim_templates(wanted).values(), claim_templates(found)):
             # Claim templates cannot be changed: the set is made anew around its pods, which stay.
             name = found["metadata"]["name"]

@@ -245,7 +245,7 @@ class ManagedCluster:
             return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="it cannot be read what they hold")
         held = await self._drain(scene, name, {"drainBrokers": list(excess)}) if left else None
         if held is not None:
-            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)
+            return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error=held)._replace(stalled=True)
         return CLUSTER["ScalingDown"].says(brokers=_ids(excess), left=counted(left, "replica"))
 
     async def _unregister(self, scene: Scene) -> None:
@@ -289,7 +289,7 @@ class ManagedCluster:
         rows = [{"broker": d.broker, "directory": d.path} for d, count in full.items() if count]
         held = await self._drain(scene, name, {"drainDirectories": rows}) if rows else None
         if held is not None:
-            return CLUSTER["VolumeHeld"].says(volume=shown, error=held)
+            return CLUSTER["VolumeHeld"].says(volume=shown, error=held)._replace(stalled=True)
         return CLUSTER["DrainingVolume"].says(volume=shown, left=counted(left, "replica"))
 
     # What goes is asked itself, and after its cordon was seen: nothing is put there from then on, and of all that was
@@ -316,7 +316,7 @@ class ManagedCluster:
     # Reassignments of our own.
 
     async def _drain(self, scene: Scene, prefix: str, mode: Mapping[str, Any]) -> str | None:
-        """See to it that a Reassignment empties what has to go; the words of why it does not."""
+        """See to it that a Reassignment empties what has to go; the words of why it does not until a person acts."""
         current = self._own(prefix)
         if current is None:
             await self._create(scene, _unique(prefix, mode), mode)

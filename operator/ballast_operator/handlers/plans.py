@@ -16,7 +16,6 @@ from ballast_operator.apply.kubernetes import ApiError, path_of
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key, owner_reference, shortened
-from ballast_operator.model.quantity import counted
 from ballast_operator.model.reassignment import (
     KIND,
     Phase,
@@ -28,7 +27,7 @@ from ballast_operator.model.reassignment import (
 )
 from ballast_operator.observe import observe_directories, observe_topics
 from ballast_operator.plan.claimed import as_claimed
-from ballast_operator.plan.lifecycle import Goal, Step, goal_of
+from ballast_operator.plan.lifecycle import Goal, Step, given_up, goal_of
 from ballast_operator.plan.load import undescribed_partitions
 from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.stored import StoredPlan, StoredPlanError, decode, encode, keep, preview
@@ -131,7 +130,7 @@ class Plans:
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
-        case.step = Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=counted(0, "partition")))
+        case.step = given_up(case.reassignment, ())
         return False
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:

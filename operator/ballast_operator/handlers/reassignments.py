@@ -143,7 +143,8 @@ class ReassignmentHandler:
                 # Who waits for a condition goes by the generation that it names.
                 said = tuple(replace(one, observed_generation=generation) for one in status.conditions)
                 current = replace(status, observed_generation=generation, conditions=said)
-                await self._shared.writer.write_status(reassignment, current)
+                if await self._shared.writer.write_status(reassignment, current):
+                    self._warn_of_ttl(reassignment)
             await self._expire(reassignment, again)
         self._plans.forget(reassignment)
         return True
@@ -153,17 +154,20 @@ class ReassignmentHandler:
         ttl, finished = reassignment.spec.ttl_seconds_after_finished, reassignment.status.finished_at
         if ttl is None or finished is None:
             return
-        marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
-        tracked = next((mark for mark in GITOPS_MARKS if mark in marks), None)
-        if tracked is not None:
-            said = EVENTS["TtlIgnored"].says(mark=tracked)
-            self._shared.events.send(reassignment, WARNING, said.reason, said.message)
+        if _tracked_by(reassignment) is not None:
             return
         left = seconds_of(finished) + ttl - seconds_of(self._shared.now())
         if left > 0:
             again.reassignments_within(left)
         else:
             await self._shared.writer.delete_reassignment(reassignment)
+
+    def _warn_of_ttl(self, reassignment: Reassignment) -> None:
+        """Where it ends, or its spec changes after that: it may stay in Git for ever."""
+        mark = _tracked_by(reassignment)
+        if reassignment.spec.ttl_seconds_after_finished is not None and mark is not None:
+            said = EVENTS["TtlIgnored"].says(mark=mark)
+            self._shared.events.send(reassignment, WARNING, said.reason, said.message)
 
     async def _release(self, reassignment: Reassignment) -> None:
         if reassignment.meta.finalized:
@@ -353,6 +357,8 @@ class ReassignmentHandler:
         self._shared.events.send(
             reassignment, WARNING if bad else NORMAL, str(after.phase), said.message if said else str(after.phase)
         )
+        if after.phase in ENDS:
+            self._warn_of_ttl(reassignment)
 
     # Deeds.
 
@@ -459,6 +465,12 @@ class ReassignmentHandler:
 
 def _corrections(state: MoveState) -> list[tuple[ReplicaId, str]]:
     return list(state.correct) if state.state is State.MOVING else []
+
+
+def _tracked_by(reassignment: Reassignment) -> str | None:
+    """The mark of the GitOps that would create it again."""
+    marks = {**reassignment.meta.labels, **reassignment.meta.annotations}
+    return next((mark for mark in GITOPS_MARKS if mark in marks), None)
 
 
 def _stale_unplanned(reassignment: Reassignment) -> bool:

@@ -240,13 +240,16 @@ class TopicHandler:
             waiting = {key for key in plans if batch.topics[key].meta.uid in crowded}
             batch.retry |= waiting
             plans = {key: plan for key, plan in plans.items() if key not in waiting}
-        outcomes = await self._act_on_kafka(batch.topics, plans, kafka)
+        outcomes, unset = await self._act_on_kafka(batch.topics, plans, kafka)
         never_made = [
             key
             for key, plan in plans.items()
             if plan.create and _not_by_us(outcomes.get(key, Outcome()), attempted=key in begun)
         ]
-        await ledger.withdraw({batch.topics[key].meta.uid for key in never_made})
+        # An attempt before this one may have been carried out.
+        unset = {key for key in unset if batch.topics[key].meta.uid not in known}
+        await ledger.withdraw({batch.topics[key].meta.uid for key in (*never_made, *unset)})
+        plans = {key: _without_claims(batch.topics[key], plan) if key in unset else plan for key, plan in plans.items()}
         refused_here = await self._reassignments(batch, plans)
         done = set()
         for key, plan in plans.items():
@@ -268,7 +271,8 @@ class TopicHandler:
 
     async def _act_on_kafka(
         self, topics: Mapping[Key, KafkaTopic], plans: Mapping[Key, TopicPlan], kafka: KafkaConnection
-    ) -> dict[Key, Outcome]:
+    ) -> tuple[dict[Key, Outcome], set[Key]]:
+        """(outcomes, those whose configurations Kafka has refused, all of them together)."""
         key_of = {topics[key].topic: key for key in plans}
         results: dict[Key, Outcome] = {}
         created = await kafka_actions.create_topics(kafka, [p.create for p in plans.values() if p.create])
@@ -283,7 +287,8 @@ class TopicHandler:
                 key = key_of.get(name)
                 if key is not None and results.get(key, Outcome()).ok:
                     results[key] = outcome
-        return results
+        unset = {key_of[name] for (_, name), outcome in altered.items() if name in key_of and refused(outcome.error)}
+        return results, unset
 
     async def _finalizers(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> None:
         for key, plan in plans.items():
@@ -375,6 +380,11 @@ def _acts(plan: TopicPlan) -> bool:
     return (
         plan.acts_on_kafka or plan.add_finalizer or plan.reassign is not None or plan.replace_reassignment is not None
     )
+
+
+def _without_claims(topic: KafkaTopic, plan: TopicPlan) -> TopicPlan:
+    """What was not set is not to be removed either: it may be what somebody else has set."""
+    return replace(plan, status=replace(plan.status, managed_config=topic.status.managed_config))
 
 
 def _not_by_us(outcome: Outcome, attempted: bool) -> bool:

@@ -68,6 +68,8 @@ def goal_of(reassignment: Reassignment) -> Goal:
     if spec.rollback and status.started_at is not None and not _failed_for_good(reassignment):
         return Goal.BACK
     ended = status.phase in ENDS or _stale_for_good(reassignment)
+    if spec.rollback and not ended:
+        return Goal.BACK
     if reassignment.meta.deleting and not ended:
         return Goal.BACK if spec.on_cancel is OnCancel.ROLLBACK else Goal.STOP
     if spec.cancel and status.phase is not Phase.CANCELLED:
@@ -95,7 +97,7 @@ def next_step(scene: Scene) -> Step:
     goal = goal_of(scene.reassignment)
     started = scene.reassignment.status.started_at is not None
     if goal in (Goal.STOP, Goal.BACK) and not started:
-        return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(scene.plan.moves)))
+        return given_up(scene.reassignment, scene.plan.moves)
     states = assess_all(scene.plan.moves, scene.view)
     if scene.reassignment.meta.paused:
         return Step(Phase.PAUSED, SHARED["Paused"].says(), states, holds_throttles=started, claims=started)
@@ -107,6 +109,13 @@ def next_step(scene: Scene) -> Step:
     if goal is Goal.BACK:
         return _back(scene, states)
     return _forward(scene, states) if started else _before_start(scene, states)
+
+
+def given_up(reassignment: Reassignment, moves: Sequence[Move]) -> Step:
+    """One that has not begun ends: nothing is to be put back, whether or not it is asked for."""
+    if reassignment.spec.rollback:
+        return Step(Phase.ROLLED_BACK, REASSIGNMENT["RolledBack"].says())
+    return Step(Phase.CANCELLED, REASSIGNMENT["Cancelled"].says(done=0, total=_partitions(moves)))
 
 
 def holds_nothing(reassignment: Reassignment) -> bool:

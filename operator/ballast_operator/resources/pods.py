@@ -212,3 +212,14 @@ def claim_templates(stateful_set: dict[str, Any]) -> dict[str, Volume]:
         name, size = claim["metadata"]["name"], claim["spec"]["resources"]["requests"]["storage"]
         found[name] = Volume(name, str(size), claim["spec"].get("storageClassName"))
     return found
+
+
+def keep_classes(stateful_set: dict[str, Any], found: dict[str, Any]) -> None:
+    """Leave the claims of a set that is there in their storage class, whichever volume the class came from."""
+    there = claim_templates(found)
+    for claim in stateful_set["spec"]["volumeClaimTemplates"]:
+        volume = there.get(claim["metadata"]["name"])
+        if volume is not None:
+            claim["spec"].pop("storageClassName", None)
+            if volume.storage_class_name is not None:
+                claim["spec"]["storageClassName"] = volume.storage_class_name

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 
 from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
+from ballast_operator.model.fields import write
 from ballast_operator.resources import names, security
 from ballast_operator.resources.layout import Layout
 from ballast_operator.resources.names import (
@@ -112,10 +113,13 @@ def config_map_name(layout: Layout) -> str:
 
     Racks are no part of the name: they concern single brokers, which are restarted when theirs has changed.
     """
-    content = [shared_properties(layout), directory_properties(layout)]
+    content: list[object] = [shared_properties(layout), directory_properties(layout)]
     for_clients = security.listener_security(layout.cluster)
     if for_clients:
         content.append(for_clients)
+    outside = {one.name: write(one.node_ports) for one in layout.cluster.spec.listeners if one.node_ports is not None}
+    if outside:
+        content.append(outside)
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
     return f"{layout.cluster.meta.name}-config-{digest}"
 

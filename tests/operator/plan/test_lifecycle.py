@@ -147,6 +147,19 @@ def test_rollback_after_the_end_puts_back_what_was() -> None:
     assert goal_of(reassignment(rollback=True, partitions=ROWS, status={**STARTED, "phase": "RolledBack"})) is Goal.REST
 
 
+@pytest.mark.spec("OPR-33")
+def test_what_is_to_be_put_back_before_it_began_does_not_begin() -> None:
+    """Git keeps `rollback: true`: an object that is made anew from it has nothing to put back."""
+    anew = reassignment(partitions=ROWS, rollback=True)
+    assert goal_of(anew) is Goal.BACK
+    found = step(anew)
+    assert (found.phase, found.verdict.reason, found.starts) == (Phase.ROLLED_BACK, "RolledBack", False)
+    waiting = reassignment(drainBrokers=[1], rollback=True, status={"phase": "AwaitingApproval"})
+    assert step(waiting).phase is Phase.ROLLED_BACK
+    nothing = reassignment(partitions=ROWS, rollback=True, status={"phase": "Succeeded"})
+    assert goal_of(nothing) is Goal.REST
+
+
 @pytest.mark.spec("OPR-32")
 def test_a_rollback_does_not_touch_what_was_moved_on_since() -> None:
     subject = reassignment(partitions=ROWS, rollback=True, status={**STARTED, "phase": "Succeeded"})

@@ -143,6 +143,20 @@ def test_another_configuration_is_another_config_map_so_a_container_that_restart
     assert volumes[0]["configMap"]["name"] == config_map_name(layout())
 
 
+@pytest.mark.spec("OPR-40", "OPR-44")
+@pytest.mark.parametrize("changed", [{"host": "other.example"}, {"first": 32100}])
+def test_brokers_that_are_reached_elsewhere_from_outside_are_restarted_to_say_so(changed: dict[str, Any]) -> None:
+    def with_node_ports(**more: Any) -> Layout:
+        outside = {"name": "OUTSIDE", "port": 9094, "nodePorts": {"host": "node.example", "first": 32000, **more}}
+        return layout(3, listeners=[{"name": "INSIDE", "port": 9092}, outside])
+
+    before, after = with_node_ports(), with_node_ports(**changed)
+    advertised = [properties(found, "demo-1")["advertised.listeners"] for found in (before, after)]
+    assert advertised[0] != advertised[1]
+    assert config_map_name(before) != config_map_name(after)
+    assert pods.revision(before, BROKER_ROLE) != pods.revision(after, BROKER_ROLE)
+
+
 @pytest.mark.spec("OPR-41")
 def test_services_and_disruption_budget() -> None:
     subject = cluster()

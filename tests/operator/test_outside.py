@@ -1,0 +1,105 @@
+"""Services by which brokers are reached from outside: their ports belong to the whole of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from making import cluster
+
+from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.resources.layout import Layout, new_identity
+
+Body = dict[str, Any]
+
+
+class Api:
+    """Keeps what is applied, and gives each node port once."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Body] = {}
+        self.listed = 0
+
+    def ports(self) -> dict[str, int]:
+        """By the name of the Service."""
+        found = ((path.rpartition("/")[2], body) for path, body in self.objects.items() if body["kind"] == "Service")
+        return {name: port["nodePort"] for name, body in found for port in body["spec"]["ports"] if "nodePort" in port}
+
+    async def find(self, path: str) -> Body | None:
+        return self.objects.get(path)
+
+    async def items(self, path: str, label_selector: str = "") -> AsyncIterator[Body]:
+        self.listed += 1
+        assert label_selector == "ballast.dev/cluster=demo"
+        for key, body in list(self.objects.items()):
+            if key.startswith(f"{path}/"):
+                yield body
+
+    async def apply(self, path: str, body: Body) -> Body:
+        others = {port for name, port in self.ports().items() if name != path.rpartition("/")[2]}
+        for port in body["spec"]["ports"] if body["kind"] == "Service" else ():
+            if port.get("nodePort") in others:
+                raise ApiError(422, "Invalid", "spec.ports[0].nodePort: provided port is already allocated")
+        self.objects[path] = {**body, "metadata": {**body["metadata"], "uid": f"uid-{path}"}}
+        return self.objects[path]
+
+    async def delete(self, path: str, uid: str) -> None:
+        assert self.objects.pop(path)["metadata"]["uid"] == uid
+
+
+async def lay_out(objects: KubeObjects, brokers: int, generation: int, **listener: Any) -> None:
+    listeners = [{"name": "INSIDE", "port": 9092}, *([listener] if listener else [])]
+    subject = cluster(meta={"generation": generation}, brokers=brokers, listeners=listeners)
+    layout = Layout(subject, new_identity(subject, "id"), brokers, subject.spec.volumes)
+    await objects.apply_layout(layout, KubeFacts())
+
+
+def outside(first: int, name: str = "OUTSIDE") -> Body:
+    return {"name": name, "port": 9094, "nodePorts": {"host": "node.example", "first": first}}
+
+
+@pytest.mark.spec("OPR-40", "OPR-41")
+async def test_node_ports_that_are_not_wanted_any_more_are_given_back() -> None:
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 3, 1, **outside(32000))
+    foreign = {"kind": "Service", "metadata": {"name": "mine", "uid": "u"}, "spec": {"type": "NodePort", "ports": []}}
+    api.objects["/api/v1/namespaces/default/services/mine"] = foreign
+    await lay_out(objects, 2, 2, **outside(32000))
+    assert api.ports() == {"demo-0-outside": 32000, "demo-1-outside": 32001}
+    # Under another name, with the same ports.
+    await lay_out(objects, 2, 3, **outside(32000, "EXTERNAL"))
+    assert api.ports() == {"demo-0-external": 32000, "demo-1-external": 32001}
+    await lay_out(objects, 2, 4)
+    assert api.ports() == {}
+    listed = api.listed
+    await lay_out(objects, 2, 4)
+    assert api.listed == listed, "nothing has changed"
+    names = {path.rpartition("/")[2] for path, body in api.objects.items() if body["kind"] == "Service"}
+    assert names == {"demo-brokers", "demo-bootstrap", "mine"}
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("first", [32001, 31999, 32003])
+async def test_node_ports_move_up_and_down_although_the_brokers_have_each_others(first: int) -> None:
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 4, 1, **outside(32000))
+    await lay_out(objects, 4, 2, **outside(first))
+    assert list(api.ports().values()) == [first + broker for broker in range(4)]
+
+
+@pytest.mark.spec("OPR-40")
+async def test_a_node_port_that_somebody_else_has_is_told() -> None:
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await api.apply("/api/v1/namespaces/other/services/x", {
+        "kind": "Service", "metadata": {}, "spec": {"ports": [{"nodePort": 32001}]},
+    })  # fmt: skip
+    with pytest.raises(ApiError, match="already allocated"):
+        await lay_out(objects, 3, 1, **outside(32000))
+    assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
