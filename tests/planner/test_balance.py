@@ -195,6 +195,21 @@ def test_draining_a_directory_stays_inside_the_broker() -> None:
     assert plan.quality.bytes_network == 0
 
 
+@pytest.mark.spec("OPR-30", "REB-05")
+def test_a_broker_that_one_replica_leaves_is_no_place_for_another_of_its_partition() -> None:
+    """For brokers it would be the one that stays, and has to fit into the other's place: it is four times as large."""
+    replicas = [Replica("t", 0, 3, "/a", 100, True, 0), Replica("t", 0, 1, "/a", 400, False, 1)]
+    used = {(0, "/a"): 500, (1, "/a"): 500, (1, "/b"): 600, (3, "/a"): 100}
+    directories = [Directory(broker, path, 1_000, held) for (broker, path), held in used.items()]
+    load = ClusterLoad.from_rows([Broker(0), Broker(1), Broker(3)], directories, replicas)
+    plan = plan_drain(load, brokers=[3], directories=[(1, "/a")])
+    assert [move.to for move in plan.moves] == [Placement((3, 0), ("/a", "/a"))]
+    assert (plan.moves[0].bytes_network, plan.moves[0].bytes_disk) == (400, 0)
+    assert [(row.broker, row.reason) for row in plan.unplaced] == [
+        (3, "no directory may take it: brokers of its other replicas, racks and room leave none")
+    ]
+
+
 @pytest.mark.spec("OPR-30")
 def test_empty_replicas_are_spread_by_number() -> None:
     load = one_broker([[0] * 60, [30], [20]])
