@@ -248,10 +248,15 @@ def _throttle(
     if args.throttle is not None:
         rates.update(dict.fromkeys(INTER_BROKER_RATES, str(args.throttle)))
         topics: dict[str, tuple[list[str], list[str]]] = {}
-        for key, replicas in changed.items():
+        named_topics = {key.topic for key in changed}
+        # A topic has one list: what is under way in it already stays there, and so do those that arrive by this plan
+        # when it is executed again, for another throttle.
+        ongoing = {key: ids for key, ids in seen.adding.items() if key.topic in named_topics and key in seen.replicas}
+        for key, replicas in sorted({**ongoing, **changed}.items()):
+            sources = [broker for broker in seen.replicas[key] if broker not in seen.adding.get(key, ())]
             leaders, followers = topics.setdefault(key.topic, ([], []))
-            leaders += [f"{key.partition}:{broker}" for broker in seen.replicas[key]]
-            followers += [f"{key.partition}:{broker}" for broker in replicas if broker not in seen.replicas[key]]
+            leaders += [f"{key.partition}:{broker}" for broker in sources]
+            followers += [f"{key.partition}:{broker}" for broker in replicas if broker not in sources]
         texts = {
             topic: dict(zip(THROTTLED_REPLICAS, map(",".join, both), strict=True)) for topic, both in topics.items()
         }

@@ -152,6 +152,32 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
     eventually(lambda: main(["reassign", "verify", *words[:4]]) == 0)
 
 
+@pytest.mark.spec("CLU-32", "DIR-40")
+def test_what_is_under_way_stays_throttled_when_more_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lists that Apache Kafka's tool sets for the same three commands."""
+    told: list[dict[str, str]] = []
+    set_configs = Cluster.set_configs
+
+    def noted(cluster: Cluster, kind: str, changes: dict[str, dict[str, str]]) -> dict[str, str]:
+        if kind == "topic":
+            told.append(changes["slow"])
+        return set_configs(cluster, kind, changes)
+
+    monkeypatch.setattr(Cluster, "set_configs", noted)
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two.create("slow", [[0], [0]])
+        two.produce("slow", [0, 1], 0.5)
+        for number, more in (0, []), (0, ["--additional"]), (1, ["--additional"]):
+            path = tmp_path / "plan.json"
+            path.write_text(write_plan({Key("slow", number): Target((1,), ("any",))}))
+            words = ["--bootstrap", two.bootstrap, "--json", str(path), "--throttle", "1000", *more]
+            assert main(["reassign", "execute", *words]) == 0
+    first = dict(zip(THROTTLED_REPLICAS, ("0:0", "0:1"), strict=True))
+    assert told == [first, first, dict(zip(THROTTLED_REPLICAS, ("0:0,1:0", "0:1,1:1"), strict=True))]
+
+
 def test_who_follows_believes_in_a_failure_that_is_seen_twice(
     brokers: Brokers, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
