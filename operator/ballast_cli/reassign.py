@@ -2,7 +2,7 @@
 
 generate  propose a plan that levels brokers and directories by bytes; shows fill before and after
 execute   print the plan that puts everything back, set throttles, begin; --wait follows it to the end
-verify    how far a plan is; throttles are removed when all of it is complete
+verify    how far a plan is; throttles are removed when all of it is complete and nothing else is reassigned
 cancel    stop what is under way: replicas and directories stay, or go back, where they were
 """
 
@@ -283,7 +283,10 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
         print(f"{state.key}: {state.text}")
     if not all(state.done for state in states):
         return 2
-    if not args.preserve_throttles:
+    if seen.reassigning and not args.preserve_throttles:
+        others = counted(len(seen.reassigning), "other partition")
+        print(f"Throttles stay: {others} under way between brokers. Verify again at the end.")
+    elif not args.preserve_throttles:
         if not _clear_throttles(cluster, plan, seen):
             return 1
         print("Throttles are removed" + (", but from brokers that are away." if seen.away else "."))

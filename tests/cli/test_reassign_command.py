@@ -154,9 +154,9 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
 
 @pytest.mark.spec("CLU-32", "DIR-40")
 def test_what_is_under_way_stays_throttled_when_more_is_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lists that Apache Kafka's tool sets for the same three commands."""
+    """The lists that Apache Kafka's tool sets for the same three commands; and rates that are one for all plans."""
     told: list[dict[str, str]] = []
     set_configs = Cluster.set_configs
 
@@ -172,8 +172,17 @@ def test_what_is_under_way_stays_throttled_when_more_is_executed(
         for number, more in (0, []), (0, ["--additional"]), (1, ["--additional"]):
             path = tmp_path / "plan.json"
             path.write_text(write_plan({Key("slow", number): Target((1,), ("any",))}))
-            words = ["--bootstrap", two.bootstrap, "--json", str(path), "--throttle", "1000", *more]
-            assert main(["reassign", "execute", *words]) == 0
+            words = ["--bootstrap", two.bootstrap, "--json", str(path)]
+            assert main(["reassign", "execute", *words, "--throttle", "1000", *more]) == 0
+        path.write_text(write_plan({Key("other", 0): Target((0,), ("any",))}))
+        two.create("other", [[0]])
+        monkeypatch.undo()
+        assert main(["reassign", "verify", *words]) == 0
+        told_of_others = capsys.readouterr().out
+        assert "other-0: complete" in told_of_others
+        assert "Throttles stay: 2 other partitions under way between brokers." in told_of_others
+        with reassign._connected(two.bootstrap) as cluster:
+            assert len(cluster.look().reassigning) == 2, "still as slow as they were"
     first = dict(zip(THROTTLED_REPLICAS, ("0:0", "0:1"), strict=True))
     assert told == [first, first, dict(zip(THROTTLED_REPLICAS, ("0:0,1:0", "0:1,1:1"), strict=True))]
 
