@@ -225,7 +225,7 @@ def _documents(names: list[str]) -> Iterator[Obj]:
         for path in paths:
             try:
                 # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
-                documents = list(yaml.safe_load_all(sys.stdin.buffer.read() if name == "-" else path.read_bytes()))
+                documents = _parsed(sys.stdin.buffer.read() if name == "-" else path.read_bytes())
             except OSError as fault:
                 raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
             except yaml.YAMLError as fault:
@@ -236,6 +236,16 @@ def _documents(names: list[str]) -> Iterator[Obj]:
                     yield from _members(path, document)
     if not found:
         raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _parsed(content: bytes) -> list[Any]:
+    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
+    import yaml
+
+    try:
+        return [json.loads(content)]
+    except ValueError:
+        return list(yaml.safe_load_all(content))
 
 
 def _members(path: Path, document: Any) -> list[Obj]:

@@ -14,6 +14,7 @@ import pytest
 
 from ballast_cli import CommandError
 from ballast_cli.__main__ import load, main
+from ballast_cli.kube import _documents
 from ballast_cli.kube_api import KubeApi
 from ballast_local.certificates import make_certificate
 from ballast_operator.kubeconfig import KubeconfigError, find_access
@@ -71,6 +72,13 @@ for name in ({str(tmp_path / "one.yaml")!r}, "-"):
     )  # fmt: skip
     read = ascii([{"kind": "Größe", "metadata": {"name": "東京"}}])
     assert done.stdout.decode().splitlines() == [read, read], done.stderr.decode()
+
+
+def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
+    """As kubectl takes it, and as many programs write it."""
+    obj = {"kind": "KafkaTopic", "metadata": {"name": "orders"}}
+    (tmp_path / "topic.json").write_text(json.dumps(obj, indent="\t"))
+    assert list(_documents([str(tmp_path)])) == [obj]
 
 
 @pytest.mark.parametrize("command", ["apply", "delete"])
