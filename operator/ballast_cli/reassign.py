@@ -111,7 +111,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
     from ballast_planner.targets import plan_generate
 
     seen = cluster.look()
-    topics = set(args.topics.split(",")) if args.topics else None
+    topics = None if args.topics is None else set(args.topics.split(","))
     brokers = set(args.brokers or (each for each, _ in (*seen.brokers, *seen.away)))
     try:
         planned = plan_generate(_load_of(seen), topics, brokers)

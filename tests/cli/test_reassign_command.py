@@ -64,6 +64,12 @@ def test_generate_says_where_directories_are_no_disks_of_their_own(
     assert f"ballast rebalance --bootstrap {brokers.bootstrap} --capacity SIZE" in told.err
 
 
+def test_no_topics_are_not_all_topics(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty name, such as an unset variable gives."""
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap, "--topics", ""]) == 2
+    assert "topic  is not known to the cluster" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", ["execute", "verify", "cancel"])
 def test_a_plan_that_moves_nothing_is_done(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `generate` writes it where all is level: what a script does next with it is no mistake."""
