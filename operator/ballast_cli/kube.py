@@ -224,11 +224,11 @@ def _documents(names: list[str]) -> Iterator[Obj]:
             paths = sorted(path for path in paths[0].iterdir() if path.suffix in (".yaml", ".yml", ".json"))
         for path in paths:
             try:
-                text = sys.stdin.read() if name == "-" else path.read_text()
-                documents = list(yaml.safe_load_all(text))
+                # As bytes: YAML is UTF-8 or UTF-16, as it says itself, whatever the locale is.
+                documents = _parsed(sys.stdin.buffer.read() if name == "-" else path.read_bytes())
             except OSError as fault:
                 raise CommandError(f"cannot read {path}: {fault.strerror}.") from None
-            except (UnicodeDecodeError, yaml.YAMLError) as fault:
+            except yaml.YAMLError as fault:
                 raise CommandError(f"{path} is no YAML: {fault}") from None
             for document in documents:
                 if document is not None:
@@ -236,6 +236,16 @@ def _documents(names: list[str]) -> Iterator[Obj]:
                     yield from _members(path, document)
     if not found:
         raise CommandError(f"nothing is in {', '.join(names)}; of a folder, its own .yaml, .yml and .json are read.")
+
+
+def _parsed(content: bytes) -> list[Any]:
+    """JSON by itself: the YAML of this library takes no tabs, which JSON may be indented with."""
+    import yaml
+
+    try:
+        return [json.loads(content)]
+    except ValueError:
+        return list(yaml.safe_load_all(content))
 
 
 def _members(path: Path, document: Any) -> list[Obj]:

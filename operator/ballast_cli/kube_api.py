@@ -95,10 +95,10 @@ class KubeApi:
 
         path = _config_path(kubeconfig)
         try:
-            config: Obj = yaml.safe_load(path.read_text())
+            config: Obj = yaml.safe_load(path.read_bytes())
         except OSError as fault:
             raise CommandError(f"{path} cannot be read: {fault.strerror}.") from None
-        except (yaml.YAMLError, UnicodeDecodeError):
+        except yaml.YAMLError:
             config = {}
         if not isinstance(config, dict) or not config:
             raise CommandError(f"{path} is no kubeconfig. ./ballast up prints the one of its cluster.")

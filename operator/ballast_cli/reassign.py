@@ -2,7 +2,7 @@
 
 generate  propose a plan that levels brokers and directories by bytes; shows fill before and after
 execute   print the plan that puts everything back, set throttles, begin; --wait follows it to the end
-verify    how far a plan is; throttles are removed when all of it is complete
+verify    how far a plan is; throttles are removed when all of it is complete and nothing else is reassigned
 cancel    stop what is under way: replicas and directories stay, or go back, where they were
 """
 
@@ -111,7 +111,7 @@ def generate(cluster: Cluster, args: argparse.Namespace) -> int:
     from ballast_planner.targets import plan_generate
 
     seen = cluster.look()
-    topics = set(args.topics.split(",")) if args.topics else None
+    topics = None if args.topics is None else set(args.topics.split(","))
     brokers = set(args.brokers or (each for each, _ in (*seen.brokers, *seen.away)))
     try:
         planned = plan_generate(_load_of(seen), topics, brokers)
@@ -248,10 +248,15 @@ def _throttle(
     if args.throttle is not None:
         rates.update(dict.fromkeys(INTER_BROKER_RATES, str(args.throttle)))
         topics: dict[str, tuple[list[str], list[str]]] = {}
-        for key, replicas in changed.items():
+        named_topics = {key.topic for key in changed}
+        # A topic has one list: what is under way in it already stays there, and so do those that arrive by this plan
+        # when it is executed again, for another throttle.
+        ongoing = {key: ids for key, ids in seen.adding.items() if key.topic in named_topics and key in seen.replicas}
+        for key, replicas in sorted({**ongoing, **changed}.items()):
+            sources = [broker for broker in seen.replicas[key] if broker not in seen.adding.get(key, ())]
             leaders, followers = topics.setdefault(key.topic, ([], []))
-            leaders += [f"{key.partition}:{broker}" for broker in seen.replicas[key]]
-            followers += [f"{key.partition}:{broker}" for broker in replicas if broker not in seen.replicas[key]]
+            leaders += [f"{key.partition}:{broker}" for broker in sources]
+            followers += [f"{key.partition}:{broker}" for broker in replicas if broker not in sources]
         texts = {
             topic: dict(zip(THROTTLED_REPLICAS, map(",".join, both), strict=True)) for topic, both in topics.items()
         }
@@ -278,7 +283,10 @@ def _report(cluster: Cluster, plan: Plan, args: argparse.Namespace, seen: Snapsh
         print(f"{state.key}: {state.text}")
     if not all(state.done for state in states):
         return 2
-    if not args.preserve_throttles:
+    if seen.reassigning and not args.preserve_throttles:
+        others = counted(len(seen.reassigning), "other partition")
+        print(f"Throttles stay: {others} under way between brokers. Verify again at the end.")
+    elif not args.preserve_throttles:
         if not _clear_throttles(cluster, plan, seen):
             return 1
         print("Throttles are removed" + (", but from brokers that are away." if seen.away else "."))

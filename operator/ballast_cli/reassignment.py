@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ballast_cli import CommandError
@@ -118,6 +118,7 @@ class Snapshot:
     directories: tuple[Directory, ...]
     reassigning: frozenset[Key]
     away: tuple[tuple[int, str | None], ...] = ()  # of those that are not: nothing can be asked of them
+    adding: Mapping[Key, tuple[int, ...]] = field(default_factory=dict)  # of those that are being reassigned
 
     def present(self, keys: Iterable[Key]) -> Plan:
         """Where these partitions are now: the plan that puts everything back."""
@@ -210,7 +211,8 @@ class Cluster:
     # -- seeing -------------------------------------------------------------------------------------------------------
     def look(self) -> Snapshot:
         """What is under way is asked first: what ends meanwhile is then seen where it went, and not as left behind."""
-        reassigning = frozenset(Key(*found) for found in self._admin.list_partition_reassignments())
+        ongoing = self._admin.list_partition_reassignments()
+        adding = {Key(*found): tuple(state["adding_replicas"]) for found, state in ongoing.items()}
         replicas: dict[Key, tuple[int, ...]] = {}
         leaders: dict[Key, int] = {}
         in_sync: dict[Key, frozenset[int]] = {}
@@ -234,8 +236,8 @@ class Cluster:
                 directories.append(_directory(answer["broker"], found))
                 _add_places(answer["broker"], found, current, future)
         return Snapshot(
-            time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories), reassigning,
-            tuple(sorted(away.items())),
+            time.monotonic(), brokers, replicas, leaders, in_sync, current, future, tuple(directories),
+            frozenset(adding), tuple(sorted(away.items())), adding,
         )  # fmt: skip
 
     # -- doing --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from typing import Any
 from ballast_cli import CommandError
 from ballast_cli.arguments import at_least_one, folder, port
 from ballast_cli.kube import MANAGER
+from ballast_cli.reach import CONNECT_SECONDS
 from ballast_local.last_applied import ANNOTATION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,6 +253,11 @@ async def _serving(body: Mapping[str, Any]) -> bool:
     from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError
     from ballast_operator.observe import observe_brokers
 
+    listener = body["spec"]["listeners"][0]
+    if listener.get("tls") or listener.get("authentication"):
+        # It asks who one is, which only its users can say: all that is known here is whether it is there.
+        takes = await asyncio.gather(*map(_takes_connections, body["status"]["bootstrapServers"].split(",")))
+        return sum(takes) >= int(body["spec"]["brokers"])
     kafka = KafkaConnection(ConnectionSettings(body["status"]["bootstrapServers"]))
     try:
         brokers = (await observe_brokers(kafka)).brokers.values()
@@ -260,6 +266,17 @@ async def _serving(body: Mapping[str, Any]) -> bool:
     finally:
         await kafka.close()
     return sum(broker.online for broker in brokers) >= int(body["spec"]["brokers"])
+
+
+async def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except OSError:  # which TimeoutError is
+        return False
+    writer.close()
+    return True
 
 
 async def _run(stack: Stack, brokers: int | None, volumes: int | None) -> int:

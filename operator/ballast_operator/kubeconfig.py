@@ -90,10 +90,10 @@ def _in_cluster() -> ApiAccess:
 def read_kubeconfig(path: Path) -> ApiAccess:
     """The access of the current context."""
     try:
-        document = yaml.safe_load(path.read_text())
+        document = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except yaml.YAMLError:
         document = None
     if not isinstance(document, Mapping):
         raise KubeconfigError(f"{path} is no kubeconfig")

@@ -17,13 +17,22 @@ from ballast_planner.workbench import Workbench
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica's way; `source` is -1 where its directory is not known, and with `replica` where it is a new one."""
+    """One replica's way; `source` is -1 where its directory is not known, and with `replica` where it is a new one.
+
+    Between brokers it is the leader that is copied: `size` is that of the partition's largest replica, and `own_size`
+    what the source gives up, which is less where the replica lags.
+    """
 
     source: int
     target: int
     size: int
     network: bool
     replica: int = -1
+    own_size: int | None = None
+
+    @property
+    def freed(self) -> int:
+        return self.size if self.own_size is None else self.own_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,15 @@ def with_present(load: ClusterLoad, now: ClusterLoad, steps: Sequence[Step]) -> 
 
 def _as_now(copy: Copy, now: ClusterLoad, count: int) -> Copy:
     source = copy.source + count if copy.source >= 0 else -1
-    return Copy(source, copy.target + count, int(now.replicas.size[copy.replica]), copy.network, copy.replica)
+    return copy_of(now, copy.replica, source, copy.target + count, copy.network)
+
+
+def copy_of(load: ClusterLoad, replica: int, source: int, target: int, network: bool) -> Copy:
+    own_size = int(load.replicas.size[replica])
+    partition = int(load.replicas.partition[replica])
+    all_of_it = slice(int(load.partitions.first[partition]), int(load.partitions.first[partition + 1]))
+    size = int(load.replicas.size[all_of_it].max()) if network else own_size
+    return Copy(source, target, size, network, replica, own_size)
 
 
 def by_gain(load: ClusterLoad, upper: Ints, lower: Ints, steps: Sequence[Step]) -> list[Step]:
@@ -90,7 +107,7 @@ def by_gain(load: ClusterLoad, upper: Ints, lower: Ints, steps: Sequence[Step]) 
 def _gain(copy: Copy, used: Floats, total: Floats, middle: Floats) -> float:
     """How much the sum of squared distances from the level falls, per capacity."""
     gain = 0.0
-    for directory, change in ((copy.source, -copy.size), (copy.target, copy.size)):
+    for directory, change in ((copy.source, -copy.freed), (copy.target, copy.size)):
         if directory >= 0:
             distance = used[directory] - middle[directory]
             gain += (distance**2 - (distance + change) ** 2) / total[directory]
@@ -112,12 +129,12 @@ def _step(bench: Workbench, partition: int) -> Step:
         tuple(directory_path(load, int(bench.directory[replica])) for replica in replicas),
     )
     copies = tuple(
-        Copy(
+        copy_of(
+            load,
+            replica,
             int(load.replicas.directory[replica]),
             int(bench.directory[replica]),
-            int(load.replicas.size[replica]),
             bool(load.replicas.broker[replica] != bench.broker[replica]),
-            replica,
         )
         for replica in range(begin, end)
         if load.replicas.directory[replica] != bench.directory[replica]

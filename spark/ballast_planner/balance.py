@@ -183,7 +183,7 @@ def finish(
         given = {(step.topic, step.partition): step for step in steps}
         placed = [(given[step.topic, step.partition], wave) for step, wave in placed]
     moves = tuple(step.as_move(wave) for step, wave in placed)
-    copies = [(c.source, c.target, c.size) for step, _ in placed for c in (*step.copies, *step.removed)]
+    copies = [copy for step, _ in placed for copy in (*step.copies, *step.removed)]
     before = fill_of(load, load.directories.used, levels)
     after = fill_of(load, used_after(load, copies), levels)
     no_room = "no room for the copy while both exist"
@@ -268,7 +268,7 @@ def _accept(used: Ints, mark: Ints, step: Step) -> bool:
     for copy in step.copies:
         used[copy.target] += copy.size
         if copy.source >= 0:
-            used[copy.source] -= copy.size
+            used[copy.source] -= copy.freed
     return True
 
 
@@ -281,7 +281,7 @@ def _retract(
     worst = float((before / total).max(initial=0.0))
     steps = [step for step, _ in placed]
     while True:
-        used = used_after(load, [(c.source, c.target, c.size) for s in steps for c in s.copies])[:count]
+        used = used_after(load, (copy for step in steps for copy in step.copies))[:count]
         over = np.flatnonzero((used / total > worst + 1e-12) & (used > before))
         if not over.size:
             break

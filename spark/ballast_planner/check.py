@@ -132,7 +132,8 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
             for name in _arrivals(move.from_, move.to):
                 if name[1] != ANY_DIRECTORY:
                     own = ledger.placement[move.topic, move.partition].get(name[0])
-                    ledger.used[name] += _arriving_size(ledger, move, own, size)
+                    # One that stays on its broker brings its own size; one from elsewhere is a copy of the leader.
+                    ledger.used[name] += size if own is None else own[1]
                     touched.add(name)
         faults += [
             f"wave {wave}: {path} on broker {broker} passes its high-water mark"
@@ -149,14 +150,3 @@ def _run_waves(ledger: Ledger, plan: Plan, high_water: float, faults: list[str])
 
 def _grows(moves: list[Move], name: Name) -> bool:
     return any(name in _arrivals(move.from_, move.to) for move in moves)
-
-
-def _arriving_size(ledger: Ledger, move: Move, own: tuple[str, int] | None, largest: int) -> int:
-    """A replica that stays on its broker brings its own size; one from elsewhere that of the replica it stands for."""
-    if own is not None:
-        return own[1]
-    leaving = [broker for broker in move.from_.replicas if broker not in move.to.replicas]
-    arriving = [broker for broker in move.to.replicas if broker not in move.from_.replicas]
-    if len(leaving) == len(arriving) == 1:
-        return ledger.placement[move.topic, move.partition][leaving[0]][1]
-    return largest

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ballast_planner.assemble import Copy
 from ballast_planner.levels import Levels
 from ballast_planner.model import ClusterLoad, Ints
 from ballast_planner.options import PlanOptions
@@ -70,12 +71,12 @@ def _changed(move: Move) -> int:
     return sum(before.get(broker) != path for broker, path in move.to.as_pairs().items())
 
 
-def used_after(load: ClusterLoad, placed: Sequence[tuple[int, int, int]]) -> Ints:
-    """Directory sums after copies (source, target, size); -1 stands for nowhere."""
+def used_after(load: ClusterLoad, copies: Iterable[Copy]) -> Ints:
+    """Directory sums after these copies."""
     used = load.directories.used.copy()
-    for source, target, size in placed:
-        if source >= 0:
-            used[source] -= size
-        if target >= 0:
-            used[target] += size
+    for copy in copies:
+        if copy.source >= 0:
+            used[copy.source] -= copy.freed
+        if copy.target >= 0:
+            used[copy.target] += copy.size
     return np.maximum(used, 0)

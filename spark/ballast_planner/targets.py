@@ -194,10 +194,8 @@ class _TargetPlanner:
         size_of = {b: int(self.load.replicas.size[begin + i]) for i, b in enumerate(before.replicas)}
         old, new = before.as_pairs(), after.as_pairs()
         leaving = [broker for broker in before.replicas if broker not in new]
-        arriving = [broker for broker in after.replicas if broker not in old]
         copies: list[Copy] = []
-        replaces_one = len(leaving) == len(arriving) == 1
-        size = size_of[leaving[0]] if replaces_one else self._size(partition)
+        size = self._size(partition)
         for broker, path in new.items():
             if broker not in old:
                 copies.append(Copy(-1, self.index_of[broker, path], size, True))

@@ -73,12 +73,9 @@ def _fill_wave(used: Ints, mark: Ints, waiting: Sequence[Step]) -> tuple[Ints, l
 
 
 def _release(used: Ints, step: Step) -> None:
-    for copy in step.copies:
+    for copy in (*step.copies, *step.removed):
         if copy.source >= 0:
-            used[copy.source] -= copy.size
-    for copy in step.removed:
-        if copy.source >= 0:
-            used[copy.source] -= copy.size
+            used[copy.source] -= copy.freed
 
 
 def _highest(load: ClusterLoad, used: Ints, arriving: Ints) -> float:

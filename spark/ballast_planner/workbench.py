@@ -36,6 +36,7 @@ class Workbench:
         self._rack = load.brokers.rack_numbers()
         self._first = load.partitions.first
         self._slots = _slot_matrix(load)
+        self._slots_before = self._slots.copy()
         self._position = np.arange(self.size.size) - self._first[load.replicas.partition]
         self._order, self._start, self._sorted_size = _by_directory(load)
         self.directories_of = tuple(np.flatnonzero(self.owner == broker) for broker in range(load.brokers.ids.size))
@@ -69,8 +70,10 @@ class Workbench:
 
     def may_go(self, replicas: Ints, broker: int) -> Bools:
         """Which of these may be put on that broker, by the rules on brokers and racks."""
-        slots = self._slots[self.load.replicas.partition[replicas]]
-        allowed: Bools = (slots != broker).all(axis=1)
+        partition = self.load.replicas.partition[replicas]
+        slots = self._slots[partition]
+        # Nor where one was at first: where the brokers are concerned, that one would stay and move between its disks.
+        allowed: Bools = ((slots != broker) & (self._slots_before[partition] != broker)).all(axis=1)
         if (self._rack != NO_RACK).any() and allowed.any():
             racks = np.where(slots >= 0, self._rack[slots], -2)
             racks[np.arange(replicas.size), self._position[replicas]] = -2

@@ -17,6 +17,7 @@ GROUP, VERSION, PLURAL, CLUSTERS, TOPICS = "ballast.dev", "v1alpha1", "reassignm
 PAGE = 500
 CONFLICT, NOT_FOUND = 409, 404
 IN_POD = "KUBERNETES_SERVICE_HOST"
+ANSWER_SECONDS = 60.0
 # The operator lets a Reassignment go that was carried out; until then it has its name.
 GONE_SECONDS, GONE_POLL_SECONDS = 30.0, 0.2
 
@@ -34,6 +35,11 @@ class KubernetesStore:
         self.namespace = namespace
         self._error, self._unreachable = client.ApiException, HTTPError
         self._client: Any = client.ApiClient()
+        rest: Any = self._client.rest_client
+        request = rest.request
+        # By itself the client waits for ever for an API that has taken the connection, and a job that watches with it.
+        limit = {"_request_timeout": ANSWER_SECONDS}
+        rest.request = lambda *words, **options: request(*words, **{**options, **limit})
         self._objects: Any = client.CustomObjectsApi(self._client)
         self._core: Any = client.CoreV1Api(self._client)
 

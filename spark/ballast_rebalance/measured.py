@@ -100,17 +100,24 @@ def with_weights(measured: Measured, weights: Mapping[str, int], cluster: str) -
     """As if the directories of these volumes had only so many percent of their size.
 
     A directory lies on a volume that is a part of its path, by itself or (where pods have no mounts of their own) with
-    the name of the broker's pod after it. A volume that no directory lies on is a Refusal: it is a slip of the pen.
+    the name of the broker's pod after it. Below a volume is `data`, where the operator mounts them, and above it may be
+    anything: a volume with such a name is the part nearest to the end of paths. One that no directory lies on is a
+    Refusal: it is a slip of the pen.
     """
-    directories, met = [], set()
-    for row in measured.directories:
-        parts = row.path.split("/")
-        volume = next((v for v in weights if v in parts or f"{v}-{cluster}-{row.broker}" in parts), None)
-        met.add(volume)
-        directories.append(row if volume is None else row.weighted(weights[volume]))
-    unknown = sorted(weights.keys() - met)
-    if unknown:
-        raise Refusal("CapacityUnknown", f"no directory lies on volume {unknown[0]}, which has a weight")
+    places = [row.path.removesuffix("/data").split("/") for row in measured.directories]
+    chosen: dict[int, str] = {}
+    for volume in weights:
+        lies = [{volume, f"{volume}-{cluster}-{row.broker}"} for row in measured.directories]
+        at_the_end = [index for index, parts in enumerate(places) if parts[-1] in lies[index]]
+        found = at_the_end or [index for index, parts in enumerate(places) if lies[index].intersection(parts)]
+        if not found:
+            raise Refusal("CapacityUnknown", f"no directory lies on volume {volume}, which has a weight")
+        for index in found:
+            chosen.setdefault(index, volume)
+    directories = [
+        row.weighted(weights[chosen[index]]) if index in chosen else row
+        for index, row in enumerate(measured.directories)
+    ]
     return replace(measured, directories=directories)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from ballast_cli import CommandError
 from ballast_cli.__main__ import load, main
+from ballast_cli.kube import _documents
 from ballast_cli.kube_api import KubeApi
 from ballast_local.certificates import make_certificate
 from ballast_operator.kubeconfig import KubeconfigError, find_access
@@ -41,6 +45,40 @@ def kubeconfig(folder: Path, **cluster: Any) -> Path:
 def test_options_may_stand_between_the_words(words: list[str]) -> None:
     args = load(words[0]).parse(words[1:])
     assert (args.what, args.namespace) == (["topics", "orders"], "kafka")
+
+
+def test_files_are_utf_8_whatever_the_locale_is(tmp_path: Path) -> None:
+    """They would come to the cluster with other letters, or not be read at all."""
+    text = "kind: Größe\nmetadata: {name: 東京}"
+    (tmp_path / "one.yaml").write_text(text, encoding="utf-8")
+    config = kubeconfig(tmp_path)
+    config.write_text(f"# größer\n{config.read_text()}", encoding="utf-8")
+    asked = f"""
+import io, sys
+from pathlib import Path
+from ballast_cli.kube import _documents
+from ballast_cli.kube_api import KubeApi
+from ballast_operator.kubeconfig import read_kubeconfig
+assert open({str(config)!r}).encoding != "utf-8"
+KubeApi({str(config)!r})
+read_kubeconfig(Path({str(config)!r}))
+for name in ({str(tmp_path / "one.yaml")!r}, "-"):
+    print(ascii(list(_documents([name]))))
+"""
+    foreign = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=os.environ | foreign | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        input=text.encode(), capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    read = ascii([{"kind": "Größe", "metadata": {"name": "東京"}}])
+    assert done.stdout.decode().splitlines() == [read, read], done.stderr.decode()
+
+
+def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
+    """As kubectl takes it, and as many programs write it."""
+    obj = {"kind": "KafkaTopic", "metadata": {"name": "orders"}}
+    (tmp_path / "topic.json").write_text(json.dumps(obj, indent="\t"))
+    assert list(_documents([str(tmp_path)])) == [obj]
 
 
 @pytest.mark.parametrize("command", ["apply", "delete"])

@@ -64,6 +64,12 @@ def test_generate_says_where_directories_are_no_disks_of_their_own(
     assert f"ballast rebalance --bootstrap {brokers.bootstrap} --capacity SIZE" in told.err
 
 
+def test_no_topics_are_not_all_topics(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty name, such as an unset variable gives."""
+    assert main(["reassign", "generate", "--bootstrap", brokers.bootstrap, "--topics", ""]) == 2
+    assert "topic  is not known to the cluster" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", ["execute", "verify", "cancel"])
 def test_a_plan_that_moves_nothing_is_done(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `generate` writes it where all is level: what a script does next with it is no mistake."""
@@ -150,6 +156,41 @@ def test_a_reassignment_that_ends_during_a_look_has_not_failed(
         (state,) = progress(plan, cluster.look())
         assert not state.failed, state.text
     eventually(lambda: main(["reassign", "verify", *words[:4]]) == 0)
+
+
+@pytest.mark.spec("CLU-32", "DIR-40")
+def test_what_is_under_way_stays_throttled_when_more_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lists that Apache Kafka's tool sets for the same three commands; and rates that are one for all plans."""
+    told: list[dict[str, str]] = []
+    set_configs = Cluster.set_configs
+
+    def noted(cluster: Cluster, kind: str, changes: dict[str, dict[str, str]]) -> dict[str, str]:
+        if kind == "topic":
+            told.append(changes["slow"])
+        return set_configs(cluster, kind, changes)
+
+    monkeypatch.setattr(Cluster, "set_configs", noted)
+    with Brokers(tmp_path, 2, [0, 1]) as two:
+        two.create("slow", [[0], [0]])
+        two.produce("slow", [0, 1], 0.5)
+        for number, more in (0, []), (0, ["--additional"]), (1, ["--additional"]):
+            path = tmp_path / "plan.json"
+            path.write_text(write_plan({Key("slow", number): Target((1,), ("any",))}))
+            words = ["--bootstrap", two.bootstrap, "--json", str(path)]
+            assert main(["reassign", "execute", *words, "--throttle", "1000", *more]) == 0
+        path.write_text(write_plan({Key("other", 0): Target((0,), ("any",))}))
+        two.create("other", [[0]])
+        monkeypatch.undo()
+        assert main(["reassign", "verify", *words]) == 0
+        told_of_others = capsys.readouterr().out
+        assert "other-0: complete" in told_of_others
+        assert "Throttles stay: 2 other partitions under way between brokers." in told_of_others
+        with reassign._connected(two.bootstrap) as cluster:
+            assert len(cluster.look().reassigning) == 2, "still as slow as they were"
+    first = dict(zip(THROTTLED_REPLICAS, ("0:0", "0:1"), strict=True))
+    assert told == [first, first, dict(zip(THROTTLED_REPLICAS, ("0:0,1:0", "0:1,1:1"), strict=True))]
 
 
 def test_who_follows_believes_in_a_failure_that_is_seen_twice(

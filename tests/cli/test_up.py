@@ -1,10 +1,12 @@
 """`./ballast up` again, with other numbers: what is there stays but for these."""
 
+import socket
+
 import pytest
 import yaml
 from tests.local.conftest import APPLY, DEFINITIONS, Running
 
-from ballast_cli.up import ROOT, changed_cluster, example_cluster
+from ballast_cli.up import ROOT, _serving, changed_cluster, example_cluster
 
 CLUSTERS = "/apis/ballast.dev/v1alpha1/namespaces/default/kafkaclusters"
 
@@ -36,3 +38,16 @@ def test_a_number_that_is_not_asked_for_stays(tmp_path):
         assert found["spec"]["config"] == {"num.io.threads": "3"}
     finally:
         running.close()
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("asks", [{"tls": {"secretName": "own"}}, {"authentication": {"type": "SCRAM-SHA-512"}}])
+async def test_a_cluster_that_asks_who_one_is_can_be_started_again(asks):
+    """Nobody here has a name there: that its brokers take connections has to do, or it would be stopped again."""
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as gone:
+        both = [f"127.0.0.1:{one.getsockname()[1]}" for one in (there, gone)]
+        listener = {"name": "CLIENTS", "port": 9092, **asks}
+        body = {"spec": {"brokers": 2, "listeners": [listener]}, "status": {"bootstrapServers": ",".join(both)}}
+        assert await _serving(body)
+        gone.close()
+        assert not await _serving(body)

@@ -294,6 +294,20 @@ def test_runs_from_elsewhere_and_through_a_link(ready, tmp_path):
     assert answer.stdout.endswith("1.0 broker x\n")
 
 
+def test_it_finds_its_folder_however_it_is_called(ready, tmp_path):
+    """CDPATH makes `cd` look elsewhere first and print where it went; a shell may be given a name without a slash."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / ready.root.name).mkdir(parents=True)
+    (ready.root.parent / "link").symlink_to(Path(ready.root.name) / "ballast")
+    for command in ([f"{ready.root.name}/ballast"], ["sh", "link"]):
+        for paths in (f".:{elsewhere}", str(elsewhere)):
+            answer = subprocess.run(
+                [*command, "broker", "x"], env=ready.environment() | {"CDPATH": paths}, cwd=ready.root.parent,
+                capture_output=True, text=True, timeout=20, check=False,
+            )  # fmt: skip
+            assert answer.stdout.endswith("1.0 broker x\n"), (command, paths, answer.stderr)
+
+
 def test_on_a_terminal_it_shows_that_it_is_working(ready, index):
     ready.write_lock("broker", "2.0")
     index.open_gate.clear()

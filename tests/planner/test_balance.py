@@ -195,6 +195,43 @@ def test_draining_a_directory_stays_inside_the_broker() -> None:
     assert plan.quality.bytes_network == 0
 
 
+@pytest.mark.spec("OPR-30", "REB-05")
+def test_a_broker_that_one_replica_leaves_is_no_place_for_another_of_its_partition() -> None:
+    """For brokers it would be the one that stays, and has to fit into the other's place: it is four times as large."""
+    replicas = [Replica("t", 0, 3, "/a", 100, True, 0), Replica("t", 0, 1, "/a", 400, False, 1)]
+    used = {(0, "/a"): 500, (1, "/a"): 500, (1, "/b"): 600, (3, "/a"): 100}
+    directories = [Directory(broker, path, 1_000, held) for (broker, path), held in used.items()]
+    load = ClusterLoad.from_rows([Broker(0), Broker(1), Broker(3)], directories, replicas)
+    plan = plan_drain(load, brokers=[3], directories=[(1, "/a")])
+    assert [move.to for move in plan.moves] == [Placement((3, 0), ("/a", "/a"))]
+    assert (plan.moves[0].bytes_network, plan.moves[0].bytes_disk) == (400, 0)
+    assert [(row.broker, row.reason) for row in plan.unplaced] == [
+        (3, "no directory may take it: brokers of its other replicas, racks and room leave none")
+    ]
+
+
+@pytest.mark.spec("OPR-30", "REB-05")
+def test_a_replica_that_lags_needs_the_room_of_those_that_do_not() -> None:
+    """Elsewhere it is a copy of the leader. Two that leave at once are no exception, nor is a row that names it."""
+    replicas = [Replica("t", 0, 1, "/a", 400, True, 0), Replica("t", 0, 2, "/a", 100, False, 1)]
+    brokers, used = [Broker(number) for number in (1, 2, 3, 4)], {1: 400, 2: 100, 3: 500, 4: 800}
+    directories = [Directory(broker, "/a", 1_000, held) for broker, held in used.items()]
+    load = ClusterLoad.from_rows(brokers, directories, replicas)
+    assert [row.reason for row in plan_drain(load, brokers=[1, 2]).unplaced] == [
+        "no room for the copy while both exist"
+    ]
+    alone = ClusterLoad.from_rows([*brokers[:2], brokers[3]], [*directories[:2], directories[3]], replicas)
+    plan = plan_drain(alone, brokers=[2])
+    assert (plan.moves, len(plan.unplaced)) == ((), 1)
+    rows = rows_from_spec([{"topic": "t", "partition": 0, "replicas": [1, 4], "logDirs": ["any", "/a"]}])
+    assert (plan_explicit(load, rows).moves, len(plan_explicit(load, rows).unplaced)) == ((), 1)
+    roomy = ClusterLoad.from_rows(brokers[:3], directories[:3], replicas)
+    plan = plan_drain(roomy, brokers=[2])
+    assert (plan.moves[0].bytes_network, plan.unplaced) == (400, ())
+    assert plan.quality is not None
+    assert (plan.quality.after.highest, plan.quality.highest_transient) == (0.9, 0.9)
+
+
 @pytest.mark.spec("OPR-30")
 def test_empty_replicas_are_spread_by_number() -> None:
     load = one_broker([[0] * 60, [30], [20]])

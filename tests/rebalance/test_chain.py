@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from ballast_cli.up import Stack
 from ballast_local.cluster import LocalCluster
 from ballast_planner import Plan, PlanOptions, plan_balance, plan_hash
 from ballast_planner.resource import rows_from_resource
+from ballast_rebalance import kubernetes_store
 from ballast_rebalance.job import JobOptions, planning_for
 from ballast_rebalance.kubernetes_store import KubernetesStore
 from ballast_rebalance.measured import Refusal
@@ -48,6 +50,27 @@ def define(store: KubernetesStore) -> None:
     for plural in ("kafkatopics", "reassignments"):
         body = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text(encoding="utf-8"))
         client.ApiextensionsV1Api(store._client).create_custom_resource_definition(body)
+
+
+@pytest.mark.spec("REB-08")
+def test_an_api_that_takes_connections_and_says_nothing_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_store, "ANSWER_SECONDS", 0.2)
+    config = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        parts = {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {}}]}
+        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+        config.write_text(json.dumps(parts | {"contexts": [context], "current-context": "x"}))
+        store = KubernetesStore(NAMESPACE, str(config))
+        try:
+            with pytest.raises(Refusal, match=r"Reassignments cannot be listed: .*timed out") as caught:
+                store.list_reassignments()
+            assert caught.value.reason == "KubernetesUnavailable"
+            assert "timed out" in str(store.tell("demo", {"reason": "Balanced"}))
+        finally:
+            store.close()
 
 
 async def with_store(data: Path, story: Callable[[KubernetesStore], Awaitable[None]]) -> None:

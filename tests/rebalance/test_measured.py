@@ -316,3 +316,13 @@ def test_a_volume_with_half_the_weight_is_kept_half_as_full() -> None:
         with_weights(full, {"elsewhere": 50}, "demo")
     embedded = replace(full, directories=[Directory(2, "/data/claims/slow-demo-2/data", 1_000, 0)])
     assert with_weights(embedded, {"slow": 20}, "demo").directories[0].total_bytes == 200
+
+
+@pytest.mark.spec("OPR-40")
+@pytest.mark.parametrize("volume", ["data", "ballast", "lib"])
+def test_a_volume_may_be_called_what_other_parts_of_paths_are_called(volume: str) -> None:
+    paths = [f"/var/lib/ballast/{name}/data" for name in (volume, "fast")]
+    two = replace(measured(), directories=[Directory(1, path, 1_000, 0) for path in paths])
+    assert [row.total_bytes for row in with_weights(two, {volume: 50}, "demo").directories] == [500, 1_000]
+    both = with_weights(two, {volume: 50, "fast": 20}, "demo")
+    assert [row.total_bytes for row in both.directories] == [500, 200]
