@@ -20,6 +20,7 @@ from ballast_broker.seams import Bytes
 from ballast_broker.storage import adoption
 from ballast_broker.storage.disk import RealDisk, RealFile
 from ballast_broker.storage.producers import WINDOW
+from ballast_broker.storage.segment import CLEANED_SUFFIX
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -60,7 +61,12 @@ class SyncingDisk(RealDisk):
         self.syncs: list[str] = []
 
     def open(self, path: str, **how: bool) -> RealFile:
-        file = super().open(path, **how)
+        return self._noted(super().open(path, **how), path)
+
+    def empty_file(self, path: str) -> RealFile:
+        return self._noted(super().empty_file(path), path.removesuffix(CLEANED_SUFFIX))
+
+    def _noted(self, file: RealFile, path: str) -> RealFile:
         noted = SyncedFile(file.descriptor() or 0)
         noted.name, noted.syncs = Path(path).name, self.syncs
         return noted
@@ -363,6 +369,7 @@ def link_of(name: str) -> str:
 async def test_a_second_segment_is_copied_ahead_where_another_mover_has_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, limit: str | None
 ) -> None:
+    monkeypatch.setattr(movers, "SMALLEST_COPY_BYTES", 65_536)  # whatever the simulation says
     ahead: list[int] = []
     begun = mover.Mover.begin_ahead
 
