@@ -54,8 +54,6 @@ def test_configs_are_set_deleted_appended_and_subtracted() -> None:
     assert dict(scene.image.configs.of(*TOPIC)) == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
     change_configs(scene, TOPIC, ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None))
     assert dict(scene.image.configs.of(*TOPIC)) == {"cleanup.policy": "compact"}
-    change_configs(scene, TOPIC, ("cleanup.policy", APPEND, "delete,compact,delete"))
-    assert dict(scene.image.configs.of(*TOPIC)) == {"cleanup.policy": "compact,delete"}
 
 
 @pytest.mark.spec("TOP-23")

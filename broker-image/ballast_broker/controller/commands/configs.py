@@ -131,7 +131,7 @@ def _changed_value(
     parts = [part.strip() for part in present.split(",") if part.strip()]
     given = [part.strip() for part in wanted.value.split(",") if part.strip()]
     if operation == APPEND:
-        return ",".join(parts + [part for part in dict.fromkeys(given) if part not in parts])
+        return ",".join(parts + [part for part in given if part not in parts])
     return ",".join(part for part in parts if part not in given)
 
 
