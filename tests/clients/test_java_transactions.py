@@ -108,11 +108,12 @@ def test_the_transaction_log_is_one_that_apache_kafka_reads(
     send(sender, topic, [b"x"])
     sender.commit_transaction(PATIENCE_S)
     del sender
+    transactional(broker, topic)  # waits until the one before is complete
     broker.stop()
     [segment] = [path for each in broker.log_dirs for path in each.glob("__transaction_state-0/*.log")]
     printed = run("dump-log", "--files", segment, "--transaction-log-decoder")
     states = re.findall(r'"transactionStatus":(\d)', printed)
-    assert states == ["0", "1", "2", "4"], "empty, ongoing, to be committed, committed"
+    assert states == ["0", "1", "2", "4", "0"], "empty, ongoing, to be committed, committed, the next is empty"
     assert f'"transactionPartitions":[{{"topic":"{topic}","partitionIds":[0]}}]' in printed
 
 
