@@ -1,8 +1,10 @@
 """The parts that need no server: schedules, addresses, substitution, patches, field sets, tables, protobuf."""
 
+import asyncio
 import json
 import ssl
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from ballast_local.table import duration
 from ballast_local.workloads.addresses import Addresses
 from ballast_local.workloads.housekeeping import cut_logs, remove_old_events
 from ballast_local.workloads.logs import Run
+from ballast_local.workloads.process import run_command
 from ballast_local.workloads.schedule import Schedule
 from ballast_local.workloads.substitution import Substitution, expand
 
@@ -347,3 +350,20 @@ def test_pods_that_could_not_be_what_they_say_are_refused(api, namespace, change
     with pytest.raises(Refused, match=message) as refused:
         api.post(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "p"}, "spec": spec})
     assert refused.value.code == 422
+
+
+async def test_a_probe_hears_that_it_is_cancelled_when_its_command_ends_just_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it goes on for ever, and whoever waits for its container with it."""
+    communicate = asyncio.subprocess.Process.communicate
+
+    async def cancelled_at_the_end(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+        found = await communicate(process)
+        probing.cancel()
+        return found
+
+    monkeypatch.setattr(asyncio.subprocess.Process, "communicate", cancelled_at_the_end)
+    probing = asyncio.create_task(run_command(["true"], {"PATH": "/usr/bin:/bin"}, tmp_path, 30))
+    await asyncio.wait({probing})
+    assert probing.cancelled()

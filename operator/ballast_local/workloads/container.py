@@ -138,7 +138,8 @@ class Container:
     async def _sleep(self, seconds: float) -> bool:
         """True when the container is being stopped."""
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
         except TimeoutError:
             return False
         return True

@@ -110,7 +110,8 @@ class Process:
     async def ended(self, seconds: float) -> bool:
         """Whether it has ended within this time."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
         return self._ended.is_set()
 
     def terminate(self) -> None:
@@ -127,13 +128,17 @@ class Process:
 async def run_command(
     command: list[str], environment: dict[str, str], directory: Path, seconds: float
 ) -> tuple[int, str]:
-    """For exec probes and hooks: exit code and output; killed when it takes too long."""
+    """For exec probes and hooks: exit code and output; killed when it takes too long.
+
+    By `asyncio.timeout`: the `wait_for` of Python 3.11 keeps to itself a cancellation that comes with the answer.
+    """
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         env=environment, cwd=directory, start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
     except (TimeoutError, asyncio.CancelledError):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
