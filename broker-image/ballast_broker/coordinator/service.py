@@ -270,15 +270,17 @@ class GroupCoordinator:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
         return group.subscribed
 
-    async def _forget_offsets(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> ErrorCode:
+    def _forget_offsets(
+        self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> Awaitable[ErrorCode]:
         def settled(committed: bool) -> None:
             if committed:
                 for partition in partitions:
                     shard.apply(group_id, partition, None)
 
         if not partitions:
-            return ErrorCode.NONE
-        return await self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
+            return later(ErrorCode.NONE)
+        return self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
 
     # -- administration -------------------------------------------------------------------------------------------
     def describe(self, group_id: str) -> Group | ConsumerGroup | None:
@@ -371,16 +373,21 @@ class GroupCoordinator:
             for partition in gone:
                 shard.apply(group_id, partition, None)
             if gone:
-                self._tasks.start(self._forget_for_good(shard, group_id, gone))
+                # Written now: what is committed of the next topic of that name has to lie behind it.
+                appending = self._forget_offsets(shard, group_id, gone)
+                self._tasks.start(self._forget_for_good(shard, group_id, gone, appending))
 
-    async def _forget_for_good(self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]) -> None:
+    async def _forget_for_good(
+        self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition], appending: Awaitable[ErrorCode]
+    ) -> None:
         """However long the log takes nothing; unless something is committed of the next topic of that name."""
         pause_s = FIRST_PAUSE_S
-        while await self._forget_offsets(shard, group_id, partitions) is not ErrorCode.NONE and self._is_current(shard):
+        while await appending is not ErrorCode.NONE and self._is_current(shard):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             known = shard.known_offsets(group_id)
             partitions = [partition for partition in partitions if partition not in known]
+            appending = self._forget_offsets(shard, group_id, partitions)
 
     async def expire_offsets(self) -> int:
         """Offsets whose retention is over, then groups with nothing left; returns how many offsets went."""
