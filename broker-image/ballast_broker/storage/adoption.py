@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage import lookup
 from ballast_broker.storage.epochs import LeaderEpochs
-from ballast_broker.storage.flushing import sync_beside_log
+from ballast_broker.storage.errors import CorruptFile
+from ballast_broker.storage.flushing import note_unflushed, sync_beside_log
 from ballast_broker.storage.index import SparseIndex
 from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
@@ -207,6 +208,8 @@ class SegmentCopy:
         _take_over_epochs(future, [entry for entry in self._source.epochs.entries if entry[1] < end])
         self._adopt_producers()
         if self._whole:
+            if _reaches(self._segment, end):  # the one that is copied next may be on the disk before this one is
+                note_unflushed(future, end)
             future.new_segment(end)
         future.invalidate_write_state()
         roll_with(self._source, future)
@@ -247,6 +250,15 @@ class SegmentCopy:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _reaches(segment: Segment, end: int) -> bool:
+    """Whether no cleaning has left a gap before `end`."""
+    with contextlib.suppress(CorruptFile):
+        for _, header in segment.batches(segment.floor_position(end - 1)):
+            if header.base_offset + header.last_offset_delta >= end - 1:
+                return True
+    return False
 
 
 class _IndexTail:

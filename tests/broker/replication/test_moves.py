@@ -354,6 +354,39 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
         assert node.logs.get(ORDERS).directory.path == str(third)
 
 
+@pytest.mark.spec("DIR-31", "DIR-43")
+@pytest.mark.parametrize("source", ["there", "replaced"])
+async def test_a_copy_that_a_loss_of_power_left_a_hole_in_is_cut_before_it(tmp_path: Path, source: str) -> None:
+    """A copied segment lost its end, which was not synced yet, and the next one did not."""
+    async with Cluster(tmp_path) as cluster:
+        leader, node = await cluster.add(1, 2, directories=2)
+        cluster.controller.create_topic("orders", [[1, 2]], SMALL_SEGMENTS)
+        await leader.produce_to_all(ORDERS, "first")
+        for number in range(30):
+            leader.produce(ORDERS, f"record {number} ".ljust(100))
+        await eventually(lambda: node.stored(ORDERS) == leader.stored(ORDERS))
+        cluster.controller.away = True
+        here = Path(node.logs.get(ORDERS).directory.path)
+        target = next(path for path in node.directories if path != here)
+        move(node, target)
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        segment = node.logs.future_logs[ORDERS].segments[2]
+        last = list(segment.batches())[-1][0]
+        await node.crash()
+        [file] = target.glob(f"orders-0.*-future/{segment.base_offset:020d}.log")
+        with file.open("r+b") as opened:
+            opened.truncate(last)
+        if source == "replaced":
+            shutil.rmtree(here)
+        cluster.controller.away = False
+        await node.start()
+        await eventually(lambda: not node.replicas.movers.moves)
+        leader.produce(ORDERS, "afterwards")
+        await eventually(lambda: node.stored(ORDERS)[-1] == "afterwards")
+        assert node.logs.get(ORDERS).directory.path == str(target)
+        assert node.stored(ORDERS) == leader.stored(ORDERS)
+
+
 @pytest.mark.spec("DIR-32")
 async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
