@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
 from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step, reserve_bytes, room_for
-from ballast_broker.storage import adoption, lookup, slow_append
+from ballast_broker.storage import adoption, slow_append
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
@@ -75,7 +75,7 @@ class Movers:
         future = self._logs.future_logs[topic_partition]
         move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, self._clock.monotonic())
         agreed = adoption.common_end(source, future)
-        if agreed < future.end_offset:  # the current log lost more in a crash, or was cut before that
+        if agreed < future.end_offset:  # the current log lost more in a crash, was cut before that, or was compacted
             move.note_truncation(agreed)
         source.cleaning_paused += 1
         future.cleaning_paused += 1
@@ -372,19 +372,9 @@ def position(source: Log, future: Log) -> Position:
         if future.active.base_offset == segment.base_offset:
             left = sum(later.size for later in source.segments[number:]) - future.active.size
         else:
-            left = _left_after(source, end)
+            left = adoption.bytes_after(source, end)
         sealed = segment is not source.active
         by_file = (sealed or left >= SMALLEST_COPY_BYTES) and adoption.continues_by_file(source, future)
     return Position(
         adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), by_file
     )
-
-
-def _left_after(source: Log, offset: int) -> int:
-    """Where the future log has other files, and their sizes say nothing."""
-    with source.disk_faults():
-        located = lookup.locate(source, offset)
-    if located is None:
-        return 0
-    segment, done = located
-    return sum(later.size for later in source.segments[source.segments.index(segment) :]) - done

@@ -27,6 +27,7 @@ from ballast_broker.storage.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
 )
+from ballast_wire.errors import ApiError
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -40,7 +41,21 @@ def beginning(source: Log) -> int:
 
 
 def common_end(source: Log, future: Log) -> int:
-    """Up to where a future log that was there before has what the current one has, by their leader epochs."""
+    """Up to where a future log that was there before has what the current one has: by their leader epochs, and byte for
+    byte, for what has been cleaned meanwhile must not come back with the copy."""
+    end, same = _end_by_epochs(source, future), max(source.bases[0], future.bases[0])
+    with contextlib.suppress(ApiError):  # a disk that fails, or has spoilt one of them, ends it as well
+        for offset in [*(base for base in future.bases if same < base < end), end]:
+            if offset > same:
+                if _bytes_between(source, same, offset) != _bytes_between(future, same, offset):
+                    break
+                same = offset
+        else:
+            return end
+    return same
+
+
+def _end_by_epochs(source: Log, future: Log) -> int:
     end = future.end_offset
     for epoch, start_offset in reversed(future.epochs.entries):
         known, known_end = source.epoch_end_offset(epoch)
@@ -48,6 +63,20 @@ def common_end(source: Log, future: Log) -> int:
             return min(end, known_end)
         end = start_offset  # the current log knows nothing of that leader
     return min(end, source.end_offset)
+
+
+def _bytes_between(log: Log, offset: int, end: int) -> int:
+    return bytes_after(log, offset) - bytes_after(log, end)
+
+
+def bytes_after(log: Log, offset: int) -> int:
+    """Also where the sizes of files say nothing, for the other log has other files."""
+    with log.disk_faults():
+        located = lookup.locate(log, offset)
+    if located is None:
+        return 0
+    segment, done = located
+    return sum(later.size for later in log.segments[log.segments.index(segment) :]) - done
 
 
 def continues_by_file(source: Log, future: Log) -> bool:

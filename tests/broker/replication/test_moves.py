@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually, records_of
+from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import Usage
 
 from ballast_broker.replication.moves import Stage
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
+from ballast_wire.records import Record, encode_batch
 
 ORDERS = TopicPartition("orders", 0)
 SMALL_SEGMENTS = {"segment.bytes": "1000"}
@@ -352,6 +356,46 @@ async def test_of_two_copies_after_a_loss_of_power_the_one_asked_for_last_goes_o
         await node.start()
         assert not node.replicas.movers.moves
         assert node.logs.get(ORDERS).directory.path == str(third)
+
+
+@pytest.mark.spec("DIR-28", "DIR-31", "LOG-25")
+async def test_a_copy_from_before_its_log_was_compacted_does_not_bring_back_what_was_deleted(tmp_path: Path) -> None:
+    """The destination failed and came back with a start, long after a tombstone had gone with what it deletes."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 0)
+        for _ in range(20):
+            put(node, b"kept", b"value".ljust(100))
+            put(node, b"secret", b"value".ljust(100))
+        log = node.logs.get(ORDERS)
+        cluster.controller.away = True
+        move(node, node.directories[1])
+        await eventually(lambda: node.replicas.movers.moves[ORDERS].stage is Stage.ASKING)
+        node.logs.directory(str(node.directories[1])).fail(OSError(errno.EIO, "gone"))
+        put(node, b"secret", None)
+        log.roll()
+        await compact(node, cluster)
+        put(node, b"kept", b"newest")
+        log.roll()
+        await compact(node, cluster)
+        assert await node.consume(ORDERS) == ["newest"]
+        await node.crash()
+        cluster.controller.away = False
+        await node.start()
+        await moved(node, node.directories[1])
+        assert await node.consume(ORDERS) == ["newest"]
+
+
+def put(node: Node, key: bytes, value: bytes | None) -> None:
+    node.replicas.append(ORDERS, None, encode_batch([Record(key, value, 1_750_000_000_000)]), 1)
+
+
+async def compact(node: Node, cluster: Cluster) -> None:
+    """Tombstones go with the next cleaning."""
+    log, compactor = node.logs.get(ORDERS), node.logs.compactor
+    policy = {"cleanup_policy": frozenset({"compact"}), "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 0}
+    log.update_config(replace(log.config, **policy))
+    compactor._runner = CleanerInThread(cluster.disk, cluster.threads)
+    assert await compactor.clean_dirtiest()
 
 
 @pytest.mark.spec("DIR-31", "DIR-43")
