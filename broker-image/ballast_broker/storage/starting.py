@@ -161,7 +161,19 @@ def _load(
         log.update_high_watermark(known.high_watermarks.of(partition, made_ms))
         cleaned_to = known.cleaned_offsets.of(partition, made_ms)
         log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else 0
+        if not clean:
+            log.cleaned_to = _still_clean(log, known.cleaned_offsets.written_ms)
     return log
+
+
+def _still_clean(log: Log, written_ms: int) -> int:
+    """The checkpoint may be from before the log was cut, and written to from there on."""
+    for segment in log.segments:
+        if segment.base_offset >= log.cleaned_to:
+            break
+        if segment.disk.modified_ms(segment.path()) >= written_ms:
+            return segment.base_offset
+    return log.cleaned_to
 
 
 def _made_ms(disk: Disk, folder: str) -> int:

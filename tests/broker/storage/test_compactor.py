@@ -163,6 +163,50 @@ def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world):
     asyncio.run(story())
 
 
+@pytest.mark.spec("LOG-25", "LOG-40")
+@pytest.mark.parametrize("rolled", ["before", "afterwards"])
+def test_what_was_written_after_a_cut_is_not_clean_for_a_broker_that_was_killed_before_it_could_say_so(
+    new_world, read_all, rolled
+):
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        assert await manager.compactor.clean_dirtiest()
+        world.clock.now_ms += 1000
+        log.truncate_to(2)
+        put(log, 1, 1, 2, 2)
+        if rolled == "before":
+            log.roll()
+        manager = await world.start_again()
+        log = manager.logs[PARTITION]
+        log.roll()
+        log.update_high_watermark(log.log_end_offset)
+        assert await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2]
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25", "LOG-40")
+def test_what_was_clean_before_a_kill_is_not_cleaned_again(new_world):
+    async def story():
+        world = new_world()
+        manager = await world.start()
+        log = create(manager)
+        put(log, 1, 2, 1, 2)
+        log.roll()
+        world.afterwards = lambda: setattr(world.clock, "now_ms", world.clock.now_ms + 10)
+        assert await manager.compactor.clean_dirtiest()
+        put(log, 3)
+        manager = await world.start_again()
+        assert manager.logs[PARTITION].cleaned_to == 4
+
+    asyncio.run(story())
+
+
 @pytest.mark.spec("LOG-25")
 @pytest.mark.parametrize("seed", range(20))
 def test_what_counts_as_clean_after_a_loss_of_power_is_clean(new_world, read_all, seed):
