@@ -144,7 +144,7 @@ def _load(
     clean: bool,
     config_of: Callable[[str], LogConfig],
 ) -> Log:
-    """A future log is never trusted to be clean, and its offsets are in no checkpoint."""
+    """The offsets of a future log are in no checkpoint. A clean stop closes it like any other."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
     made_ms = IN_NO_CHECKPOINT if future else ALWAYS_THERE if clean else _made_ms(context.disk, path)
     log = load_log(
