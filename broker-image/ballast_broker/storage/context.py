@@ -52,4 +52,3 @@ class LogContext:
     open_files: OpenFiles = field(default_factory=OpenFiles)
     remove_later: Callable[[list[str], int], None] = _nothing_to_do
     flush_later: Callable[[Log], None] = _nothing_to_do
-    producer_id_expiration_ms: int = 86_400_000

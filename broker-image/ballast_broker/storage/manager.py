@@ -96,7 +96,6 @@ class LogManager:
             OpenFiles(config.maximum_open_files),
             self.maintenance.remove_later,
             self.maintenance.flush_later,
-            config.producer_id_expiration_ms,
         )
         self._cordoned = config.cordoned_log_dirs
         self.cordon(None)
