@@ -106,7 +106,10 @@ class Maintenance:
             group.create_task(self._every(config.log_flush_scheduler_interval_ms, self.flush_old))
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[object]]) -> None:
-        while True:
+        """Once, as in Apache Kafka, where that is no time."""
+        if interval_ms <= 0:
+            await work()
+        while interval_ms > 0:
             left_s = interval_ms / 1000
             while left_s > 0:
                 step = min(left_s, LONGEST_SLEEP_S)

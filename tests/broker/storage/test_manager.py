@@ -906,6 +906,31 @@ def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, mon
     run(story())
 
 
+@pytest.mark.spec("LOG-30", "LOG-32")
+@pytest.mark.parametrize("interval_ms", [0, -1])
+def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others(world, interval_ms, monkeypatch):
+    """Apache Kafka does it once then."""
+
+    async def story():
+        manager = world.manager(log_flush_scheduler_interval_ms=interval_ms)
+        await manager.start()
+        times = iter(range(2))
+
+        async def flush_old():
+            next(times)
+
+        monkeypatch.setattr(manager.maintenance, "flush_old", flush_old)
+        task = asyncio.create_task(manager.maintenance.run())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        assert next(times) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(story())
+
+
 @pytest.mark.spec("REP-15")
 def test_maintenance_runs_by_the_clock(world, bench):
     async def story():
