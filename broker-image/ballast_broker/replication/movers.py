@@ -166,6 +166,9 @@ class Movers:
             if not move.ended:
                 synced = frozenset(move.synced)
                 await self._threads.run(lambda: future.flush(synced=synced))
+                if source.log_start_offset > future.bases[0]:  # else the first file says it
+                    adoption.take_over_start(source, future)
+                    await self._logs.maintenance.checkpoint_start_offsets()
                 move.flushed = True
         elif step is Step.SWAP:
             await self._swap(move, replica, source, future)

@@ -337,9 +337,15 @@ def take_over_state(source: Log, future: Log) -> None:
     future.producers.replace_by(source.producers, future.end_offset)
     future.cleaned_to = source.cleaned_to
     future.update_config(source.config)
+    take_over_start(source, future)
+
+
+def take_over_start(source: Log, future: Log) -> None:
+    """As far as the future log goes by now."""
     future.update_high_watermark(source.high_watermark)
-    if source.start_offset > future.start_offset:
-        future.advance_log_start_offset(source.start_offset)
+    start = min(source.start_offset, future.high_watermark)
+    if start > future.start_offset:
+        future.advance_log_start_offset(start)
 
 
 def _take_over_epochs(future: Log, entries: list[tuple[int, int]]) -> None:

@@ -236,9 +236,12 @@ class Maintenance:
         await self._checkpoint(checkpoint.RECOVERY_POINTS, lambda log: log.recovery_point)
 
     async def checkpoint_start_offsets(self) -> None:
-        """Only where it says more than the first segment's name."""
+        """Only where it says more than the first segment's name. Of copies as well: they may be swapped in before this
+        is written again."""
         await self._checkpoint(
-            checkpoint.LOG_START_OFFSETS, lambda log: log.start_offset if log.start_offset > log.bases[0] else None
+            checkpoint.LOG_START_OFFSETS,
+            lambda log: log.start_offset if log.start_offset > log.bases[0] else None,
+            copies=True,
         )
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -247,13 +250,14 @@ class Maintenance:
     async def checkpoint_cleaned_offsets(self) -> None:
         await self._checkpoint(checkpoint.CLEANER_OFFSETS, lambda log: log.cleaned_to or None)
 
-    async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None]) -> None:
+    async def _checkpoint(self, name: str, value_of: Callable[[Log], int | None], *, copies: bool = False) -> None:
         # Those that are due by the clock, after a flush and at the end would write to one temporary file at once.
         async with self._checkpointing[name]:
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
                 d: {} for d in self._manager.all_directories if d.online
             }
-            async for log in self.slices(self._manager.all_current_logs(), also_closed=True):
+            logs = self._manager.all_current_logs() + (list(self._manager.future_logs.values()) if copies else [])
+            async for log in self.slices(logs, also_closed=True):
                 value = value_of(log)
                 if value is not None and log.directory in values:
                     values[log.directory][log.topic_partition] = value

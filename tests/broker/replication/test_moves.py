@@ -431,6 +431,20 @@ async def test_a_copy_that_a_loss_of_power_left_a_hole_in_is_cut_before_it(tmp_p
         assert node.stored(ORDERS) == leader.stored(ORDERS)
 
 
+@pytest.mark.spec("DIR-28", "DIR-31")
+async def test_what_was_deleted_before_a_move_stays_deleted_when_the_broker_is_killed_after_it(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster)
+        await node.replicas.delete_records({ORDERS: 55}, 1000)
+        expected = await node.consume(ORDERS)
+        move(node, node.directories[1])
+        await moved(node, node.directories[1])
+        await node.crash()
+        await node.start()
+        assert await node.consume(ORDERS) == expected
+        assert node.logs.get(ORDERS).log_start_offset == 55
+
+
 @pytest.mark.spec("DIR-32")
 async def test_describe_log_dirs_shows_current_and_future(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
