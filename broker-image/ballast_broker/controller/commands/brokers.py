@@ -255,7 +255,7 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
     if not newly:
         return []
     remaining = broker.directories - newly
-    records = [_changed(broker, log_dirs=sorted(remaining))]
+    records = []
     brokers = {**context.image.cluster.brokers, broker.id: replace(broker, directories=remaining)}
     image = replace(context.image, cluster=ClusterImage(brokers, context.image.cluster.controllers))
     after = replace(context, image=image)
@@ -269,7 +269,8 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
             built = change.build()
             if built is not None:
                 records.append(built)
-    return records
+    # Last: where not all of it comes to be committed, the next controller finds the directory and begins again.
+    return [*records, _changed(broker, log_dirs=sorted(remaining))]
 
 
 # ---------------------------------------------------------------------- heartbeats
