@@ -68,8 +68,8 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
         for key, value in sorted(changes.items())
         if before.get(key) != value
     ]
-    if context.elr_enabled and before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
-        # With a lower minimum the ISR may commit what those eligible until now have not.
+    if before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
+        # With a lower minimum the ISR may commit what those eligible until now have not. Some are while ELR is off, too.
         records.append(record("ClearElrRecord", topic_name=resource[1] if resource[0] == RESOURCE_TOPIC else ""))
     return records
 

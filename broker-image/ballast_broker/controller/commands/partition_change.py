@@ -161,10 +161,8 @@ class PartitionChange:
             fields["isr"] = self.isr
 
     def _remember_leader(self, fields: dict[str, Any]) -> None:
-        if not self.elr_enabled:
-            return
         leader = fields.get("leader", LEADER_UNCHANGED)
-        if leader == NO_LEADER and not self.before.last_known_elr:
+        if self.elr_enabled and leader == NO_LEADER and not self.before.last_known_elr:
             fields["last_known_elr"] = [self.before.leader]
         elif self.before.last_known_elr and (leader >= 0 or self.lost_replicas & {*self.before.last_known_elr}):
             fields["last_known_elr"] = []
