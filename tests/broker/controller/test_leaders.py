@@ -249,6 +249,26 @@ def test_the_leader_of_before_elr_was_off_is_not_the_last_known_one() -> None:
 
 
 @pytest.mark.spec("CLU-11")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("replicas", [[1], [1, 2]])
+def test_the_last_in_sync_replica_leads_again_where_elr_is_switched_on_while_it_is_away(
+    replicas: list[int], clean: bool
+) -> None:
+    scene = Scene(elr=False)
+    scene.add_topic("orders", replicas)
+    fence(scene, 2)
+    fence(scene, 1)
+    assert state(scene) == (-1, (1,), ())
+    switch_elr(scene, on=True)
+    restart(scene, 1, clean=clean)
+    unfence(scene, 2)
+    assert state(scene)[0] == -1
+    unfence(scene, 1)
+    assert state(scene) == (1, (1,), ())
+    assert scene.partition("orders").last_known_elr == ()
+
+
+@pytest.mark.spec("CLU-11")
 def test_unclean_election_switched_on_later() -> None:
     scene = Scene(elr=False)
     scene.add_topic("orders", [1, 2])
