@@ -69,7 +69,7 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
         if before.get(key) != value
     ]
     if before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
-        # With a lower minimum the ISR may commit what those eligible until now have not. Some are while ELR is off, too.
+        # With a lower minimum the ISR may commit what those eligible until now have not, also while ELR is off.
         records.append(record("ClearElrRecord", topic_name=resource[1] if resource[0] == RESOURCE_TOPIC else ""))
     return records
 
