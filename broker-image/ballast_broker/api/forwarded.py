@@ -11,6 +11,9 @@ from typing import Any
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import ask_for_what_is_allowed
 
+SAYS_NOT_CONTROLLER_SINCE = {43: 1}
+"""The first ElectLeaders has no error of its own: who asked for all partitions would be told that all went well."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     return await ask_for_what_is_allowed(request, context, partial(forward, context=context))
@@ -19,4 +22,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 async def forward(request: Any, context: RequestContext) -> Any:
     """The controller's answer; ApiError REQUEST_TIMED_OUT where there is none within `request.timeout.ms`."""
     timeout_s = context.broker.config.request_timeout_ms / 1000
-    return await context.broker.controller.call(request, context.version, timeout_s=timeout_s)
+    version = max(context.version, SAYS_NOT_CONTROLLER_SINCE.get(context.api_key, 0))
+    response = await context.broker.controller.call(request, version, timeout_s=timeout_s)
+    if version != context.version:
+        response._version = context.version
+    return response

@@ -293,8 +293,8 @@ class Elections(ABC):
         """Where voters can change, whoever is asked votes: that it is no voter may be news, or not any more."""
         if self.voter_set.is_static and (request.candidate not in self.voters or not self.is_voter):
             return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
-        if request.voter_directory not in (None, self.directory):
-            return self._reply(ErrorCode.INVALID_VOTER_KEY)  # meant for who was here before us
+        if not self._is_meant(request):
+            return self._reply(ErrorCode.INVALID_VOTER_KEY)
         if request.epoch < self.epoch:
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
         if request.epoch > self.epoch:
@@ -304,6 +304,10 @@ class Elections(ABC):
             self._enter(Role.UNATTACHED, self.epoch, NOBODY, request.candidate, request.directory)
             self._await_leader(now)
         return Reply(self.epoch, self.leader, granted=granted)
+
+    def _is_meant(self, request: Vote | BeginEpoch) -> bool:
+        """Not for who was here before us, on another disk or at our address: one voter would vote for two."""
+        return request.voter in (None, self.me) and request.voter_directory in (None, self.directory)
 
     def _may_grant(self, now: float, request: Vote) -> bool:
         up_to_date = (request.last_epoch, request.end_offset) >= (self._log.last_epoch, self._log.end_offset)
@@ -322,7 +326,7 @@ class Elections(ABC):
             return self._reply(ErrorCode.FENCED_LEADER_EPOCH)
         if self.voter_set.is_static and request.leader not in self.voters:
             return self._reply(ErrorCode.INCONSISTENT_VOTER_SET)
-        if request.voter_directory not in (None, self.directory):
+        if not self._is_meant(request):
             return self._reply(ErrorCode.INVALID_VOTER_KEY)
         self._learn(now, request.epoch, request.leader)
         return self._reply()

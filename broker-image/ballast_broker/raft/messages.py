@@ -37,6 +37,8 @@ class Vote:
     """The candidate's."""
     voter_directory: UUID | None = None
     """Of whom is asked; None where the candidate does not know it."""
+    voter: int | None = None
+    """Who is asked, as the request came: its address may be somebody else's by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class BeginEpoch:
     epoch: int
     leader: int
     voter_directory: UUID | None = None
+    voter: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class MetadataStore:
             return entries[number - 1][0], end
         # Older than all that the log has. What the snapshot that the log begins after contains ends where it begins.
         for snapshot in reversed(self.snapshots):
-            if snapshot.epoch <= epoch and 0 < snapshot.offset <= self.start_offset:
+            if snapshot.epoch <= epoch and 0 < snapshot.offset == self.start_offset:
                 return snapshot.epoch, snapshot.offset
         return -1, -1
 

@@ -166,7 +166,14 @@ def decode_vote(request: Any) -> Vote:
         bool(data.pre_vote),
         _directory(data, "replica_directory_id"),
         _directory(data, "voter_directory_id"),
+        _voter_asked(request),
     )
+
+
+def _voter_asked(request: Any) -> int | None:
+    """The first version does not say it."""
+    asked: int = request.voter_id
+    return asked if asked >= 0 else None
 
 
 def _directory(data: Any, field: str) -> UUID | None:
@@ -177,7 +184,8 @@ def _directory(data: Any, field: str) -> UUID | None:
 
 def decode_begin(request: Any) -> BeginEpoch:
     data = only_partition(request)
-    return BeginEpoch(data.leader_epoch, data.leader_id, _directory(data, "voter_directory_id"))
+    directory = _directory(data, "voter_directory_id")
+    return BeginEpoch(data.leader_epoch, data.leader_id, directory, _voter_asked(request))
 
 
 def decode_end(request: Any) -> EndEpoch:

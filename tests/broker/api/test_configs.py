@@ -305,3 +305,22 @@ async def test_many_topics_are_described_in_turns(asker: Asker, version: int) ->
     for name, result in zip(names, results, strict=False):
         assert {each["name"]: each for each in result["configs"]} == await described(asker, TOPIC, name, version)
     assert {each["value"] for each in results[7]["configs"] if each["name"] == "retention.ms"} == {"7"}
+
+
+@pytest.mark.spec("TOP-23")
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([("min.insync.replicas", SET, "0")], "Value must be at least 1"),
+        ([("min.insync.replicas", SET, "x")], "Not a number of type INT"),
+        ([("min.insync.replicas", SET, "1"), ("num.partitions", SET, "3")], "Cannot update these configs dynamically"),
+    ],
+)
+async def test_a_minimum_in_sync_that_cannot_be_is_refused_as_such_also_with_elr(
+    asker: Asker, changes: list[tuple[str, int, str]], text: str
+) -> None:
+    """As Apache Kafka's brokers do, which look before they ask the controller."""
+    code, message = await altered(asker, BROKER, "1", *changes)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert text in message
+    assert (await altered(asker, BROKER, "1", ("min.insync.replicas", SET, "1")))[0] == ErrorCode.INVALID_CONFIG

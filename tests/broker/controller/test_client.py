@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.raft.memory import LocalNetwork, LoopClock
 
+from ballast_broker.api.forwarded import forward
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.controller.error_responses import error_response, is_not_controller
 from ballast_broker.raft.voters import Endpoint
@@ -81,6 +82,28 @@ def test_what_the_controller_of_before_refuses_is_asked_of_the_next_one(api: str
     refused = error_response(api, request, ApiError(ErrorCode.NOT_CONTROLLER))
     assert is_not_controller(refused)
     assert not is_not_controller(error_response(api, request, ApiError(ErrorCode.POLICY_VIOLATION)))
+
+
+@pytest.mark.spec("CLU-02", "CLU-13")
+async def test_an_election_of_the_first_version_is_asked_of_the_next_controller_as_well() -> None:
+    """Its answer has an error for each partition that was named, and a request for all of them names none."""
+    network, asked = LocalNetwork(), []
+
+    async def controller(_key: int, _version: int, request: Any, _origin: Any) -> Any:
+        asked.append(request)
+        if len(asked) == 1:
+            return error_response("ElectLeaders", request, ApiError(ErrorCode.NOT_CONTROLLER))
+        return message("ElectLeadersResponse")(throttle_time_ms=0, error_code=0, replica_election_results=[])
+
+    network.listen("n1", 9093, controller)
+    client = asker(network, SimpleNamespace(leader_id=1))
+    kind = message("ElectLeadersRequest")
+    request = kind.decode(bytes(kind(topic_partitions=None, timeout_ms=1000).encode(version=0)), version=0)
+    broker = SimpleNamespace(controller=client, config=SimpleNamespace(request_timeout_ms=30_000))
+    response = await forward(request, SimpleNamespace(version=0, api_key=43, broker=broker))  # type: ignore[arg-type]
+    assert len(asked) == 2
+    assert response.version == 0, "it is encoded as what it says to be"
+    client.close()
 
 
 async def test_where_nobody_answers_in_time_it_is_a_refusal() -> None:

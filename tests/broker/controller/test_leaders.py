@@ -24,7 +24,9 @@ from ballast_broker.controller.commands.elections import (
     imbalanced_brokers,
     offline_elections,
 )
+from ballast_broker.controller.commands.features import SAFE_DOWNGRADE, UPGRADE, update_features
 from ballast_broker.controller.commands.isr import alter_partition
+from ballast_broker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.image import BrokerImage, PartitionRegistration
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
@@ -193,6 +195,77 @@ def test_unclean_election_takes_any_live_replica(elr: bool, allowed: str) -> Non
     unfence(scene, 2)
     assert state(scene)[:2] == (2, (2,))
     assert scene.partition("orders").leader_recovery_state == 1
+
+
+def switch_elr(scene: Scene, *, on: bool) -> None:
+    kind = message("UpdateFeaturesRequest")
+    update = kind.FeatureUpdateKey(feature=ELIGIBLE_LEADER_REPLICAS, max_version_level=int(on))
+    update.upgrade_type = UPGRADE if on else SAFE_DOWNGRADE
+    assert scene.run(update_features, kind(feature_updates=[update], validate_only=False)).error_code == 0
+
+
+@pytest.mark.spec("CLU-11")
+def test_who_stops_uncleanly_while_elr_is_off_is_not_eligible_when_it_is_on_again() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2, 3], min_insync_replicas="2")
+    fence(scene, 3)
+    fence(scene, 2)
+    assert state(scene) == (1, (1,), (2,))
+    switch_elr(scene, on=False)
+    restart(scene, 2, clean=False)
+    switch_elr(scene, on=True)
+    fence(scene, 1)
+    unfence(scene, 2)
+    assert state(scene) == (-1, (), (1,)), "2 may have lost what 1 has"
+
+
+@pytest.mark.spec("CLU-11")
+def test_with_another_minimum_in_sync_while_elr_is_off_nobody_stays_eligible() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2], min_insync_replicas="2")
+    fence(scene, 2)
+    switch_elr(scene, on=False)
+    kind = message("IncrementalAlterConfigsRequest")
+    config = kind.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+    resource = kind.AlterConfigsResource(resource_type=2, resource_name="orders", configs=[config])
+    scene.run(incremental_alter_configs, kind(resources=[resource], validate_only=False))
+    switch_elr(scene, on=True)
+    fence(scene, 1)
+    unfence(scene, 2)
+    assert state(scene)[0] == -1, "only 1 has what it committed alone"
+
+
+@pytest.mark.spec("CLU-11")
+def test_the_leader_of_before_elr_was_off_is_not_the_last_known_one() -> None:
+    scene = Scene()
+    scene.add_topic("orders", [1, 2], unclean_leader_election_enable="true", min_insync_replicas="2")
+    fence(scene, 2)
+    fence(scene, 1)
+    assert scene.partition("orders").last_known_elr == (1,)
+    switch_elr(scene, on=False)
+    unfence(scene, 2)
+    assert state(scene)[:2] == (2, (2,))
+    assert scene.partition("orders").last_known_elr == ()
+
+
+@pytest.mark.spec("CLU-11")
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("replicas", [[1], [1, 2]])
+def test_the_last_in_sync_replica_leads_again_where_elr_is_switched_on_while_it_is_away(
+    replicas: list[int], clean: bool
+) -> None:
+    scene = Scene(elr=False)
+    scene.add_topic("orders", replicas)
+    fence(scene, 2)
+    fence(scene, 1)
+    assert state(scene) == (-1, (1,), ())
+    switch_elr(scene, on=True)
+    restart(scene, 1, clean=clean)
+    unfence(scene, 2)
+    assert state(scene)[0] == -1
+    unfence(scene, 1)
+    assert state(scene) == (1, (1,), ())
+    assert scene.partition("orders").last_known_elr == ()
 
 
 @pytest.mark.spec("CLU-11")

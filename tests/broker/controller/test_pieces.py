@@ -21,7 +21,9 @@ from ballast_broker.controller.commands.brokers import (
 from ballast_broker.controller.commands.context import Outcome
 from ballast_broker.controller.commands.elections import offline_elections
 from ballast_broker.controller.commands.pieces import PLACES_PER_PIECE
+from ballast_broker.controller.service import RECORDS_PER_SLICE
 from ballast_broker.controller.sessions import NOT_YET
+from ballast_broker.metadata.image import PartitionRegistration
 from ballast_broker.metadata.partition_records import PartitionChangeRecord
 from ballast_broker.metadata.records import record
 from ballast_wire.messages import message
@@ -139,6 +141,26 @@ def test_the_next_controller_ends_what_the_last_one_began_for_a_broker_that_leav
     scene.commit(ask(NEVER))
     assert leaders(scene) == {2}
     assert ask(NEVER).response.should_shut_down
+
+
+@pytest.mark.spec("CLU-02", "DIR-41")
+def test_the_next_controller_ends_what_the_last_one_began_for_a_directory_that_failed() -> None:
+    scene = Scene(directories=2)
+    places = (directory(1, 0), directory(2), directory(3))
+    scene.add_topic("orders", *([PartitionRegistration((1, 2, 3), places, (1, 2, 3), leader=1)] * PARTITIONS))
+
+    def told() -> Outcome:
+        request = message("BrokerHeartbeatRequest")(
+            broker_id=1, broker_epoch=scene.image.cluster.brokers[1].epoch, current_metadata_offset=10_000,
+            want_fence=False, want_shut_down=False, offline_log_dirs=[directory(1, 0)],
+        )  # fmt: skip
+        return broker_heartbeat(scene.context, request, Liveness(10_000, NEVER))[0]
+
+    scene.apply(told().records[:RECORDS_PER_SLICE])  # no more than the first batch is committed
+    assert leaders(scene) == {1, 2}
+    scene.commit(told())
+    assert leaders(scene) == {2}
+    assert scene.image.cluster.brokers[1].directories == {directory(1, 1)}
 
 
 @pytest.mark.spec("CLU-02", "CLU-11")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.broker.raft.simulator import Faults, SimNode, World
 
+from ballast_broker.raft import wire
 from ballast_broker.raft.core import OBSERVER_SESSION_S, RaftCore
 from ballast_broker.raft.messages import BeginEpoch, Send, Vote
 from ballast_broker.raft.terms import Persisted, Role
+from ballast_broker.raft.voters import Endpoint
+from ballast_wire.errors import ErrorCode
+from ballast_wire.messages import message
 
 QUIET = Faults(0, 0, 0, crash_after_vote=0, process_only=1, crash_every_s=0, partition_every_s=0, snapshot_every_s=0)
 
@@ -177,3 +182,30 @@ def test_who_was_told_of_a_leader_before_it_started_follows_it_in_patience() -> 
     core.tick(world.now + 0.4)
     assert (core.role, core.leader, core.patience) == (Role.FOLLOWER, leader, 1.0)
     assert not [each for each in core.take_effects() if isinstance(each, Send) and isinstance(each.request, Vote)]
+
+
+def as_it_arrives(request: Vote | BeginEpoch, to: int, version: int) -> Any:
+    quorum = wire.Quorum("cluster", {each: Endpoint(f"n{each}", 9093) for each in (1, 2, 3)})
+    sent = wire.encode_request(request, to, quorum)
+    return message(type(sent).__name__).decode(sent.encode(version=version), version=version)
+
+
+@pytest.mark.spec("CLU-02")
+def test_a_voter_at_the_address_that_another_one_had_does_not_vote_in_its_place() -> None:
+    """A name may lead to the wrong pod for a while: whoever votes for itself and for another one is a majority."""
+    world = quiet_world(1)
+    candidate, asked, other = list(world.voters)
+    core = core_of(world.nodes[asked])
+    vote = Vote(core.epoch + 1, candidate, 99, 99, pre_vote=False)
+    begin = BeginEpoch(core.epoch + 1, candidate)
+    epoch = core.epoch
+
+    for_another = wire.decode_vote(as_it_arrives(vote, other, 1))
+    assert core.handle_vote(world.now, for_another).error is ErrorCode.INVALID_VOTER_KEY
+    told_another = wire.decode_begin(as_it_arrives(begin, other, 1))
+    assert core.handle_begin_epoch(world.now, told_another).error is ErrorCode.INVALID_VOTER_KEY
+    assert core.epoch == epoch
+
+    assert core.handle_vote(world.now, wire.decode_vote(as_it_arrives(vote, asked, 2))).granted
+    assert wire.decode_vote(as_it_arrives(vote, other, 0)).voter is None, "the first version does not say whom it asks"
+    assert wire.decode_begin(as_it_arrives(begin, other, 0)).voter is None

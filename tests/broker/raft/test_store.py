@@ -13,7 +13,8 @@ from tests.broker.raft.memory import SeededRandom
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.batches import data_batch
 from ballast_broker.metadata.records import record
-from ballast_broker.raft.messages import SnapshotId
+from ballast_broker.raft.leader import misfit
+from ballast_broker.raft.messages import Fetch, SnapshotId
 from ballast_broker.raft.store import MetadataStore
 from ballast_broker.raft.terms import Persisted
 from ballast_broker.raft.voters import static_voters
@@ -145,6 +146,28 @@ async def test_the_log_begins_after_a_fetched_snapshot(tmp_path: Path) -> None:
     assert store.epoch_end_offset(3) == (-1, -1)
     with pytest.raises((ApiError, ValueError)):
         store.read(10, 100, 51)
+    await manager.shutdown()
+
+
+@pytest.mark.spec("CLU-03")
+async def test_an_own_snapshot_that_is_done_when_the_log_begins_after_a_later_one_says_nothing_of_epochs(
+    tmp_path: Path,
+) -> None:
+    """Who has more of epoch 1 than it, committed, would be told to cut that off, and ends."""
+    manager, store = await open_store(tmp_path)
+    store.append(batch(10), 1, 5)
+    own = store.new_snapshot(SnapshotId(10, 1))
+    store.new_snapshot(SnapshotId(50, 4)).finish()
+    store.begin_after(SnapshotId(50, 4))
+    own.finish()
+    store.snapshot_written(SnapshotId(10, 1))
+    for _ in range(2):
+        assert store.epoch_end_offset(1) == (-1, -1)
+        reply = misfit(store, 5, 1, Fetch(5, 2, 60, 1, 500))
+        assert reply is not None
+        assert (reply.snapshot, reply.diverging) == (SnapshotId(50, 4), None)
+        await manager.shutdown()
+        manager, store = await open_store(tmp_path)
     await manager.shutdown()
 
 

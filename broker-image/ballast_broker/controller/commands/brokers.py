@@ -75,7 +75,7 @@ def register_broker(context: CommandContext, request: Any, *, session_is_valid: 
     )
     records = [broker_record(registered)]
     if not same:
-        clean = _stopped_cleanly(context, before, request)
+        clean = _stopped_cleanly(before, request)
         places = _places_after_restart(context, registered.id, clean=clean)
         records += leave(context, places, registered.id, unclean=not clean)
     response = message("BrokerRegistrationResponse")(broker_epoch=registered.epoch, error_code=0, throttle_time_ms=0)
@@ -97,16 +97,19 @@ def before_registration(context: CommandContext, request: Any) -> Outcome:
     before = context.image.cluster.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == known_id(request.incarnation_id):
         return Outcome()
-    clean = _stopped_cleanly(context, before, request)
+    clean = _stopped_cleanly(before, request)
     places = _places_after_restart(context, request.broker_id, clean=clean)
     if len(places) <= PLACES_PER_PIECE:
         return Outcome()
     return piecewise(context, places, partial(leave, broker_id=request.broker_id, unclean=not clean))
 
 
-def _stopped_cleanly(context: CommandContext, before: BrokerImage | None, request: Any) -> bool:
-    """Of a broker that was unregistered nobody knows whether its logs are those it was eligible with."""
-    return not context.elr_enabled or (before is not None and request.previous_broker_epoch == before.epoch)
+def _stopped_cleanly(before: BrokerImage | None, request: Any) -> bool:
+    """Of a broker that was unregistered nobody knows whether its logs are those it was eligible with.
+
+    Also while ELR is off: it may be on again before whoever is eligible is asked.
+    """
+    return before is not None and request.previous_broker_epoch == before.epoch
 
 
 def _places_after_restart(context: CommandContext, broker_id: int, *, clean: bool) -> list[Place]:
@@ -255,7 +258,7 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
     if not newly:
         return []
     remaining = broker.directories - newly
-    records = [_changed(broker, log_dirs=sorted(remaining))]
+    records = []
     brokers = {**context.image.cluster.brokers, broker.id: replace(broker, directories=remaining)}
     image = replace(context.image, cluster=ClusterImage(brokers, context.image.cluster.controllers))
     after = replace(context, image=image)
@@ -269,7 +272,8 @@ def directories_offline(context: CommandContext, broker: BrokerImage, offline: f
             built = change.build()
             if built is not None:
                 records.append(built)
-    return records
+    # Last: where not all of it comes to be committed, the next controller finds the directory and begins again.
+    return [*records, _changed(broker, log_dirs=sorted(remaining))]
 
 
 # ---------------------------------------------------------------------- heartbeats

@@ -60,16 +60,16 @@ def _alter(context: CommandContext, resource: tuple[int, str], wanted: Any, chan
     before = context.image.configs.of(*resource)
     changes: dict[str, str | None] = changes_of(context, resource, wanted, before)
     after = {key: value for key, value in {**before, **changes}.items() if value is not None}
-    _check_elr(context, resource, changes)
     if resource[0] == RESOURCE_TOPIC or any(value is not None for value in changes.values()):
         context.rules.validate(*resource, after)
+    _check_elr(context, resource, changes)
     records = [
         record("ConfigRecord", resource_type=resource[0], resource_name=resource[1], name=key, value=value)
         for key, value in sorted(changes.items())
         if before.get(key) != value
     ]
-    if context.elr_enabled and before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
-        # With a lower minimum the ISR may commit what those eligible until now have not.
+    if before.get(MIN_ISR) != changes.get(MIN_ISR, before.get(MIN_ISR)):
+        # With a lower minimum the ISR may commit what those eligible until now have not, also while ELR is off.
         records.append(record("ClearElrRecord", topic_name=resource[1] if resource[0] == RESOURCE_TOPIC else ""))
     return records
 

@@ -161,11 +161,11 @@ class PartitionChange:
             fields["isr"] = self.isr
 
     def _remember_leader(self, fields: dict[str, Any]) -> None:
-        if not self.elr_enabled:
-            return
         leader = fields.get("leader", LEADER_UNCHANGED)
-        if leader == NO_LEADER and not self.before.last_known_elr:
-            fields["last_known_elr"] = [self.before.leader]
+        # Where ELR was off when the last one left, it stayed in the ISR, and leaves only now.
+        left_now = self.before.leader == NO_LEADER and fields.get("isr") == [] and len(self.before.isr) == 1
+        if self.elr_enabled and not self.before.last_known_elr and (leader == NO_LEADER or left_now):
+            fields["last_known_elr"] = list(self.before.isr) if left_now else [self.before.leader]
         elif self.before.last_known_elr and (leader >= 0 or self.lost_replicas & {*self.before.last_known_elr}):
             fields["last_known_elr"] = []
 
