@@ -24,6 +24,7 @@ from ballast_broker.api.fetch_sessions import (
     Key,
     Session,
 )
+from ballast_broker.api.placement_view import absence
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
@@ -154,12 +155,15 @@ class Fetch:
             rack=request.rack,
         )
         found: list[FetchResult] | asyncio.Future[list[FetchResult]]
+        # A follower is told of an error at once, a consumer when it has waited for what can be read.
         if session is None:
-            if any(followed.refusal is not None for followed in asked):
-                params.max_wait_ms = 0  # an error is told at once
-            found = self._replicas.fetch(params, [followed for followed in asked if followed.refusal is None])
+            readable: list[FetchEntry] = [followed for followed in asked if followed.refusal is None]
+            if request.replica_id >= 0 and len(readable) < len(asked):
+                params.max_wait_ms = 0
+            found = self._replicas.fetch(params, readable)
         else:
-            if session.refused:
+            refused = len(session.refused)
+            if refused == len(session.followed) or (refused and request.replica_id >= 0):
                 params.max_wait_ms = 0
             found = self._replicas.fetch_watched(params, session.watch)
         if isinstance(found, list):
@@ -248,6 +252,8 @@ class Fetch:
         answer = _Answer(self, None, asked, version, correlation_id, listener, committed)
         if not isinstance(found, list):
             return answer.later(found)
+        if any(result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for result in found):
+            self._targets.clear()  # what is gone is looked at closer from now on
         pairs = list(zip(asked, found, strict=True))
         for followed, result in pairs if by_id else ():
             if result.error in GONE and not self._broker.image().topics.by_id(followed.topic_id):
@@ -284,12 +290,17 @@ class Fetch:
         if not session.followed:
             self._sessions.drop(session.session_id)
             return None, False
-        for followed in list(session.refused.values()):
+        again = list(session.refused.values())
+        again += [due for due in session.watch.due if isinstance(due, Followed) and self._is_away(due)]
+        for followed in again:
             self._look_up(followed, peer, of_follower=request.replica_id >= 0)
             session.settle(followed)
         if self._enforces:
             self._check_again(session, peer)
         return session, True
+
+    def _is_away(self, followed: Followed) -> bool:
+        return self._replicas.partition(followed.topic_partition) is None
 
     def _check_again(self, session: Session, peer: Peer) -> None:
         """What was allowed may be no more; and whoever knows a session's number can go on with it."""
@@ -327,13 +338,17 @@ class Fetch:
             return
         if isinstance(followed.key[0], UUID):
             found = self._broker.image().topics.by_id(followed.topic_id)
-            if found is None:
+            if found is not None:
+                followed.topic_partition = TopicPartition(found.name, followed.key[1])
+            elif not followed.topic_partition.topic:  # else a session has known its name
                 followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
                 return
-            followed.topic_partition = TopicPartition(found.name, followed.key[1])
-        name = followed.topic_partition.topic
-        allowed = of_follower or not self._enforces or self._allows(peer, _READ, topic(name))
-        followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        partition = followed.topic_partition
+        followed.refusal = None
+        if not of_follower and self._enforces and not self._allows(peer, _READ, topic(partition.topic)):
+            followed.refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif self._is_away(followed) and absence(self._broker.image(), partition) in GONE:
+            followed.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @property
     def broker(self) -> BrokerServices:

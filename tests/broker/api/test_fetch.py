@@ -93,6 +93,10 @@ class Stage:
         name = self.names.get(topic_id)
         return None if name is None else SimpleNamespace(name=name)
 
+    def by_name(self, name: str) -> Any:
+        partitions = {each.partition for each in self.logs if each.topic == name}
+        return SimpleNamespace(partitions=partitions) if partitions else None
+
     def partition(self, topic_partition: TopicPartition) -> object | None:
         return self.logs.get(topic_partition)
 
@@ -241,6 +245,26 @@ def test_an_unknown_id_is_told_at_once_and_found_later() -> None:
     assert scene.waits == [0]
     scene.names[TOPIC_ID] = "t"
     assert told(scene.answer(version=BY_ID, session_id=2, session_epoch=1)) == {0: (0, b"abc")}
+
+
+@pytest.mark.parametrize("epoch", [FIRST, FINAL])
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+def test_what_can_be_read_is_waited_for_beside_what_is_not_there(version: int, epoch: int) -> None:
+    """A consumer that is answered at once would ask again at once, without end."""
+    scene = stage(p0=b"abc")
+    where = [Request.FetchTopic.FetchPartition(partition=0, fetch_offset=3)]
+    names = {"t": TOPIC_ID, "u": UUID(int=43)}
+    topics = [Request.FetchTopic(topic=name, topic_id=names[name], partitions=where) for name in names]
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version == BY_NAME else ErrorCode.UNKNOWN_TOPIC_ID
+
+    def errors(answer: Any) -> list[int]:
+        return [each.error_code for topic in answer.responses for each in topic.partitions]
+
+    assert errors(scene.answer(version=version, topics=topics, session_epoch=epoch)) == [ErrorCode.NONE, error]
+    if epoch == FIRST:
+        assert errors(scene.answer(version=version, session_id=2, session_epoch=1)) == [error]
+    assert set(scene.waits) == {500}
+    assert scene.asked == [TopicPartition("t", 0)]
 
 
 def test_of_several_topics_each_is_told_its_own() -> None:

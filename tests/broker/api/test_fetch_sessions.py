@@ -214,6 +214,32 @@ async def test_a_topic_that_was_deleted_is_no_longer_known_by_its_id(tmp_path: P
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+@pytest.mark.spec("REP-06")
+@pytest.mark.parametrize("in_session", [True, False])
+async def test_a_topic_that_was_deleted_does_not_end_the_wait_for_others(tmp_path: Path, in_session: bool) -> None:
+    """Its reader would ask and be answered without a pause, until it hears of it."""
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        names = ("orders", "others")
+        for name in names:
+            cluster.controller.create_topic(name, [[1]])
+        asker = Asker(cluster, one, 1)
+        partition = Request.FetchTopic.FetchPartition(partition=0, partition_max_bytes=1000)
+        topics = [Request.FetchTopic(topic_id=cluster.topic_id(name), partitions=[partition]) for name in names]
+        all_of_it = {"topics": topics, "session_epoch": FIRST if in_session else FINAL, "min_bytes": 1}
+        all_of_it |= {"max_wait_ms": 20}
+        began = await asker.answer(asker.ask(**all_of_it))
+        cluster.controller.delete_topic("orders")
+        if not in_session:
+            await asker.answer(asker.ask(**all_of_it))
+        else:
+            all_of_it |= {"topics": [], "session_id": began.session_id, "session_epoch": 1}
+        waiting = asker.ask(**all_of_it)
+        assert isinstance(waiting, Pending)
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if in_session else ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await asker.answer(waiting)).responses[0].partitions[0].error_code == gone
+
+
 async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:
     async with leader(tmp_path, 1, [1], slots=1) as (_, asker):
         session_id = (await asker.answer(asker.ask(max_wait_ms=0))).session_id
