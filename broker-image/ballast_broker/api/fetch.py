@@ -461,6 +461,8 @@ class _Answer:
                 yield followed, _refused(followed, followed.refusal or ErrorCode.NONE)
 
     def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:
+        if result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._look_elsewhere(result)
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
@@ -481,6 +483,16 @@ class _Answer:
             leader,
         )
         return _new_tuple(FetchAnswer, answer)
+
+    def _look_elsewhere(self, result: FetchResult) -> None:
+        """A partition that is not here may be another broker's; its client is to look for the leader anew."""
+        image, partition = self._fetch.broker.image(), result.topic_partition
+        result.error = absence(image, partition)
+        if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            now = image.topics.by_name(partition.topic)
+            assert now is not None
+            registration = now.partitions[partition.partition]
+            result.current_leader = (registration.leader, registration.leader_epoch)
 
     def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
         if error in UNREADABLE:

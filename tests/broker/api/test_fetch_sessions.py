@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster, Node, batch_of
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
@@ -238,6 +238,24 @@ async def test_a_topic_that_was_deleted_does_not_end_the_wait_for_others(tmp_pat
         assert isinstance(waiting, Pending)
         gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if in_session else ErrorCode.UNKNOWN_TOPIC_ID
         assert (await asker.answer(waiting)).responses[0].partitions[0].error_code == gone
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+async def test_who_asks_a_broker_that_has_no_replica_any_more_is_told_of_the_leader(
+    tmp_path: Path, session_epoch: int
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1]])
+        asker = Asker(cluster, one, 1)
+        assert told(await asker.answer(asker.ask(session_epoch=session_epoch))) == {0: (0, 0)}
+        cluster.controller.reassign("orders", [2])
+        await eventually(lambda: one.replicas.partition(TopicPartition("orders", 0)) is None)
+        answer = await asker.answer(asker.ask(session_epoch=session_epoch))
+        assert errors_of(answer) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        leader_now = answer.responses[0].partitions[0].current_leader
+        assert (leader_now.leader_id, leader_now.leader_epoch) == (2, 1)
 
 
 async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:
