@@ -123,10 +123,11 @@ class Fetch:
             return self._not_isolated(request, version, correlation_id)
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
+        named = {
+            (key, partition.partition): partition for key, partitions in request.topics for partition in partitions
+        }  # of one that is named twice the last counts, as in Kafka
         asked = [
-            self._follow(key, partition, version, peer, request.replica_id)
-            for key, partitions in request.topics
-            for partition in partitions
+            self._follow(key, partition, version, peer, request.replica_id) for (key, _), partition in named.items()
         ]
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
@@ -187,6 +188,8 @@ class Fetch:
             if target is None or (self._enforces and not self._allows(peer, _READ, target[2])):
                 return None
             targets.append(target)
+        if len(targets) > 1 and len({target[0] for target in targets}) < len(targets):
+            return None  # one is named twice
         return targets
 
     def _new_target(self, asked: Asked, version: int) -> Target | None:
@@ -450,7 +453,7 @@ class _Answer:
                     yield followed, _refused(followed, followed.refusal)
                 elif self._session is None:
                     yield followed, next(found)
-                elif followed in due:  # else it was named twice
+                elif followed in due:
                     yield followed, due[followed]
             return
         for result in results:

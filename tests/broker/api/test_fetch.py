@@ -247,6 +247,17 @@ def test_an_unknown_id_is_told_at_once_and_found_later() -> None:
     assert told(scene.answer(version=BY_ID, session_id=2, session_epoch=1)) == {0: (0, b"abc")}
 
 
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("epoch", [FIRST, FINAL])
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+def test_of_a_partition_that_is_named_twice_the_last_counts(version: int, epoch: int) -> None:
+    scene = stage(p0=b"abc", p1=b"xyz")
+    for _ in range(2):
+        answer = scene.answer((0, 0), (1, 1), (0, 2), version=version, session_epoch=epoch)
+        found = [(each.partition_index, bytes(each.records)) for each in answer.responses[0].partitions]
+        assert found == [(0, b"c"), (1, b"yz")]
+
+
 @pytest.mark.parametrize("epoch", [FIRST, FINAL])
 @pytest.mark.parametrize("version", [BY_NAME, BY_ID])
 def test_what_can_be_read_is_waited_for_beside_what_is_not_there(version: int, epoch: int) -> None:
