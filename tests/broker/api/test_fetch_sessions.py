@@ -190,6 +190,20 @@ async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path) -> No
         assert told(await asker.answer(reply)) == {0: (3, 1)}
 
 
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+async def test_less_than_no_bytes_is_an_error_of_what_would_be_read(tmp_path: Path, session_epoch: int) -> None:
+    """As in Kafka, where of all bytes together it is the first partition's alone."""
+    async with leader(tmp_path, 3, [1]) as (one, asker):
+        for number in (1, 2):
+            one.produce(TopicPartition("orders", number), "a")
+        failed, empty = ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE
+        answer = await asker.answer(asker.ask(most=-1, session_epoch=session_epoch))
+        assert errors_of(answer) == {0: empty, 1: failed, 2: failed}
+        answer = await asker.answer(asker.ask((2, 0), (1, 0), max_bytes=-1, session_epoch=session_epoch))
+        assert (errors_of(answer), told(answer)) == ({2: failed, 1: empty}, {2: (-1, 0), 1: (1, 1)})
+
+
 async def test_less_than_is_waited_for_waits(tmp_path: Path) -> None:
     async with leader(tmp_path, 2, [1]) as (one, asker):
         for number in (0, 1):
