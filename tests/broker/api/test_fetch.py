@@ -212,6 +212,15 @@ def test_a_session_that_does_not_fit_is_refused(session_id: int, epoch: int, ver
     assert (answer.error_code, answer.responses) == (error, [])
 
 
+@pytest.mark.spec("REP-03", "CLI-10")
+def test_a_session_may_begin_with_nothing() -> None:
+    scene = stage(p0=b"abc")
+    assert (scene.answer(session_epoch=FIRST).session_id, scene.waits) == (2, [0])
+    assert told(scene.answer((0, 0), session_id=2, session_epoch=1)) == {0: (0, b"abc")}
+    scene.answer(session_epoch=FIRST)
+    assert scene.answer(session_id=3, session_epoch=1).session_id == 0  # as one that follows nothing any more
+
+
 def test_a_session_is_ended_by_its_client() -> None:
     scene = stage(p0=b"abc")
     scene.answer((0, 0), session_epoch=FIRST)
