@@ -2,7 +2,8 @@
 
 Its decoders are made from source that each type emits. Four of them are replaced: a length may have as many bytes as
 there are (each longer number costs more than the one before), what reaches past the end is cut short in silence, a
-text may be longer than a record can keep it, and all that follows is copied for each entry that has tags.
+text may be longer than a record can keep it, and all that follows is copied for each entry that has tags. And where it
+has too little: a text that is no UTF-8 is read as Java reads it, with other letters, instead of being refused.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-from ballast_wire.fast.reader import MOST_TEXT_BYTES, MalformedRequest
+from ballast_wire.fast.reader import LONG_TEXT, MOST_TEXT_BYTES, MalformedRequest, check_text
 
 LAST_SHIFT = 28
 
@@ -42,7 +43,10 @@ def _rest_of_varint(data: memoryview, position: int, value: int) -> tuple[int, i
 
 
 def _emit_text(text: Any, context: Any, name: str, indent: str, compact: bool = False) -> None:
-    _emit_sized(context, name, indent, ("h", 2), compact, most=MOST_TEXT_BYTES, made=f'str({{}}, "{text.encoding}")')
+    made = f'str({{}}, "{text.encoding}", "replace")'
+    _emit_sized(context, name, indent, ("h", 2), compact, most=MOST_TEXT_BYTES, made=made)
+    context.globs["_check_text"] = check_text
+    context.emit(indent, f"if {name} is not None and len({name}) > {LONG_TEXT}: _check_text({name})")
 
 
 def _emit_bytes(_type: Any, context: Any, name: str, indent: str, compact: bool = False) -> None:

@@ -51,6 +51,16 @@ def test_noise_is_refused_or_read(noise: bytes) -> None:
         pass
 
 
+@pytest.mark.spec("CLI-10")
+def test_a_client_id_that_is_no_utf_8_is_read_as_java_reads_it() -> None:
+    start = struct.pack(">hhih", 3, 4, 7, 6)
+    assert parse_request_header(memoryview(start + b"M\xfcller")).client_id == "M\ufffdller"
+    long = struct.pack(">hhih", 3, 4, 7, 20_000)
+    assert parse_request_header(memoryview(long + b"?" * 20_000)).client_id == "?" * 20_000
+    with pytest.raises(MalformedRequest):
+        parse_request_header(memoryview(long + b"\xfc" * 20_000))
+
+
 @pytest.mark.spec("CLI-08")
 def test_an_endless_varint_of_tags_is_refused() -> None:
     with pytest.raises(MalformedRequest):

@@ -87,3 +87,25 @@ def test_tags_that_are_known_are_read() -> None:
     found = kind.decode(data, version=12)
     assert found.cluster_id == "here"
     assert found.max_wait_ms == 5
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("version", [0, 4])
+def test_a_text_that_is_no_utf_8_is_read_as_java_reads_it(version: int) -> None:
+    """Of clients whose names are Latin-1, as librdkafka passes them on."""
+    data = bytes(Heartbeat(group_id="M?ller", generation_id=1, member_id="m").encode(version=version))
+    assert Heartbeat.decode(data.replace(b"?", b"\xfc"), version=version).group_id == "M\ufffdller"
+
+
+@pytest.mark.parametrize("version", [0, 4])
+def test_a_text_that_is_too_long_once_it_is_replaced_is_refused(version: int) -> None:
+    texts = {size: b"?" * size for size in (8_191, 10_922, 10_923, 32_767)}
+    for size, text in texts.items():
+        data = bytes(Heartbeat(group_id=text.decode(), generation_id=1, member_id="m").encode(version=version))
+        spoilt = data.replace(text, b"\xfc" * size)
+        if size * 3 > 32_767:
+            with pytest.raises(MalformedRequest, match="text"):
+                Heartbeat.decode(spoilt, version=version)
+        else:
+            assert Heartbeat.decode(spoilt, version=version).group_id == "\ufffd" * size
+        assert Heartbeat.decode(data, version=version).group_id == text.decode()

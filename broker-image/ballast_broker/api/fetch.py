@@ -24,6 +24,7 @@ from ballast_broker.api.fetch_sessions import (
     Key,
     Session,
 )
+from ballast_broker.api.placement_view import absence
 from ballast_broker.api.produce import node_endpoints
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
@@ -122,10 +123,11 @@ class Fetch:
             return self._not_isolated(request, version, correlation_id)
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
+        named = {
+            (key, partition.partition): partition for key, partitions in request.topics for partition in partitions
+        }  # of one that is named twice the last counts, as in Kafka
         asked = [
-            self._follow(key, partition, version, peer, request.replica_id)
-            for key, partitions in request.topics
-            for partition in partitions
+            self._follow(key, partition, version, peer, request.replica_id) for (key, _), partition in named.items()
         ]
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
@@ -154,12 +156,15 @@ class Fetch:
             rack=request.rack,
         )
         found: list[FetchResult] | asyncio.Future[list[FetchResult]]
+        # A follower is told of an error at once, a consumer when it has waited for what can be read.
         if session is None:
-            if any(followed.refusal is not None for followed in asked):
-                params.max_wait_ms = 0  # an error is told at once
-            found = self._replicas.fetch(params, [followed for followed in asked if followed.refusal is None])
+            readable: list[FetchEntry] = [followed for followed in asked if followed.refusal is None]
+            if request.replica_id >= 0 and len(readable) < len(asked):
+                params.max_wait_ms = 0
+            found = self._replicas.fetch(params, readable)
         else:
-            if session.refused:
+            refused = len(session.refused)
+            if refused == len(session.followed) or (refused and request.replica_id >= 0):
                 params.max_wait_ms = 0
             found = self._replicas.fetch_watched(params, session.watch)
         if isinstance(found, list):
@@ -183,6 +188,8 @@ class Fetch:
             if target is None or (self._enforces and not self._allows(peer, _READ, target[2])):
                 return None
             targets.append(target)
+        if len(targets) > 1 and len({target[0] for target in targets}) < len(targets):
+            return None  # one is named twice
         return targets
 
     def _new_target(self, asked: Asked, version: int) -> Target | None:
@@ -248,6 +255,8 @@ class Fetch:
         answer = _Answer(self, None, asked, version, correlation_id, listener, committed)
         if not isinstance(found, list):
             return answer.later(found)
+        if any(result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for result in found):
+            self._targets.clear()  # what is gone is looked at closer from now on
         pairs = list(zip(asked, found, strict=True))
         for followed, result in pairs if by_id else ():
             if result.error in GONE and not self._broker.image().topics.by_id(followed.topic_id):
@@ -284,12 +293,17 @@ class Fetch:
         if not session.followed:
             self._sessions.drop(session.session_id)
             return None, False
-        for followed in list(session.refused.values()):
+        again = list(session.refused.values())
+        again += [due for due in session.watch.due if isinstance(due, Followed) and self._is_away(due)]
+        for followed in again:
             self._look_up(followed, peer, of_follower=request.replica_id >= 0)
             session.settle(followed)
         if self._enforces:
             self._check_again(session, peer)
         return session, True
+
+    def _is_away(self, followed: Followed) -> bool:
+        return self._replicas.partition(followed.topic_partition) is None
 
     def _check_again(self, session: Session, peer: Peer) -> None:
         """What was allowed may be no more; and whoever knows a session's number can go on with it."""
@@ -327,13 +341,17 @@ class Fetch:
             return
         if isinstance(followed.key[0], UUID):
             found = self._broker.image().topics.by_id(followed.topic_id)
-            if found is None:
+            if found is not None:
+                followed.topic_partition = TopicPartition(found.name, followed.key[1])
+            elif not followed.topic_partition.topic:  # else a session has known its name
                 followed.refusal = ErrorCode.UNKNOWN_TOPIC_ID
                 return
-            followed.topic_partition = TopicPartition(found.name, followed.key[1])
-        name = followed.topic_partition.topic
-        allowed = of_follower or not self._enforces or self._allows(peer, _READ, topic(name))
-        followed.refusal = None if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        partition = followed.topic_partition
+        followed.refusal = None
+        if not of_follower and self._enforces and not self._allows(peer, _READ, topic(partition.topic)):
+            followed.refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif self._is_away(followed) and absence(self._broker.image(), partition) in GONE:
+            followed.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @property
     def broker(self) -> BrokerServices:
@@ -435,7 +453,7 @@ class _Answer:
                     yield followed, _refused(followed, followed.refusal)
                 elif self._session is None:
                     yield followed, next(found)
-                elif followed in due:  # else it was named twice
+                elif followed in due:
                     yield followed, due[followed]
             return
         for result in results:
@@ -446,6 +464,8 @@ class _Answer:
                 yield followed, _refused(followed, followed.refusal or ErrorCode.NONE)
 
     def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:
+        if result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._look_elsewhere(result)
         leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
@@ -466,6 +486,16 @@ class _Answer:
             leader,
         )
         return _new_tuple(FetchAnswer, answer)
+
+    def _look_elsewhere(self, result: FetchResult) -> None:
+        """A partition that is not here may be another broker's; its client is to look for the leader anew."""
+        image, partition = self._fetch.broker.image(), result.topic_partition
+        result.error = absence(image, partition)
+        if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            now = image.topics.by_name(partition.topic)
+            assert now is not None
+            registration = now.partitions[partition.partition]
+            result.current_leader = (registration.leader, registration.leader_epoch)
 
     def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
         if error in UNREADABLE:

@@ -109,7 +109,7 @@ class FetchSessions:
 
     def open(self, followed: list[Followed], asker: Asker, *, uses_topic_ids: bool) -> Session | None:
         """A new session, or None where there is no room: the client then fetches without."""
-        if not followed or not self._make_room(for_follower=asker.replica_id >= 0):
+        if not self._make_room(for_follower=asker.replica_id >= 0):
             return None
         session_id = 1 + self._random.randrange(2**31 - 2)
         while session_id in self._sessions:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ballast_broker.api.authorizer import Operation, Resource, topic
+from ballast_broker.api.placement_view import absence
 from ballast_broker.api.refusals import Refusals
 from ballast_broker.api.transactional import UNAUTHORIZED, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -165,6 +166,7 @@ class Produce:
                 raise ProduceRefused("a produce without acks was refused") from error
             if topic_id is not None and self._broker.image().topics.by_id(topic_id) is None:
                 error = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            error = self._of_where_it_is(topic_partition, error)
             self._note_refusal(topic_partition, topic_id, batches, error.code)
             self._metrics.refused("Produce", error.code)
             refused: Topics = [(topic_id or topic_partition.topic, [self._refused(topic_partition, error)])]
@@ -290,7 +292,8 @@ class Produce:
             copy = bytearray(batches)
             appending = replicas.append_by_thread(partition, copy, acks, origin=origin, verified=verified)
             return ProduceAnswer(number, 0), self._answer_later(partition, topic_id, copy, request, appending)
-        except ApiError as error:
+        except ApiError as refusal:
+            error = self._of_where_it_is(partition, refusal)
             self._note_refusal(partition, topic_id, batches, error.code)
             return self._refused(partition, error), None
         self._bytes_in[partition] += len(batches)
@@ -344,7 +347,8 @@ class Produce:
         async def append() -> ProduceAnswer:
             try:
                 info = await appending
-            except ApiError as error:
+            except ApiError as refusal:
+                error = self._of_where_it_is(partition, refusal)
                 self._note_refusal(partition, topic_id, memoryview(batches), error.code)
                 return self._refused(partition, error)
             self._bytes_in[partition] += len(batches)
@@ -368,6 +372,12 @@ class Produce:
         if batches is not None:
             log = self._broker.replicas.local_log(partition)
             self._refusals.note(_asked(partition, topic_id), batches, code, log)
+
+    def _of_where_it_is(self, partition: TopicPartition, error: ApiError) -> ApiError:
+        """A partition that is not here may be another broker's; its client is to look for the leader anew."""
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._replicas.partition(partition) is None:
+            return ApiError(absence(self._broker.image(), partition))
+        return error
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
-from ballast_broker.net.frame_buffers import FrameBuffers
+from ballast_broker.net.frame_buffers import WORTH_BYTES, FrameBuffers
 from ballast_broker.net.secured import Access, SecuredConnection, TlsConnection
 from ballast_broker.net_reply import Dispatch, FileData
 from ballast_broker.seams import Threads
@@ -55,7 +55,10 @@ class Server:
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
         # A read is never longer than the longest request, so that a whole frame in it needs no check of its length.
-        self.buffers = FrameBuffers(limits.max_request_bytes + FRAME_LENGTH_BYTES)
+        longest_read = limits.max_request_bytes + FRAME_LENGTH_BYTES
+        if limits.max_queued_bytes > 0:  # what came with one read is not counted, also where its sender has to wait
+            longest_read = min(longest_read, WORTH_BYTES)
+        self.buffers = FrameBuffers(longest_read)
         self.connections: set[Connection] = set()
         self.queued_bytes = 0
         self.accepted_count = 0

@@ -181,18 +181,20 @@ class Reader:
         """All results, the bytes that count for `min_bytes`, and whether they must be answered at once."""
         results = []
         size = 0
+        left = params.max_bytes
         urgent = False
         for entry in entries:
             replica = self._replicas.get(entry.topic_partition)
             try:
                 if replica is None:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                result = self._read(replica, params, entry, params.max_bytes - size, size == 0, first)
+                result = self._read(replica, params, entry, left, size == 0, first)
             except ApiError as error:
                 result = _refused(entry, error, replica)
             result.entry = entry
             if result.slice is not None:
                 size += result.slice.size
+            left = max(0, params.max_bytes - size)
             if (
                 result.error is not ErrorCode.NONE
                 or result.diverging_epoch is not None
@@ -260,13 +262,17 @@ class Reader:
         if not log.start_offset <= offset <= log.end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         max_bytes = entry.max_bytes if entry.max_bytes < limit else limit
-        if offset >= upper or (max_bytes <= 0 and not min_one):
+        if offset >= upper:
+            return None
+        if max_bytes < 0:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka answers it
+        if max_bytes == 0 and not min_one:
             return None
         if params.replica_id >= 0 and replica.leader_throttled:
             if self._throttle.leaves_out(replica, params.replica_id):
                 return None
             max_bytes = self._throttle.piece(replica, params.replica_id, max_bytes)
-        found = log.read(offset, max_bytes if max_bytes > 0 else 0, upper_offset=upper, min_one=min_one)
+        found = log.read(offset, max_bytes, upper_offset=upper, min_one=min_one)
         if not found.size:
             found.release()
             return None

@@ -19,6 +19,7 @@ _LONG = struct.Struct(">q")
 # meanwhile.
 MOST_ENTRIES = 200_000
 MOST_TEXT_BYTES = 32_767  # Kafka's own limit; the older forms of a text have no room for more
+LONG_TEXT = MOST_TEXT_BYTES // 4  # with more characters it may be longer than it came: what is no UTF-8 is replaced
 
 
 class MalformedRequest(ValueError):
@@ -87,7 +88,12 @@ class Reader:
         size = self.unsigned_varint() - 1 if compact else self.int16()
         if size > MOST_TEXT_BYTES:
             raise MalformedRequest(f"a field of {size} bytes is longer than {MOST_TEXT_BYTES}")
-        return None if size < 0 else str(self.take(size), "utf-8")
+        if size < 0:
+            return None
+        text = str(self.take(size), "utf-8", "replace")  # as Java reads what is no UTF-8
+        if len(text) > LONG_TEXT:
+            check_text(text)
+        return text
 
     def bytes_view(self, compact: bool) -> memoryview | None:
         size = self.unsigned_varint() - 1 if compact else self.int32()
@@ -121,6 +127,13 @@ class Reader:
         count = self.unsigned_varint()
         self._note_entries(count)
         return count
+
+
+def check_text(text: str) -> None:
+    """Somebody may have to write what was read."""
+    size = len(text.encode())
+    if size > MOST_TEXT_BYTES:
+        raise MalformedRequest(f"a text of {size} bytes is longer than {MOST_TEXT_BYTES}")
 
 
 def unsigned_varint(value: int) -> bytes:

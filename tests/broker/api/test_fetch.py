@@ -93,6 +93,10 @@ class Stage:
         name = self.names.get(topic_id)
         return None if name is None else SimpleNamespace(name=name)
 
+    def by_name(self, name: str) -> Any:
+        partitions = {each.partition for each in self.logs if each.topic == name}
+        return SimpleNamespace(partitions=partitions) if partitions else None
+
     def partition(self, topic_partition: TopicPartition) -> object | None:
         return self.logs.get(topic_partition)
 
@@ -208,6 +212,15 @@ def test_a_session_that_does_not_fit_is_refused(session_id: int, epoch: int, ver
     assert (answer.error_code, answer.responses) == (error, [])
 
 
+@pytest.mark.spec("REP-03", "CLI-10")
+def test_a_session_may_begin_with_nothing() -> None:
+    scene = stage(p0=b"abc")
+    assert (scene.answer(session_epoch=FIRST).session_id, scene.waits) == (2, [0])
+    assert told(scene.answer((0, 0), session_id=2, session_epoch=1)) == {0: (0, b"abc")}
+    scene.answer(session_epoch=FIRST)
+    assert scene.answer(session_id=3, session_epoch=1).session_id == 0  # as one that follows nothing any more
+
+
 def test_a_session_is_ended_by_its_client() -> None:
     scene = stage(p0=b"abc")
     scene.answer((0, 0), session_epoch=FIRST)
@@ -241,6 +254,37 @@ def test_an_unknown_id_is_told_at_once_and_found_later() -> None:
     assert scene.waits == [0]
     scene.names[TOPIC_ID] = "t"
     assert told(scene.answer(version=BY_ID, session_id=2, session_epoch=1)) == {0: (0, b"abc")}
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("epoch", [FIRST, FINAL])
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+def test_of_a_partition_that_is_named_twice_the_last_counts(version: int, epoch: int) -> None:
+    scene = stage(p0=b"abc", p1=b"xyz")
+    for _ in range(2):
+        answer = scene.answer((0, 0), (1, 1), (0, 2), version=version, session_epoch=epoch)
+        found = [(each.partition_index, bytes(each.records)) for each in answer.responses[0].partitions]
+        assert found == [(0, b"c"), (1, b"yz")]
+
+
+@pytest.mark.parametrize("epoch", [FIRST, FINAL])
+@pytest.mark.parametrize("version", [BY_NAME, BY_ID])
+def test_what_can_be_read_is_waited_for_beside_what_is_not_there(version: int, epoch: int) -> None:
+    """A consumer that is answered at once would ask again at once, without end."""
+    scene = stage(p0=b"abc")
+    where = [Request.FetchTopic.FetchPartition(partition=0, fetch_offset=3)]
+    names = {"t": TOPIC_ID, "u": UUID(int=43)}
+    topics = [Request.FetchTopic(topic=name, topic_id=names[name], partitions=where) for name in names]
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version == BY_NAME else ErrorCode.UNKNOWN_TOPIC_ID
+
+    def errors(answer: Any) -> list[int]:
+        return [each.error_code for topic in answer.responses for each in topic.partitions]
+
+    assert errors(scene.answer(version=version, topics=topics, session_epoch=epoch)) == [ErrorCode.NONE, error]
+    if epoch == FIRST:
+        assert errors(scene.answer(version=version, session_id=2, session_epoch=1)) == [error]
+    assert set(scene.waits) == {500}
+    assert scene.asked == [TopicPartition("t", 0)]
 
 
 def test_of_several_topics_each_is_told_its_own() -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster, Node, batch_of
+from tests.broker.replication.cluster import Cluster, Node, batch_of, eventually
 
 from ballast_broker.api.authorizer import (
     ALLOWS_EVERYTHING,
@@ -190,6 +190,20 @@ async def test_who_asks_for_one_partition_waits_not_longer(tmp_path: Path) -> No
         assert told(await asker.answer(reply)) == {0: (3, 1)}
 
 
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+async def test_less_than_no_bytes_is_an_error_of_what_would_be_read(tmp_path: Path, session_epoch: int) -> None:
+    """As in Kafka, where of all bytes together it is the first partition's alone."""
+    async with leader(tmp_path, 3, [1]) as (one, asker):
+        for number in (1, 2):
+            one.produce(TopicPartition("orders", number), "a")
+        failed, empty = ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE
+        answer = await asker.answer(asker.ask(most=-1, session_epoch=session_epoch))
+        assert errors_of(answer) == {0: empty, 1: failed, 2: failed}
+        answer = await asker.answer(asker.ask((2, 0), (1, 0), max_bytes=-1, session_epoch=session_epoch))
+        assert (errors_of(answer), told(answer)) == ({2: failed, 1: empty}, {2: (-1, 0), 1: (1, 1)})
+
+
 async def test_less_than_is_waited_for_waits(tmp_path: Path) -> None:
     async with leader(tmp_path, 2, [1]) as (one, asker):
         for number in (0, 1):
@@ -212,6 +226,50 @@ async def test_a_topic_that_was_deleted_is_no_longer_known_by_its_id(tmp_path: P
             cluster.controller.create_topic("orders", [[1]])
         answer = await asker.answer(asker.ask(session_epoch=FINAL))
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.spec("REP-06")
+@pytest.mark.parametrize("in_session", [True, False])
+async def test_a_topic_that_was_deleted_does_not_end_the_wait_for_others(tmp_path: Path, in_session: bool) -> None:
+    """Its reader would ask and be answered without a pause, until it hears of it."""
+    async with Cluster(tmp_path) as cluster:
+        (one,) = await cluster.add(1)
+        names = ("orders", "others")
+        for name in names:
+            cluster.controller.create_topic(name, [[1]])
+        asker = Asker(cluster, one, 1)
+        partition = Request.FetchTopic.FetchPartition(partition=0, partition_max_bytes=1000)
+        topics = [Request.FetchTopic(topic_id=cluster.topic_id(name), partitions=[partition]) for name in names]
+        all_of_it = {"topics": topics, "session_epoch": FIRST if in_session else FINAL, "min_bytes": 1}
+        all_of_it |= {"max_wait_ms": 20}
+        began = await asker.answer(asker.ask(**all_of_it))
+        cluster.controller.delete_topic("orders")
+        if not in_session:
+            await asker.answer(asker.ask(**all_of_it))
+        else:
+            all_of_it |= {"topics": [], "session_id": began.session_id, "session_epoch": 1}
+        waiting = asker.ask(**all_of_it)
+        assert isinstance(waiting, Pending)
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if in_session else ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await asker.answer(waiting)).responses[0].partitions[0].error_code == gone
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("session_epoch", [FIRST, FINAL])
+async def test_who_asks_a_broker_that_has_no_replica_any_more_is_told_of_the_leader(
+    tmp_path: Path, session_epoch: int
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        one, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1]])
+        asker = Asker(cluster, one, 1)
+        assert told(await asker.answer(asker.ask(session_epoch=session_epoch))) == {0: (0, 0)}
+        cluster.controller.reassign("orders", [2])
+        await eventually(lambda: one.replicas.partition(TopicPartition("orders", 0)) is None)
+        answer = await asker.answer(asker.ask(session_epoch=session_epoch))
+        assert errors_of(answer) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        leader_now = answer.responses[0].partitions[0].current_leader
+        assert (leader_now.leader_id, leader_now.leader_epoch) == (2, 1)
 
 
 async def test_a_session_that_forgets_all_is_over(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.api.producing import Producing, answer
-from tests.broker.replication.cluster import Cluster
+from tests.broker.replication.cluster import Cluster, eventually
 
 from ballast_broker.real_world import RealClock
 from ballast_wire.compression import Codec
@@ -34,3 +34,21 @@ async def test_zstd_comes_in_versions_that_know_it(tmp_path: Path) -> None:
                 else:
                     assert (error, at) == (ErrorCode.NONE, offset)
                     offset += 1
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("batches", [1, 2])
+async def test_what_another_broker_has_is_not_unknown(tmp_path: Path, batches: int) -> None:
+    """As after a reassignment; its client is told of the leader, instead of a topic that does not exist."""
+    record = Record(value=b"v", timestamp=RealClock().wall_ms())
+    async with Cluster(tmp_path) as cluster:
+        node, _ = await cluster.add(1, 2)
+        cluster.controller.create_topic("orders", [[1], [1]])
+        client = Producing(cluster, node)
+        sent = [(TopicPartition("orders", number), bytes(encode_batch([record]))) for number in range(batches)]
+        assert (await answer(client.send_batches(1, *sent)))[0] == ("orders", ErrorCode.NONE, 0)
+        cluster.controller.reassign("orders", [2])
+        await eventually(lambda: node.replicas.partition(ORDERS) is None)
+        assert (await answer(client.send_batches(1, *sent)))[0] == ("orders", ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        cluster.controller.delete_topic("orders")
+        assert (await answer(client.send_batches(1, *sent)))[0][1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -157,6 +157,25 @@ async def test_memory_of_incoming_requests_is_bounded() -> None:
 
 
 @pytest.mark.spec("CLI-09")
+async def test_who_waits_for_memory_holds_little_of_it() -> None:
+    async with Serving(max_queued_bytes=4 * MIB) as serving:
+        first, *others = [await serving.connect() for _ in range(11)]
+        first.send_raw((4 * MIB).to_bytes(4, "big") + b"x")
+        await until(lambda: serving.server.queued_bytes == 4 * MIB, "the first has begun")
+        for each in others:
+            each.send(b"y" * MIB)
+
+        def held() -> list[int]:
+            return [len(each._backlog) for each in serving.server.connections if each._backlog is not None]
+
+        await until(lambda: len(held()) == len(others), "the others wait")
+        assert max(held()) <= 64 * 1024  # the rest is in the kernel
+        first.close()
+        for each in others:
+            assert await each.receive() == b"y" * MIB
+
+
+@pytest.mark.spec("CLI-09")
 async def test_memory_of_a_client_that_left_is_given_to_the_next() -> None:
     async with Serving(max_queued_bytes=4 * MIB) as serving:
         first, second = await serving.connect(), await serving.connect()
