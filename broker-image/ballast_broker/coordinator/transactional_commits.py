@@ -111,8 +111,10 @@ class TransactionalCommits:
             shard.ended_meanwhile.append((producer_id, committed))
 
     def unstable(self, group_id: str) -> Collection[TopicPartition]:
-        """Of which partitions an open transaction has an offset: what is committed now may be old in a moment."""
-        return self._shard_of(group_id).pending.of_group(group_id)
+        """Of which partitions an open transaction has an offset, or the log one that is not committed yet: what is
+        known now may be old in a moment."""
+        shard = self._shard_of(group_id)
+        return {*shard.pending.of_group(group_id), *shard.being_written.get(group_id, ())}
 
 
 def check_committer(group: Group | None, committer: Committer) -> None:

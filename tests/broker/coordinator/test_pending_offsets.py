@@ -129,6 +129,20 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_end_of_a_tra
             assert known(groups) == {}
 
 
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_what_is_being_written_is_not_stable(tmp_path: Path, in_transaction: bool) -> None:
+    """Who began where the group was before would read again what the transaction, once ended, has done."""
+    async with coordinating(tmp_path) as scene:
+        await scene.commit("g", T0, 1)
+        scene.cut()
+        work = commit(scene.groups, T0, 5) if in_transaction else scene.commit("g", T0, 5)
+        under_way = await scene.begin(work)
+        assert set(scene.groups.transactional.unstable("g")) == {T0}
+        scene.heal()
+        assert await under_way == [ErrorCode.NONE]
+        assert set(scene.groups.transactional.unstable("g")) == ({T0} if in_transaction else set())
+
+
 async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_written(tmp_path: Path) -> None:
     async def refused(partition: TopicPartition) -> ErrorCode:
         assert partition == OFFSETS
