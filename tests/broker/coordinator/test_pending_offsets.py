@@ -104,6 +104,20 @@ async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: P
             assert known(groups) == {}
 
 
+async def test_an_offset_that_is_deleted_does_not_come_back_with_its_transaction(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        await commit(scene.groups, T1, 6)
+        scene.cut()
+        under_way = await scene.begin(commit(scene.groups, T1, 7))
+        deletion = await scene.begin(scene.groups.delete_offsets("g", [T0, T1]))
+        scene.heal()
+        assert (await under_way, await deletion) == ([ErrorCode.NONE], [dict.fromkeys((T0, T1), ErrorCode.NONE)])
+        await end(scene, True)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {}
+
+
 async def test_what_is_pending_keeps_its_group_and_the_offset_before_it(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await scene.commit("g", T0, 1, age_ms=10**9)
