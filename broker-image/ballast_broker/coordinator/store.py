@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
+from ballast_broker.storage.producers import GOING_ON, Verification
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import (
@@ -28,7 +29,6 @@ from ballast_wire.records import (
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
-    from ballast_broker.storage.producers import Verification
     from ballast_broker.storage.slices import AppendInfo
 
 logger = logging.getLogger(__name__)
@@ -154,10 +154,12 @@ class CoordinatorStore:
         if error not in COMMITTED:
             raise ApiError(error)
 
-    def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification | None:
-        """What an append shows whose transaction the coordinator agreed to after this; None: it goes on already."""
+    def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification:
+        """What an append shows whose transaction the coordinator agreed to after this; GOING_ON: nobody need agree.
+        Before the append, which a slow disk may keep waiting, it may end."""
         producers = self._log_of(partition).producers
-        return producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
+        held = producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
+        return GOING_ON if held is None else held
 
     def epoch(self, partition: int) -> int:
         """In which this broker leads the partition; -1 where another broker leads."""

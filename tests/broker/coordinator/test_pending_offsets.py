@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,20 @@ async def test_nothing_is_written_behind_the_end_of_a_transaction(tmp_path: Path
         assert answer == {T0: ErrorCode.INVALID_TXN_STATE}
         assert not commits.unstable("g")
         assert scene.groups.list_groups() == []
+
+
+async def test_nothing_is_written_behind_the_end_of_a_transaction_that_a_slow_disk_is_taking(tmp_path: Path) -> None:
+    """The end of an older client leaves the epoch as it is, by which a commit that comes late would be known."""
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        log = scene.node.logs.get(OFFSETS)
+        log.directory.slow_until = asyncio.get_running_loop().time() + 3600
+        marker = render_marker(*P1, 0, committed=True, now_ms=RealClock().wall_ms())
+        ending = scene.node.replicas.append_own(OFFSETS, marker, -1)
+        late = asyncio.ensure_future(commit(scene.groups, T0, 4))
+        await ending
+        assert await late is ErrorCode.INVALID_TXN_STATE
+        assert not log.producers.is_open(*P1)
 
 
 async def test_the_coordinator_is_asked_once_in_a_transaction(tmp_path: Path) -> None:
