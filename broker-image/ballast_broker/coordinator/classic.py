@@ -140,8 +140,7 @@ class ClassicGroups:
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
         for group in shard.groups.values():
-            rebalance.loaded(group, self._host.now())
-            self._set_timer(shard, group)
+            self._carry_out(shard, group, rebalance.loaded(group, self._limits, self._host.now()))
 
     def resigned(self, shard: Shard) -> None:
         for group in shard.groups.values():

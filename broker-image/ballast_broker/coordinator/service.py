@@ -251,7 +251,7 @@ class GroupCoordinator:
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if read is None or p.topic in read else ErrorCode.NONE
             for p in partitions
         }
-        known = shard.offsets.get(group_id, {})
+        known = shard.known_offsets(group_id)
         going = [p for p, error in answers.items() if error is ErrorCode.NONE and p in known]
         error = await self._forget_offsets(shard, group_id, going)
         return answers if error is ErrorCode.NONE else answers | dict.fromkeys(going, error)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballast_broker.replication.replicas import Replicas
 from ballast_broker.seams import Clock, Threads
+from ballast_broker.storage.producers import GOING_ON, Verification
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import (
@@ -28,7 +29,6 @@ from ballast_wire.records import (
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
-    from ballast_broker.storage.producers import Verification
     from ballast_broker.storage.slices import AppendInfo
 
 logger = logging.getLogger(__name__)
@@ -138,46 +138,33 @@ class CoordinatorStore:
     def _outcome(self, target: TopicPartition, end: int, settled: Settled) -> asyncio.Future[ErrorCode]:
         """Whether everything before `end` is committed, however long it takes; `settled` is told first."""
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        epoch = self._epoch_led(target)
 
-        def known(answer: ErrorCode) -> None:
-            nonlocal epoch
-            now = self._epoch_led(target)
-            if answer is ErrorCode.NOT_LEADER_OR_FOLLOWER and 0 <= epoch < now:
-                # This broker leads on, in a new epoch, and its log has the entries still.
-                epoch = now
-                again = self._replicas.await_committed(target, end, NO_TIMEOUT_MS)
-                if not isinstance(again, ErrorCode):
-                    again.add_done_callback(lambda done: known(done.result()))
-                    return
-                answer = again
-            settled(answer in COMMITTED)
-            outcome.set_result(answer)
+        def known(done: asyncio.Future[ErrorCode]) -> None:
+            settled(done.result() in COMMITTED)
+            outcome.set_result(done.result())
 
-        first = later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
-        first.add_done_callback(lambda done: known(done.result()))
+        later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS)).add_done_callback(known)
         return outcome
 
     async def all_committed(self, partition: int) -> None:
         """When everything that its log has by now is committed; ApiError where this broker leads it no longer."""
         target = TopicPartition(self._topic, partition)
-        error = await self._outcome(target, self._log_of(partition).log_end_offset, lambda committed: None)
+        end = self._log_of(partition).log_end_offset
+        error = await later(self._replicas.await_committed(target, end, NO_TIMEOUT_MS))
         if error not in COMMITTED:
             raise ApiError(error)
 
-    def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification | None:
-        """What an append shows whose transaction the coordinator agreed to after this; None: it goes on already."""
+    def verification(self, partition: int, producer: Producer, *, adds: bool) -> Verification:
+        """What an append shows whose transaction the coordinator agreed to after this; GOING_ON: nobody need agree.
+        Before the append, which a slow disk may keep waiting, it may end."""
         producers = self._log_of(partition).producers
-        return producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
+        held = producers.verify(*producer, NO_SEQUENCE, adds=adds, now_ms=self._clock.wall_ms())
+        return GOING_ON if held is None else held
 
     def epoch(self, partition: int) -> int:
-        """In which this broker leads the partition."""
-        return self._epoch_led(TopicPartition(self._topic, partition))
-
-    def _epoch_led(self, target: TopicPartition) -> int:
-        """-1 where another broker leads."""
-        partition = self._replicas.partition(target)
-        return partition.leader_epoch if partition is not None and partition.is_leader else -1
+        """In which this broker leads the partition; -1 where another broker leads."""
+        state = self._replicas.partition(TopicPartition(self._topic, partition))
+        return state.leader_epoch if state is not None and state.is_leader else -1
 
     def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue], producer: Producer) -> bytearray:
         """As many batches as it takes for none to be longer than the topic allows."""

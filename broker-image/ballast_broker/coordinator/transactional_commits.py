@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from ballast_broker.coordinator import records
 from ballast_broker.coordinator.consumers.group import ConsumerGroup
@@ -11,11 +11,9 @@ from ballast_broker.coordinator.group import Group, GroupState
 from ballast_broker.coordinator.offsets import Offsets
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, CoordinatorStore, KeyValue, Producer, Settled
+from ballast_broker.storage.producers import GOING_ON, Verification
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.names import TopicPartition, java_length
-
-if TYPE_CHECKING:
-    from ballast_broker.storage.producers import Verification
 
 Agreed = Callable[[TopicPartition], Awaitable[ErrorCode]]
 
@@ -72,7 +70,7 @@ class TransactionalCommits:
         verified: Verification | None = None
         if agreed is not None:
             verified = self._store.verification(shard.partition, producer, adds=adds)
-            if verified is not None and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
+            if verified is not GOING_ON and (error := await agreed(TopicPartition(OFFSETS_TOPIC, shard.partition))):
                 raise ApiError(error)
             shard = self._shard_of(group_id)  # it may have been led by another broker meanwhile
         consumers = shard.consumers.get(group_id)
@@ -111,8 +109,10 @@ class TransactionalCommits:
             shard.ended_meanwhile.append((producer_id, committed))
 
     def unstable(self, group_id: str) -> Collection[TopicPartition]:
-        """Of which partitions an open transaction has an offset: what is committed now may be old in a moment."""
-        return self._shard_of(group_id).pending.of_group(group_id)
+        """Of which partitions an open transaction has an offset, or the log one that is not committed yet: what is
+        known now may be old in a moment."""
+        shard = self._shard_of(group_id)
+        return {*shard.pending.of_group(group_id), *shard.being_written.get(group_id, ())}
 
 
 def check_committer(group: Group | None, committer: Committer) -> None:

@@ -118,6 +118,7 @@ class Verification:
 
 
 NOT_ASKED = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # `transaction.partition.verification.enable` is false
+GOING_ON = Verification(NO_EPOCH, NO_SEQUENCE, False, 0)  # it was when it was looked at: begins nothing after its end
 
 
 class ProducerStates:

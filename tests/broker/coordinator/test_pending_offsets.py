@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,20 @@ async def test_a_group_that_is_deleted_takes_what_is_pending_with_it(tmp_path: P
             assert known(groups) == {}
 
 
+async def test_an_offset_that_is_deleted_does_not_come_back_with_its_transaction(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        await commit(scene.groups, T1, 6)
+        scene.cut()
+        under_way = await scene.begin(commit(scene.groups, T1, 7))
+        deletion = await scene.begin(scene.groups.delete_offsets("g", [T0, T1]))
+        scene.heal()
+        assert (await under_way, await deletion) == ([ErrorCode.NONE], [dict.fromkeys((T0, T1), ErrorCode.NONE)])
+        await end(scene, True)
+        for groups in (scene.groups, await scene.next_one()):
+            assert known(groups) == {}
+
+
 async def test_what_is_pending_keeps_its_group_and_the_offset_before_it(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as scene:
         await scene.commit("g", T0, 1, age_ms=10**9)
@@ -127,6 +142,20 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_end_of_a_tra
         await end(scene, True)
         for groups in (scene.groups, await scene.next_one()):
             assert known(groups) == {}
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_what_is_being_written_is_not_stable(tmp_path: Path, in_transaction: bool) -> None:
+    """Who began where the group was before would read again what the transaction, once ended, has done."""
+    async with coordinating(tmp_path) as scene:
+        await scene.commit("g", T0, 1)
+        scene.cut()
+        work = commit(scene.groups, T0, 5) if in_transaction else scene.commit("g", T0, 5)
+        under_way = await scene.begin(work)
+        assert set(scene.groups.transactional.unstable("g")) == {T0}
+        scene.heal()
+        assert await under_way == [ErrorCode.NONE]
+        assert set(scene.groups.transactional.unstable("g")) == ({T0} if in_transaction else set())
 
 
 async def test_what_the_transactions_coordinator_does_not_agree_to_is_not_written(tmp_path: Path) -> None:
@@ -172,6 +201,20 @@ async def test_nothing_is_written_behind_the_end_of_a_transaction(tmp_path: Path
         assert answer == {T0: ErrorCode.INVALID_TXN_STATE}
         assert not commits.unstable("g")
         assert scene.groups.list_groups() == []
+
+
+async def test_nothing_is_written_behind_the_end_of_a_transaction_that_a_slow_disk_is_taking(tmp_path: Path) -> None:
+    """The end of an older client leaves the epoch as it is, by which a commit that comes late would be known."""
+    async with coordinating(tmp_path) as scene:
+        await commit(scene.groups, T0, 5)
+        log = scene.node.logs.get(OFFSETS)
+        log.directory.slow_until = asyncio.get_running_loop().time() + 3600
+        marker = render_marker(*P1, 0, committed=True, now_ms=RealClock().wall_ms())
+        ending = scene.node.replicas.append_own(OFFSETS, marker, -1)
+        late = asyncio.ensure_future(commit(scene.groups, T0, 4))
+        await ending
+        assert await late is ErrorCode.INVALID_TXN_STATE
+        assert not log.producers.is_open(*P1)
 
 
 async def test_the_coordinator_is_asked_once_in_a_transaction(tmp_path: Path) -> None:

@@ -321,6 +321,21 @@ def test_in_a_full_group_that_gathers_the_last_one_to_come_loses_its_place() -> 
     assert story.joined(newcomer).generation == 2
 
 
+def test_a_group_that_is_larger_than_it_may_be_by_now_gathers_once_more_when_it_is_loaded() -> None:
+    """`group.max.size` is smaller than it was before the restart."""
+    story, leader, follower = stable_pair()
+    story.limits = GroupLimits(max_size=1)
+    story.take(rebalance.loaded(story.group, story.limits, story.now))
+    assert rebalance.heartbeat(story.group, leader, None, 1, story.now) is ErrorCode.REBALANCE_IN_PROGRESS
+    first = story.join(leader)
+    assert story.joined(story.join(follower)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    story.after(10_000)
+    assert story.joined(first).generation == 2
+    assert list(story.group.members) == [leader]
+    story.take(rebalance.loaded(story.group, story.limits, story.now))
+    assert story.group.state is GroupState.COMPLETING_REBALANCE
+
+
 def test_ids_that_were_only_given_out_take_no_place() -> None:
     story = Story(max_size=1, initial_rebalance_delay_ms=0)
     story.join(known_id=True)

@@ -547,6 +547,23 @@ async def test_a_coordinator_that_leads_on_in_a_new_epoch_keeps_who_waits(tmp_pa
             assert (offsets_of(groups, "a"), offsets_of(groups, "b")) == ({T0: 6}, {T0: 8})
 
 
+async def test_what_is_under_way_as_the_lead_is_lost_and_won_in_one_turn_is_for_who_loads_it(tmp_path: Path) -> None:
+    async with coordinating(tmp_path) as scene:
+        scene.cut()
+        under_way = await scene.begin(scene.commit("g", T0, 5))
+        topic_id = scene.cluster.topic_id(OFFSETS_TOPIC)
+        for leader in (2, 1):
+            change = PartitionChangeRecord(topic_id=topic_id, partition_id=0, leader=leader)
+            scene.cluster.controller.commit(Outcome([change]))
+        assert await under_way == [ErrorCode.NOT_COORDINATOR]
+        scene.heal()
+        await scene.loaded(scene.groups)
+        await eventually(lambda: scene.node.logs.get(OFFSETS).high_watermark == 1)
+        assert offsets_of(scene.groups, "g") == {T0: 5}
+        assert await scene.commit("g", T0, 6) is ErrorCode.NONE
+        assert offsets_of(await scene.next_one(), "g") == {T0: 6}
+
+
 @pytest.mark.spec("CLI-09")
 async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tmp_path: Path) -> None:
     """`kafka-consumer-groups` and the admin clients name all members of a group in one request."""
