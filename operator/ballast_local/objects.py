@@ -146,7 +146,31 @@ class Objects:
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise forbidden(resource.group, resource.plural, name, why)
 
+    def _check_node_ports(self, resource: Resource, obj: Obj) -> None:
+        """Each is given once, whatever the namespace. What a Service has already it keeps."""
+        metadata = obj["metadata"]
+        taken: set[int] = set()
+        own: set[int] = set()
+        if any(port.get("nodePort") for port in obj["spec"].get("ports") or ()):
+            for entry in self.store.entries(resource.key):
+                mine = (entry.namespace, entry.name) == (metadata["namespace"], metadata["name"])
+                ports = entry.object()["spec"].get("ports") or ()
+                (own if mine else taken).update(port["nodePort"] for port in ports if port.get("nodePort"))
+        causes = [
+            cause(
+                "FieldValueInvalid",
+                f"Invalid value: {port['nodePort']}: provided port is already allocated",
+                f"spec.ports[{index}].nodePort",
+            )
+            for index, port in enumerate(obj["spec"].get("ports") or ())
+            if port.get("nodePort") in taken - own
+        ]
+        if causes:
+            raise invalid(resource.group, resource.kind, metadata["name"], causes)
+
     def _file(self, resource: Resource, obj: Obj, options: Options) -> Entry:
+        if resource.key == "services.":
+            self._check_node_ports(resource, obj)
         if options.dry_run:
             return entry_of(canonical(resource), obj, self.store.revision, encode(obj))
         return self.store.write(canonical(resource), obj)

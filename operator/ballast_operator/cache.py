@@ -119,8 +119,9 @@ def _not_newer(meta: Meta, known: Meta) -> bool:
 
 
 def claim_order(topic: KafkaTopic) -> tuple[str, bool, str]:
-    """Who describes a topic by right: the oldest; of those made in the same second, the one that has the topic."""
-    return (topic.meta.creation_timestamp, topic.status.topic_id is None, topic.meta.uid)
+    """Who describes a topic by right: the oldest; of those made in the same second, the one that has the topic. Its id
+    others are told, too, so that they can take over."""
+    return (topic.meta.creation_timestamp, topic.status.partitions is None, topic.meta.uid)
 
 
 class Cache:

@@ -185,7 +185,9 @@ class KafkaConnection:
         self._waiting += 1
         try:
             future = asyncio.get_running_loop().run_in_executor(self._executor, self._run, function)
-            return await asyncio.wait_for(future, CALL_TIMEOUT_SECONDS)
+            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes with the answer.
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                return await future
         except TimeoutError:
             raise KafkaUnavailableError(f"no answer within {CALL_TIMEOUT_SECONDS:.0f} s") from None
         finally:

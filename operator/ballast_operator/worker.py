@@ -166,8 +166,10 @@ class Worker:
             if self._dirty:
                 # A lead that lapsed and came back within one renewal is told nobody: it is asked for.
                 at = _sooner(at, self._clock() + RETRY_SECONDS)
+            # Not by `wait_for`: that of Python 3.11 keeps to itself a cancellation that comes as it is woken.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), None if at is None else max(0.0, at - self._clock()))
+                async with asyncio.timeout(None if at is None else max(0.0, at - self._clock())):
+                    await self._wake.wait()
         due = self._timers.due(self._clock())
         self.add(due.topics, due.reassignments, due.cluster)
 

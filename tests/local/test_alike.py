@@ -342,6 +342,33 @@ def test_a_service_keeps_its_node_port_until_its_type_has_none(server, place):
         server.delete(f"{path}/s")
 
 
+def test_a_node_port_is_one_services(server, place):
+    path = f"/api/v1/{place}/services"
+
+    def service(name, *ports):
+        return {"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": list(ports)}}
+
+    web, other = ({"name": name, "port": number} for name, number in (("web", 80), ("other", 81)))
+    server.call("POST", path, service("s", web | {"nodePort": 32112}))
+    try:
+        taken = service("t", other, web | {"nodePort": 32112})
+        said = "spec.ports[1].nodePort: Invalid value: 32112: provided port is already allocated"
+        for query in ("", "?dryRun=All"):
+            code, why = refusal(server, "POST", path + query, taken)
+            assert (code, said in why) == (422, True), why
+        server.call("POST", path, service("t", other))
+        try:
+            code, why = refusal(server, "PATCH", f"{path}/t", {"spec": {"ports": taken["spec"]["ports"]}}, MERGE)
+            assert (code, said in why) == (422, True), why
+            server.call("PATCH", f"{path}/s", {"metadata": {"labels": {"still": "its"}}}, MERGE)
+            server.delete(f"{path}/s")
+            server.call("PATCH", f"{path}/t", {"spec": {"ports": taken["spec"]["ports"]}}, MERGE)
+        finally:
+            server.delete(f"{path}/t")
+    finally:
+        server.raw("DELETE", f"{path}/s")
+
+
 def test_nobody_deletes_in_all_namespaces_at_once(server):
     assert server.raw("DELETE", "/api/v1/configmaps?dryRun=All")[0] == 405
 

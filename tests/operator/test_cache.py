@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from ballast_operator.cache import Cache
+from ballast_operator.model.fields import write
 from ballast_operator.model.meta import Key
+from ballast_operator.plan.topics import TopicFacts, plan_topic
 
 CLUSTER = Key("default", "demo")
 
@@ -55,7 +57,13 @@ def test_the_oldest_of_several_for_one_topic_comes_first() -> None:
 def test_of_two_made_in_the_same_second_the_one_that_has_the_topic_stays_first() -> None:
     cache = Cache()
     cache.put_topic(body("a", 1, uid="a", topicName="x"))
-    cache.put_topic({**body("b", 2, uid="b", topicName="x"), "status": {"topicId": "id"}})
+    cache.put_topic({**body("b", 2, uid="b", topicName="x"), "status": {"topicId": "id", "partitions": 3}})
+    assert [one.meta.name for one in cache.topics_named(CLUSTER, "x")] == ["b", "a"]
+    # The other one is told the id, too, so that it can take over.
+    (owner,) = [one for one in cache.topics if one.meta.name == "b"]
+    (other,) = [one for one in cache.topics if one.meta.name == "a"]
+    told = write(plan_topic(other, TopicFacts(rival=owner)).status)
+    cache.put_topic({**body("a", 3, uid="a", topicName="x"), "status": told})
     assert [one.meta.name for one in cache.topics_named(CLUSTER, "x")] == ["b", "a"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World
+from world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import ReplicaId
@@ -322,6 +322,27 @@ def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World
     world.until_ready("KafkaCluster", "demo", 90)
     world.until("the same cluster", lambda: world.view().cluster_id == cluster_id)
     world.until_ready("KafkaTopic", "orders", 60)
+
+
+@pytest.mark.spec("OPR-01", "OPR-44")
+def test_brokers_come_to_another_first_listener_only_by_way_of_both(world: World) -> None:
+    """The one that is restarted first would find the others no more, nor be found: it was fenced, and all waited."""
+    rest = {"volumes": [{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}], "config": {"num.partitions": 2}}
+    old, new = {"name": "PLAINTEXT", "port": 9092}, {"name": "CLIENTS", "port": 9094}
+    for refused in ([{**old, "name": "CLIENTS"}], [new, old]):
+        with pytest.raises(ApiError, match="find each other by the first"):
+            apply(world, listeners=refused, **rest)
+    with producing(world) as errors:
+        for step in ([old, new], [new, old]):
+            apply(world, listeners=step, **rest)
+            world.until_ready("KafkaCluster", "demo", 90)
+        until_in_sync(world)
+    assert errors == []
+    with pytest.raises(ApiError, match="find each other by the first"):
+        apply(world, listeners=[old, {**new, "authentication": {"type": "SCRAM-SHA-512"}}], **rest)
+    apply(world, listeners=[new], **rest)
+    world.bootstrap = world.until_ready("KafkaCluster", "demo", 90)["status"]["bootstrapServers"]
+    until_in_sync(world)
 
 
 @pytest.mark.spec("OPR-03")

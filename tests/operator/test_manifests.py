@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from ballast_cli.up import PLURALS_APPLIED, Stack
-from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.apply.kubernetes import ApiError, KubernetesApi, path_of
 from ballast_operator.kubeconfig import read_kubeconfig
+from ballast_operator.model.meta import API_VERSION
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -49,6 +50,46 @@ def test_kustomizations_name_files_that_exist() -> None:
 def test_the_crds_that_up_applies_are_those_of_the_kustomization() -> None:
     listed = load(ROOT / "crds" / "kustomization.yaml")[0]["resources"]
     assert sorted(listed) == sorted(f"{plural}.yaml" for plural in PLURALS_APPLIED)
+
+
+@pytest.mark.spec("OPR-02")
+def test_items_of_lists_have_no_defaults() -> None:
+    """Argo CD, where it does not apply on the server's side, compares lists as wholes: what is filled in would be a
+    difference from Git for ever."""
+
+    def inside(schema: dict[str, Any], path: str) -> list[str]:
+        below = {f"{path}.{name}": node for name, node in schema.get("properties", {}).items()}
+        below |= {f"{path}[]": schema["items"]} if "items" in schema else {}
+        return [path] * ("[]" in path and "default" in schema) + [
+            found for name, node in below.items() for found in inside(node, name)
+        ]
+
+    for plural in PLURALS_APPLIED:
+        (definition,) = load(ROOT / "crds" / f"{plural}.yaml")
+        assert inside(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], plural) == []
+
+
+@pytest.mark.spec("OPR-01")
+def test_the_usual_key_of_planfrom_may_be_left_out_where_it_was_filled_in(tmp_path: Path) -> None:
+    """As it was by definitions of before: what Git has of such an object is applied as ever."""
+
+    def body(**key: str) -> dict[str, Any]:
+        spec = {"clusterRef": {"name": "demo"}, "planFrom": [{"configMapRef": {"name": "plan"}, **key}]}
+        return {"apiVersion": API_VERSION, "kind": "Reassignment", "metadata": {"name": "big"}, "spec": spec}
+
+    async def scenario() -> None:
+        stack = Stack(tmp_path)
+        try:
+            stack.api = KubernetesApi(read_kubeconfig(await stack._local.start(tmp_path)))
+            await stack._apply_crds()
+            await stack.apply(body(key="partitions.json"))
+            await stack.apply(body())
+            with pytest.raises(ApiError, match="planFrom cannot be changed"):
+                await stack.apply(body(key="another.json"))
+        finally:
+            await stack.stop()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.spec("OPR-07")

@@ -1,4 +1,4 @@
-"""Services by which brokers are reached from outside: their ports belong to the whole of Kubernetes."""
+"""Services by which brokers are reached from outside, whose ports belong to all of Kubernetes; and the monitor."""
 
 from __future__ import annotations
 
@@ -51,11 +51,16 @@ class Api:
         assert self.objects.pop(path)["metadata"]["uid"] == uid
 
 
-async def lay_out(objects: KubeObjects, brokers: int, generation: int, **listener: Any) -> None:
+async def lay_out(objects: KubeObjects, brokers: int, generation: int, monitor: bool = False, **listener: Any) -> None:
     listeners = [{"name": "INSIDE", "port": 9092}, *([listener] if listener else [])]
-    subject = cluster(meta={"generation": generation}, brokers=brokers, listeners=listeners)
+    metrics = {"podMonitor": monitor}
+    subject = cluster(meta={"generation": generation}, brokers=brokers, listeners=listeners, metrics=metrics)
     layout = Layout(subject, new_identity(subject, "id"), brokers, subject.spec.volumes)
     await objects.apply_layout(layout, KubeFacts())
+
+
+def monitors(api: Api) -> list[str]:
+    return [path.rpartition("/")[2] for path, body in api.objects.items() if body["kind"] == "PodMonitor"]
 
 
 def outside(first: int, name: str = "OUTSIDE") -> Body:
@@ -103,3 +108,20 @@ async def test_a_node_port_that_somebody_else_has_is_told() -> None:
     with pytest.raises(ApiError, match="already allocated"):
         await lay_out(objects, 3, 1, **outside(32000))
     assert set(api.ports()) == {"x", "demo-0-outside", "demo-2-outside"}
+
+
+@pytest.mark.spec("OPR-41")
+async def test_a_monitor_that_is_not_wanted_any_more_goes_after_a_restart_of_the_operator_too() -> None:
+    api = Api()
+    await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 1, monitor=True)
+    assert monitors(api) == ["demo"]
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+    await lay_out(objects, 3, 2)
+    assert monitors(api) == []
+    await lay_out(objects, 3, 3, monitor=True)
+    await lay_out(objects, 3, 4)
+    assert monitors(api) == []
+    theirs = {"kind": "PodMonitor", "metadata": {"name": "demo", "uid": "u"}}
+    api.objects["/apis/monitoring.coreos.com/v1/namespaces/default/podmonitors/demo"] = theirs
+    await lay_out(KubeObjects(cast(Any, SimpleNamespace(api=api))), 3, 4)
+    assert monitors(api) == ["demo"], "somebody else's"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ballast_operator import worker as worker_module
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection
 from ballast_operator.model.meta import Key
 from ballast_operator.worker import TOPICS_PER_CYCLE, Again, Timers, Work, Worker
 
@@ -103,6 +104,36 @@ def test_what_is_due_while_it_does_not_lead_for_a_moment_is_done_without_being_t
         return recorder.seen
 
     assert asyncio.run(scenario()) == [Work(reassignments=True)]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_it_ends_when_it_is_cancelled_as_it_is_woken(turns: int) -> None:
+    """Nobody cancels it a second time: the operator would wait for it until it is killed."""
+    worker = Worker(CLUSTER, Recorder(), lambda: False, asyncio.get_running_loop().time)
+    worker.add(cluster=True)
+    task = asyncio.create_task(worker.run())
+    await asyncio.sleep(0.01)
+    worker.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=1)
+    ended = task.done()
+    task.cancel()
+    assert ended
+
+
+async def test_a_call_is_cancelled_as_its_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+    connection = KafkaConnection(ConnectionSettings("127.0.0.1:1"))
+    monkeypatch.setattr(loop, "run_in_executor", lambda *_: answer)
+    task = asyncio.create_task(connection.send(None))
+    await asyncio.sleep(0)
+    answer.set_result("done")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_a_cycle_that_raises_is_tried_again_with_all_its_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,33 @@ def test_a_name_that_pods_and_services_cannot_have_is_refused(world: World, name
     world.delete("KafkaCluster", name)
 
 
+@pytest.mark.spec("OPR-01")
+def test_a_name_that_no_label_can_have_is_refused(world: World) -> None:
+    """The rebalance job and each Reassignment of the cluster's would be refused for it, one after the other."""
+    spec = {"external": {"bootstrapServers": "127.0.0.1:1"}}
+    with pytest.raises(ApiError, match="at most 63 characters"):
+        world.apply("KafkaCluster", f"{'x' * 62}.y", spec)
+    world.apply("KafkaCluster", f"{'x' * 61}.y", spec)
+    world.delete("KafkaCluster", f"{'x' * 61}.y")
+
+
+@pytest.mark.spec("OPR-01", "OPR-40")
+def test_a_listener_whose_services_would_have_names_that_are_too_long_is_refused(world: World) -> None:
+    """Found out later, it holds up whatever else is changed: configuration and StatefulSet come after the Services."""
+
+    def with_listener(name: str, brokers: int = 10, **more: Any) -> dict[str, Any]:
+        listener = {"name": name, "port": 9094, **more}
+        return {"brokers": brokers, "volumes": [A], "listeners": [{"name": "INSIDE", "port": 9092}, listener]}
+
+    cluster, ports = "x" * 40, {"nodePorts": {"host": "node.example", "first": 32000}}
+    for refused in (with_listener("Y" * 21, **ports), with_listener("Y" * 20, brokers=11, **ports)):
+        with pytest.raises(ApiError, match="give the listener a shorter name"):
+            world.apply("KafkaCluster", cluster, refused)
+    for taken in (with_listener("Y" * 20, **ports), with_listener("Y" * 21)):
+        world.apply("KafkaCluster", cluster, taken, annotations={"ballast.dev/paused": "true"})
+    world.delete("KafkaCluster", cluster)
+
+
 @pytest.mark.spec("OPR-44", "OPR-45")
 def test_a_configuration_with_which_no_broker_starts_is_corrected(world: World) -> None:
     """Kafka cannot be asked whether a restart does harm, and a pod is not made anew by itself."""

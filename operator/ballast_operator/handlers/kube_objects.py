@@ -60,6 +60,7 @@ class KubeObjects:
         self._api = shared.api
         self._identity: Identity | None = None
         self._outside: frozenset[str] | None = None
+        self._monitored = True  # for all that is known
         self.nodes: dict[str, NodeFacts] = {}
 
     async def identity(self, cluster: KafkaCluster) -> Identity:
@@ -135,6 +136,9 @@ class KubeObjects:
         monitor = others.pod_monitor(cluster)
         if monitor is not None:
             await self.apply_owned(cluster, monitor)
+        elif self._monitored:
+            await self.drop_owned(cluster, "PodMonitor", names.stateful_set(cluster))
+        self._monitored = monitor is not None
         if layout.identity.dedicated:
             await self._apply_stateful_set(layout, CONTROLLER_ROLE)
         if not kube.deleting:

@@ -103,10 +103,12 @@ def _pod_body(layout: Layout, role: str) -> dict[str, Any]:
     extra = cluster.spec.pod_template
     labels = {**(extra.labels if extra else {}), **names.labels(cluster, role)}
     annotations = dict(extra.annotations) if extra else {}
+    # Null is what templates of Helm leave of a field that is not set.
+    own = {key: value for key, value in extra.spec.items() if value is not None} if extra else {}
     spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "affinity": _spread(cluster, role),
-        **(dict(extra.spec) if extra else {}),
+        **own,
         "serviceAccountName": names.service_account(cluster),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

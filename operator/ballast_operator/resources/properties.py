@@ -25,6 +25,8 @@ from ballast_operator.resources.names import (
 # What suits pods, below what spec.config says.
 DEFAULTS = {"auto.create.topics.enable": "false"}
 TRANSACTION_LOG_REPLICAS = 3  # by default
+# Of a Java properties file, in which a name of a certificate with a comma in it would lose its backslash.
+ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f"})
 
 
 def shared_properties(layout: Layout) -> dict[str, str]:
@@ -137,4 +139,4 @@ def config_map_data(layout: Layout, controllers: int) -> dict[str, str]:
 
 
 def _text(properties: Mapping[str, str]) -> str:
-    return "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+    return "".join(f"{key}={value.translate(ESCAPES)}\n" for key, value in sorted(properties.items()))

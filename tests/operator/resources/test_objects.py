@@ -169,6 +169,16 @@ def test_services_and_disruption_budget() -> None:
 
 
 @pytest.mark.spec("OPR-40")
+def test_a_field_of_the_pods_that_is_null_is_one_that_is_not_set() -> None:
+    """As Kubernetes takes it; every look at the cluster failed, and nothing told why."""
+    rack = {"topologyKey": "topology.kubernetes.io/zone"}
+    spec = dict.fromkeys(("affinity", "topologySpreadConstraints", "terminationGracePeriodSeconds"))
+    for more in ({}, {"rack": rack}):
+        found, unset = layout(podTemplate={"spec": spec}, **more), layout(**more)
+        assert pods.pod_template(found, BROKER_ROLE) == pods.pod_template(unset, BROKER_ROLE)
+
+
+@pytest.mark.spec("OPR-40")
 def test_racks_spread_the_pods() -> None:
     spec = pods.pod_template(layout(rack={"topologyKey": "topology.kubernetes.io/zone"}), BROKER_ROLE)["spec"]
     assert spec["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"

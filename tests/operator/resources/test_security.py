@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from making import cluster
 
+from ballast_broker.properties_file import parse_properties
 from ballast_operator.resources import others, pods, security
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, PRINCIPAL
@@ -132,6 +133,19 @@ def test_the_nodes_are_super_users_without_being_named() -> None:
     assert told["authorizer.class.name"] == "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     assert told["super.users"] == "User:CN=inside;User:admin"
     assert pods.stateful_set(found, BROKER_ROLE)["metadata"]["annotations"][PRINCIPAL] == "CN=inside"
+
+
+def test_names_and_values_come_to_the_nodes_as_they_were_given() -> None:
+    """A company with a comma in its name made its brokers nobody: they were no super users."""
+    names, value = (r"CN=broker,O=Shop\, Ltd", r"CN=größe \#1"), "a\\tb\nnode.id=7\t\\"
+    rights = {**RIGHTS, "authorization": {"type": "Simple", "superUsers": [names[1]]}}
+    for mode in ("Combined", "Dedicated"):
+        found = layout(names[0], security=rights, config={"any": value}, controllers={"mode": mode, "count": 3})
+        files = config_map_data(found, 3 if found.identity.dedicated else 0)
+        for text in files.values():
+            read = parse_properties(text)
+            assert (read["super.users"], read["any"]) == (f"User:{names[0]};User:{names[1]}", value)
+        assert parse_properties(files["demo-1.properties"])["node.id"] == "1"
 
 
 def test_controllers_are_told_the_same_and_are_given_no_secret_of_clients() -> None:
