@@ -145,8 +145,9 @@ def _propose(
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
 
     def keeps(older: Older) -> bool:
-        present = resources[-1]["spec"]["inputTime"]
-        return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
+        made = resources[-1]["spec"]["inputTime"]
+        present = measured.load() if options.horizon_s > 0 else None
+        return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
     submitted = proposal.submit(resources, store, keeps) if store is not None else None
     written = [proposal.write_yaml(resources, options.out, keeps)] if options.out is not None else []

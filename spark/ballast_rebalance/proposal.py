@@ -106,16 +106,28 @@ def proposal_name(cluster: str, plan: Plan) -> str:
     return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
 
 
-def as_good(older: Older, load: ClusterLoad, plan: Plan, planning: PlanOptions, threshold: Threshold, now: str) -> bool:
-    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it."""
+def as_good(
+    older: Older,
+    load: ClusterLoad,
+    plan: Plan,
+    planning: PlanOptions,
+    threshold: Threshold,
+    now: str,
+    present: ClusterLoad | None = None,
+) -> bool:
+    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it.
+
+    Where the load is a forecast, `present` is the cluster as it is: what is approved has to find room in that.
+    """
     if str(older.resource["spec"].get("expiresAt", now)) < now:
         return False
     try:
         rows = rows_from_resource(older.resource, older.config_maps)
         again = plan_explicit(load, rows, planning)
+        unplaced = again.unplaced or (present is not None and plan_explicit(present, rows, planning).unplaced)
     except ValueError:  # rows that cannot be read, or not be carried out any more
         return False
-    if again.unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
+    if unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
         return False
     assert again.quality is not None
     assert plan.quality is not None

@@ -171,6 +171,27 @@ def test_a_proposal_that_does_not_fit_any_more_is_superseded(why: str) -> None:
     assert not as_good(Older(resource, {}), load, plan, planning, Threshold(), now)
 
 
+@pytest.mark.spec("REB-04", "REB-08")
+def test_a_proposal_that_finds_no_room_but_in_the_forecast_is_superseded() -> None:
+    """Its copies are made when it is approved, before retention has taken what the forecast sees go."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    name = submit(resources, store)
+    first = next(row for row in resources[-1]["spec"]["partitions"] if row["wave"] == 0)
+    there, here = (set(zip(row["replicas"], row["logDirs"], strict=True)) for row in (first, first["from"]))
+    ((broker, path),) = there - here
+    full = [
+        row._replace(used_bytes=row.total_bytes) if (row.broker, row.path) == (broker, path) else row
+        for row in found.directories
+    ]
+    later = replace(found, at_s=found.at_s + 3_600, directories=full)
+    load, options = found.load(), JobOptions(ProposalOptions("c", "ns"), threshold=Threshold(min_improvement=0.5))
+    better = plan_balance(load, PlanOptions(band=0.05))
+    outcome = _propose(options, later, load, better, store)
+    assert outcome.submitted not in (None, name)
+    assert list(store.kept) == [outcome.submitted]
+
+
 @pytest.mark.spec("REB-08")
 @pytest.mark.parametrize("how", ["approved", "automatic", "running", "foreign", "somebody's", "changed"])
 def test_nothing_is_proposed_beside_a_reassignment_that_lives(how: str) -> None:
