@@ -93,6 +93,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.prometheus and not args.bootstrap:
         print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
         return 2
+    if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
+        # It would be told in refusals, in logs and in the KafkaCluster's status.
+        print("an address with a password is not taken; --prometheus-token FILE says who asks", file=sys.stderr)
+        return 2
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
         print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)
         return 2

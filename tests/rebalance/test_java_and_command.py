@@ -119,9 +119,13 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
         (["--prometheus", "prometheus:9090"], "is not an address"),
+        (["--prometheus", "https://me:hush@p:9090/x"], "--prometheus-token"),
+        (["--prometheus", "me:hush@p:9090"], "--prometheus-token"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2
-        assert says in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert says in told
+        assert "hush" not in told
     for option, value, says in (
         ("--throttle-disk", "50MB", "is not a quantity"),
         ("--capacity", "0", "is no size"),
