@@ -149,16 +149,26 @@ def _propose(
         present = measured.load() if options.horizon_s > 0 else None
         return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
+    if options.out is not None:  # what is refused is refused before anything is made
+        proposal.superseded_files(resources, options.out, keeps)
     submitted = proposal.submit(resources, store, keeps) if store is not None else None
-    written = [proposal.write_yaml(resources, options.out, keeps)] if options.out is not None else []
-    if options.report is not None:
-        command = proposal.approve_command(resources[-1]) if resources else None
-        ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
-        page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(page, encoding="utf-8")
-        written.append(options.report)
-    return Outcome("Proposed", _sentence(plan), plan, load, resources, tuple(measured.lacks), tuple(written), submitted)
+    written: list[Path] = []
+    lacks = list(measured.lacks)
+    try:
+        if options.out is not None:
+            written.append(proposal.write_yaml(resources, options.out))
+        if options.report is not None:
+            command = proposal.approve_command(resources[-1]) if resources else None
+            ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
+            page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
+            options.report.parent.mkdir(parents=True, exist_ok=True)
+            options.report.write_text(page, encoding="utf-8")
+            written.append(options.report)
+    except OSError as error:
+        if submitted is None:
+            raise
+        lacks.append(f"not all was written: {error}")
+    return Outcome("Proposed", _sentence(plan), plan, load, resources, tuple(lacks), tuple(written), submitted)
 
 
 def _sentence(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import html.parser
 import re
 from collections import Counter
@@ -190,6 +191,31 @@ def test_a_proposal_that_finds_no_room_but_in_the_forecast_is_superseded() -> No
     outcome = _propose(options, later, load, better, store)
     assert outcome.submitted not in (None, name)
     assert list(store.kept) == [outcome.submitted]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_file_that_stays_or_cannot_be_written_leaves_no_proposal_untold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the proposal goes to Kubernetes and to Git, either both have it, or it is told what has it."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    file = write_yaml(resources, tmp_path)
+    options = JobOptions(ProposalOptions("c", "ns"), threshold=Threshold(min_improvement=0.5), out=tmp_path)
+    other = plan_balance(found.load(), PlanOptions(band=0.05))
+    with pytest.raises(Refusal, match="as good as what was found now"):
+        _propose(options, found, found.load(), other, store)
+    assert (store.kept, list(tmp_path.iterdir())) == ({}, [file])
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    strict = replace(options, threshold=Threshold(min_improvement=-1.0))
+    outcome = _propose(strict, found, found.load(), other, store)
+    assert list(tmp_path.iterdir()) == [file]
+    assert (outcome.reason, [outcome.submitted], outcome.written) == ("Proposed", list(store.kept), ())
+    assert "No space left on device" in outcome.lacks[-1]
 
 
 @pytest.mark.spec("REB-08")
