@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
     running.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")
     running.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
-    running.add_argument("--checkpoint", type=Path, metavar="DIR")
+    running.add_argument("--checkpoint", metavar="DIR", help="where the stream keeps its place, or a URI")
     running.add_argument("--metrics-port", type=port, help="serve the job's own metrics, with --stream")
     running.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
     running.add_argument("--memory", help="the driver's memory, e.g. 2g")

@@ -45,7 +45,7 @@ class JobOptions:
     report: Path | None = None
     confirmations: int = 2
     interval_s: float = 300.0
-    checkpoint: Path | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -241,5 +241,5 @@ def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFram
     reader = reader.option("token", token) if token else reader
     writer = reader.load().writeStream.foreachBatch(on_batch).trigger(processingTime=f"{options.interval_s:g} seconds")
     if options.checkpoint is not None:
-        writer = writer.option("checkpointLocation", str(options.checkpoint))
+        writer = writer.option("checkpointLocation", options.checkpoint)
     return writer.start()

@@ -93,9 +93,11 @@ def test_arguments_reach_the_options() -> None:
     options = command.job_options(
         parsed("--prometheus", "http://p", "--cluster-label", "job=demo", "--cluster-label", "namespace=x",
                "--throttle-disk", "50Mi", "--capacity", "1.5Pi", "--horizon", "2h", "--max-moves", "7",
-               "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks")
+               "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks",
+               "--stream", "--checkpoint", "s3a://bucket/place")
     )  # fmt: skip
     assert options.metrics is not None
+    assert options.checkpoint == "s3a://bucket/place"
     assert options.metrics.match == 'job="demo",namespace="x"'
     assert options.planning.excluded_topics == frozenset({"a", "b"})
     assert (options.planning.max_moves, options.planning.across_brokers) == (7, False)
