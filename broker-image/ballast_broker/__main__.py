@@ -15,7 +15,7 @@ from ballast_broker.config import BrokerConfig, broker_config
 from ballast_broker.config_types import ConfigError
 from ballast_broker.loop_lag import LoopLag
 from ballast_broker.net.event_loop import EventLoop
-from ballast_broker.properties_file import parse_properties
+from ballast_broker.properties_file import parse_properties, text_of
 
 if TYPE_CHECKING:
     from ballast_broker.app import Node
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        text = Path(arguments.properties).read_text()
+        text = text_of(Path(arguments.properties).read_bytes())
     except OSError as error:
         print(f"cannot read {arguments.properties}: {error.strerror}", file=sys.stderr)
         return 2

@@ -12,6 +12,14 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
+def text_of(data: bytes) -> str:
+    """What a file says: UTF-8, and Latin-1, which Java takes all of them for, where it cannot be that."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """A Java properties file: `key=value` (or `:`, or a blank), `#` and `!` comments; after `\\` a line goes on.
 

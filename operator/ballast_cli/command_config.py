@@ -60,12 +60,12 @@ def settings_of(bootstrap: str, file: Path | None) -> ConnectionSettings:
 
     if file is None:
         return ConnectionSettings(bootstrap)
-    from ballast_broker.properties_file import parse_properties
+    from ballast_broker.properties_file import parse_properties, text_of
 
     try:
-        given = parse_properties(file.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"--command-config {file}: {getattr(error, 'strerror', None) or error}") from error
+        given = parse_properties(text_of(file.read_bytes()))
+    except OSError as error:
+        raise CommandError(f"--command-config {file}: {error.strerror}") from error
     try:
         return _settings(bootstrap, given)
     except CommandError as error:
@@ -117,7 +117,7 @@ def _store(given: Mapping[str, str], kind: str, location: str) -> str | None:
         text = f"{kind} is {given.get(kind, 'JKS')}: only PEM is read here"
         raise CommandError(f"{text} (openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes makes it)")
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{location} {path}: {getattr(error, 'strerror', None) or error}") from error
 

@@ -40,7 +40,12 @@ async def scraping(stack: Stack, cluster: str) -> AsyncIterator[str | None]:
     finally:
         if process.returncode is None:
             process.terminate()
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 async def seen(url: str, held_bytes: int) -> None:

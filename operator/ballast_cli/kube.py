@@ -325,18 +325,21 @@ def _delete(api: KubeApi, args: argparse.Namespace) -> int:
             for kind, obj in _existing(api, args)
         ]  # fmt: skip
     failed = 0
+    going: list[tuple[str, str, str]] = []
     for _, path, shown in targets:
         try:
-            api.call("DELETE", path, body={"propagationPolicy": args.cascade.capitalize()})
+            answer = api.call("DELETE", path, body={"propagationPolicy": args.cascade.capitalize()})
         except Refused as refusal:
             if refusal.code != 404 or not args.ignore_not_found:
                 print(refusal, file=sys.stderr)
                 failed = 1
             continue
         print(f"{shown.replace('/', ' ', 1)} deleted")
+        # The object as it goes, or a Status about it: whoever keeps it, as a StatefulSet its pods, makes it anew.
+        going.append((path, shown, (answer.get("details") or answer.get("metadata") or {}).get("uid", "")))
     if args.wait == "true" and not failed:
-        for _, path, shown in targets:
-            _until_gone(api, path, args.timeout, shown)
+        for path, shown, uid in going:
+            _until_gone(api, path, args.timeout, shown, uid)
     return failed
 
 

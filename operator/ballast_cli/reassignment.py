@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,8 @@ def _target(row: Mapping[str, Any]) -> Target:
     for path in paths:
         if path != ANY and not path.startswith("/"):
             raise CommandError(f"{name}: log_dirs has '{path}', which is neither an absolute path nor 'any'")
-    return Target(replicas, paths)
+    # As brokers read them: what is done is told by the names that they have for their directories.
+    return Target(replicas, tuple(path if path == ANY else posixpath.normpath(path) for path in paths))
 
 
 def write_plan(plan: Plan) -> str:

@@ -102,7 +102,8 @@ class Stack:
         if self._operator is not None and self._operator.returncode is None:
             self._operator.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._operator.wait(), STOP_SECONDS)
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._operator.wait()
             if self._operator.returncode is None:
                 self._operator.kill()
                 await self._operator.wait()

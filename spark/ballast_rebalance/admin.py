@@ -60,6 +60,8 @@ def measured_of(
         for answer in answers
         for log_dir in answer["log_dirs"]
     ]
+    if not topics and not places:
+        raise Refusal("Balanced", "there are no replicas yet: nothing is to be levelled")
     lacks = _unknown_sizes(topics, {answer["broker"] for answer in answers}, directories, places)
     rows = []
     for topic in topics:

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--stream", action="store_true", help="watch, and propose when it is worth it")
     running.add_argument("--interval", type=interval, default=300.0, help="between looks with --stream (default 5m)")
     running.add_argument("--confirmations", type=int, default=2, help="looks that must agree before a proposal")
-    running.add_argument("--checkpoint", type=Path, metavar="DIR")
+    running.add_argument("--checkpoint", metavar="DIR", help="where the stream keeps its place, or a URI")
     running.add_argument("--metrics-port", type=port, help="serve the job's own metrics, with --stream")
     running.add_argument("--master", help="Spark master (default: local[*], or what spark-submit says)")
     running.add_argument("--memory", help="the driver's memory, e.g. 2g")
@@ -92,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     """0 when proposed or when there is nothing to do; 3 when it refused; 2 for arguments that cannot work."""
     if not args.prometheus and not args.bootstrap:
         print("rebalance needs --prometheus URL or --bootstrap HOST:PORT (or both)", file=sys.stderr)
+        return 2
+    if args.prometheus and "@" in re.sub(r"^\w+://", "", args.prometheus).split("/")[0]:
+        # It would be told in refusals, in logs and in the KafkaCluster's status.
+        print("an address with a password is not taken; --prometheus-token FILE says who asks", file=sys.stderr)
         return 2
     if args.prometheus and not re.match(r"https?://[^/]", args.prometheus):
         print(f"{args.prometheus!r} is not an address such as http://prometheus:9090", file=sys.stderr)

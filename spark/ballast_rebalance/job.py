@@ -45,7 +45,7 @@ class JobOptions:
     report: Path | None = None
     confirmations: int = 2
     interval_s: float = 300.0
-    checkpoint: Path | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,19 +145,30 @@ def _propose(
         resources = tuple(proposal.build(plan, measured, options.proposal, options.planning))
 
     def keeps(older: Older) -> bool:
-        present = resources[-1]["spec"]["inputTime"]
-        return proposal.as_good(older, load, plan, options.planning, options.threshold, present)
+        made = resources[-1]["spec"]["inputTime"]
+        present = measured.load() if options.horizon_s > 0 else None
+        return proposal.as_good(older, load, plan, options.planning, options.threshold, made, present)
 
+    if options.out is not None:  # what is refused is refused before anything is made
+        proposal.superseded_files(resources, options.out, keeps)
     submitted = proposal.submit(resources, store, keeps) if store is not None else None
-    written = [proposal.write_yaml(resources, options.out, keeps)] if options.out is not None else []
-    if options.report is not None:
-        command = proposal.approve_command(resources[-1]) if resources else None
-        ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
-        page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(page, encoding="utf-8")
-        written.append(options.report)
-    return Outcome("Proposed", _sentence(plan), plan, load, resources, tuple(measured.lacks), tuple(written), submitted)
+    written: list[Path] = []
+    lacks = list(measured.lacks)
+    try:
+        if options.out is not None:
+            written.append(proposal.write_yaml(resources, options.out))
+        if options.report is not None:
+            command = proposal.approve_command(resources[-1]) if resources else None
+            ahead_s = options.horizon_s if measured.replicas["growth"].notna().any() else 0.0
+            page = report.render(load, plan, options.proposal.cluster, measured.at_s, command, measured.lacks, ahead_s)
+            options.report.parent.mkdir(parents=True, exist_ok=True)
+            options.report.write_text(page, encoding="utf-8")
+            written.append(options.report)
+    except OSError as error:
+        if submitted is None:
+            raise
+        lacks.append(f"not all was written: {error}")
+    return Outcome("Proposed", _sentence(plan), plan, load, resources, tuple(lacks), tuple(written), submitted)
 
 
 def _sentence(plan: Plan) -> str:
@@ -230,5 +241,5 @@ def watch(spark: SparkSession, options: JobOptions, on_batch: Callable[[DataFram
     reader = reader.option("token", token) if token else reader
     writer = reader.load().writeStream.foreachBatch(on_batch).trigger(processingTime=f"{options.interval_s:g} seconds")
     if options.checkpoint is not None:
-        writer = writer.option("checkpointLocation", str(options.checkpoint))
+        writer = writer.option("checkpointLocation", options.checkpoint)
     return writer.start()

@@ -82,14 +82,33 @@ class KubernetesStore:
                 return None
 
     def create_plan(self, config_map: Mapping[str, Any]) -> None:
-        """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan."""
+        """A ConfigMap of a plan. One of that name is left from a look that got no further: it holds the same plan.
+
+        Unless it has an owner, which has ended and was deleted: it goes as well, a moment later.
+        """
+        name = config_map["metadata"]["name"]
+        deadline = time.monotonic() + GONE_SECONDS
+        while not self._made(config_map):
+            if time.monotonic() > deadline:
+                raise Refusal("ReassignmentInProgress", f"ConfigMap {name} of an earlier one is still there")
+            time.sleep(GONE_POLL_SECONDS)
+
+    def _made(self, config_map: Mapping[str, Any]) -> bool:
         name = config_map["metadata"]["name"]
         with self._asking(f"ConfigMap {name} cannot be made"):
             try:
                 self._core.create_namespaced_config_map(self.namespace, config_map)
+                return True
             except self._error as error:
                 if error.status != CONFLICT:
                     raise
+            try:
+                found = self._core.read_namespaced_config_map(name, self.namespace).metadata
+            except self._error as error:
+                if error.status != NOT_FOUND:
+                    raise
+                return False
+            return not found.owner_references and found.deletion_timestamp is None
 
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
         name = resource["metadata"]["name"]

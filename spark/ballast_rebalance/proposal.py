@@ -106,16 +106,28 @@ def proposal_name(cluster: str, plan: Plan) -> str:
     return f"{cluster[:40].rstrip('-.')}-rebalance-{plan_hash(plan)[:10]}"
 
 
-def as_good(older: Older, load: ClusterLoad, plan: Plan, planning: PlanOptions, threshold: Threshold, now: str) -> bool:
-    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it."""
+def as_good(
+    older: Older,
+    load: ClusterLoad,
+    plan: Plan,
+    planning: PlanOptions,
+    threshold: Threshold,
+    now: str,
+    present: ClusterLoad | None = None,
+) -> bool:
+    """Whether an older proposal still fits, and levels this load nearly as well as the plan that was made for it.
+
+    Where the load is a forecast, `present` is the cluster as it is: what is approved has to find room in that.
+    """
     if str(older.resource["spec"].get("expiresAt", now)) < now:
         return False
     try:
         rows = rows_from_resource(older.resource, older.config_maps)
         again = plan_explicit(load, rows, planning)
+        unplaced = again.unplaced or (present is not None and plan_explicit(present, rows, planning).unplaced)
     except ValueError:  # rows that cannot be read, or not be carried out any more
         return False
-    if again.unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
+    if unplaced or not planning.excluded_topics.isdisjoint(row.topic for row in rows):
         return False
     assert again.quality is not None
     assert plan.quality is not None
@@ -124,27 +136,38 @@ def as_good(older: Older, load: ClusterLoad, plan: Plan, planning: PlanOptions, 
     return lost < threshold.min_improvement
 
 
-def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> Path:
-    """One file in the working tree; older files of this job for the cluster that nobody approved are removed.
+def superseded_files(resources: Sequence[Mapping[str, Any]], directory: Path, keeps: Keeps | None = None) -> list[Path]:
+    """Older files of this job for the cluster that nobody approved. Raises Refusal where one of them is kept."""
+    resource = resources[-1]
+    path = _file(resource, directory)
+    older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
+    for old in older:
+        if keeps is not None and all(map(keeps, _older_in(old))):
+            raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
+    return older
+
+
+def write_yaml(resources: Sequence[Mapping[str, Any]], directory: Path) -> Path:
+    """One file in the working tree, in the place of the superseded ones.
 
     The same plan found again leaves its file alone, unless that has expired before anybody approved it.
     """
     resource = resources[-1]
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{resource['metadata']['name']}.yaml"
-    older = [old for old in sorted(directory.glob("*-rebalance-*.yaml")) if old != path and _superseded(old, resource)]
-    for old in older:
-        if keeps is not None and all(map(keeps, _older_in(old))):
-            raise Refusal("AlreadyProposed", f"{old} is as good as what was found now")
+    path = _file(resource, directory)
+    older = superseded_files(resources, directory)
+    if not path.exists() or (_superseded(path, resource) and _expired(path, resource["spec"]["inputTime"])):
+        text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
+        temporary = path.with_suffix(".yaml.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.rename(path)
     for old in older:
         old.unlink()
-    if path.exists() and not (_superseded(path, resource) and _expired(path, resource["spec"]["inputTime"])):
-        return path
-    text = yaml.safe_dump_all([dict(item) for item in resources], sort_keys=False, width=120)
-    temporary = path.with_suffix(".yaml.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.rename(path)
     return path
+
+
+def _file(resource: Mapping[str, Any], directory: Path) -> Path:
+    return directory / f"{resource['metadata']['name']}.yaml"
 
 
 def submit(

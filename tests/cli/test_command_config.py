@@ -116,3 +116,14 @@ def test_a_file_that_is_not_there_and_one_without_a_cluster(tmp_path: Path, caps
         settings_of("a:1", tmp_path / "nowhere")
     assert main(["status", "--command-config", str(written(tmp_path, ""))]) == 2
     assert "--command-config says how to reach what --bootstrap names" in capsys.readouterr().err
+
+
+@pytest.mark.spec("CLI-06")
+def test_the_letters_of_a_file_are_those_that_java_and_editors_write(tmp_path: Path) -> None:
+    """Java takes properties for Latin-1, editors write UTF-8."""
+    text = "# für Züge\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+    text += f'sasl.jaas.config={PLAIN} required username="zoë" password="hush";\n'
+    file = tmp_path / "client.properties"
+    for encoding in ("utf-8", "latin-1"):
+        file.write_bytes(text.encode(encoding))
+        assert settings_of("a:1", file).username == "zoë"

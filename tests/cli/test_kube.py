@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.local.conftest import Running
 
 from ballast_cli import CommandError
 from ballast_cli.__main__ import load, main
@@ -165,3 +166,25 @@ def test_of_several_kubeconfigs_the_first_that_is_there_is_taken(
         KubeApi()
     with pytest.raises(KubeconfigError, match="absent"):
         find_access()
+
+
+@pytest.mark.spec("OPR-40")
+def test_what_is_made_anew_at_once_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a StatefulSet makes a pod: between two looks there is no moment without one of that name."""
+
+    class Kept(KubeApi):
+        def call(self, method: str, path: str, *rest: Any, **options: Any) -> Any:
+            answer = super().call(method, path, *rest, **options)
+            if method == "DELETE":
+                super().call("POST", path.rpartition("/")[0], body=body)
+            return answer
+
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
+    monkeypatch.setattr("ballast_cli.kube.KubeApi", Kept)
+    running = Running(tmp_path)
+    try:
+        running.api().post("/api/v1/namespaces/default/configmaps", body)
+        config = ["--kubeconfig", str(tmp_path / "kubeconfig")]
+        assert main(["delete", "configmap", "one", "--timeout=1s", *config]) == 0
+    finally:
+        running.close()

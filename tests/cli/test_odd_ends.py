@@ -142,7 +142,9 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
 
 
 def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
-    (tmp_path / "one.properties").write_text("node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none")
+    """Its file is in Latin-1, as Java takes properties to be."""
+    text = "# für Züge\nnode.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none"
+    (tmp_path / "one.properties").write_text(text, encoding="latin-1")
     with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties")) as process:
         told = process.communicate(timeout=60)[1]
         assert process.returncode == 1

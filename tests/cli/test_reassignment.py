@@ -26,6 +26,13 @@ def test_a_plan_without_directories_means_any() -> None:
 
 
 @pytest.mark.spec("DIR-10")
+def test_a_directory_may_be_written_with_more_slashes_than_it_has() -> None:
+    """Brokers take it, so the move is made: it has not failed when it is there."""
+    text = rows({"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["/d1/", "any"]})
+    assert [state.text for state in progress(read_plan(text), SEEN)] == ["complete"]
+
+
+@pytest.mark.spec("DIR-10")
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -1,12 +1,17 @@
 """`./ballast up` again, with other numbers: what is there stays but for these."""
 
+import asyncio
+import os
 import socket
+import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from tests.local.conftest import APPLY, DEFINITIONS, Running
 
-from ballast_cli.up import ROOT, _serving, changed_cluster, example_cluster
+from ballast_cli import demo_prometheus
+from ballast_cli.up import ROOT, Stack, _serving, changed_cluster, example_cluster
 
 CLUSTERS = "/apis/ballast.dev/v1alpha1/namespaces/default/kafkaclusters"
 
@@ -51,3 +56,41 @@ async def test_a_cluster_that_asks_who_one_is_can_be_started_again(asks):
         assert await _serving(body)
         gone.close()
         assert not await _serving(body)
+
+
+async def test_who_is_cancelled_as_the_operator_ends_is_cancelled(tmp_path):
+    """Whoever cancelled would wait for an end that does not come."""
+    stack, ended = Stack(tmp_path), asyncio.get_running_loop().create_future()
+    stack._operator = SimpleNamespace(returncode=None, terminate=lambda: None, wait=lambda: ended)
+    stopping = asyncio.create_task(stack.stop())
+    await asyncio.sleep(0.01)
+    stack._operator.returncode = 0
+    ended.set_result(None)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+
+
+def until_there(path):
+    deadline = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def test_a_prometheus_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    program, noted = tmp_path / "bin" / "prometheus", tmp_path / "pid"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {noted}.new && mv {noted}.new {noted}\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(demo_prometheus, "STOP_SECONDS", 0.2)
+
+    async def items(*_):
+        for pod in ():
+            yield pod
+
+    async with demo_prometheus.scraping(SimpleNamespace(data=tmp_path, api=SimpleNamespace(items=items)), "demo"):
+        await asyncio.to_thread(until_there, noted)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)

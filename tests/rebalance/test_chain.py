@@ -213,6 +213,40 @@ async def _config_maps(store: KubernetesStore) -> None:
     assert await asyncio.to_thread(store.read_plan, "absent") is None
 
 
+@pytest.mark.spec("REB-08", "OPR-30")
+def test_a_large_plan_found_again_does_not_take_the_rows_that_go_with_its_ended_namesake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes collects them a moment after their owner."""
+    monkeypatch.setattr("ballast_planner.resource.MAX_ROWS", 1)
+    asyncio.run(with_store(tmp_path, _rows_that_go))
+
+
+async def _rows_that_go(store: KubernetesStore) -> None:
+    _, resources = proposed()
+    rows = resources[0]["metadata"]["name"]
+    name = await asyncio.to_thread(submit, resources, store)
+
+    def hold(finalizers: list[str]) -> None:
+        store._core.patch_namespaced_config_map(rows, NAMESPACE, {"metadata": {"finalizers": finalizers}})
+
+    def end() -> None:
+        status = {"status": {"phase": "Stale"}}
+        asked = store._objects.patch_namespaced_custom_object_status
+        asked("ballast.dev", "v1alpha1", NAMESPACE, "reassignments", name, status)
+
+    await asyncio.to_thread(hold, ["ballast.dev/slow"])
+    await asyncio.to_thread(end)
+    again = asyncio.create_task(asyncio.to_thread(submit, resources, store))
+    await asyncio.wait([again], timeout=1)
+    kept = await asyncio.to_thread(store.list_reassignments)
+    await asyncio.to_thread(store._core.patch_namespaced_config_map, rows, NAMESPACE, [
+        {"op": "remove", "path": "/metadata/finalizers"}
+    ])  # fmt: skip
+    assert (await again, kept) == (name, [])
+    assert await asyncio.to_thread(store.read_plan, rows)
+
+
 @pytest.mark.spec("REB-08", "OPR-20")
 def test_a_topic_whose_brokers_are_named_by_its_kafka_topic_is_left_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

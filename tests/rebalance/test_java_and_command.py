@@ -93,9 +93,11 @@ def test_arguments_reach_the_options() -> None:
     options = command.job_options(
         parsed("--prometheus", "http://p", "--cluster-label", "job=demo", "--cluster-label", "namespace=x",
                "--throttle-disk", "50Mi", "--capacity", "1.5Pi", "--horizon", "2h", "--max-moves", "7",
-               "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks")
+               "--exclude-topic", "a", "--exclude-topic", "b", "--only-disks",
+               "--stream", "--checkpoint", "s3a://bucket/place")
     )  # fmt: skip
     assert options.metrics is not None
+    assert options.checkpoint == "s3a://bucket/place"
     assert options.metrics.match == 'job="demo",namespace="x"'
     assert options.planning.excluded_topics == frozenset({"a", "b"})
     assert (options.planning.max_moves, options.planning.across_brokers) == (7, False)
@@ -119,9 +121,13 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         (["--apply", "--cluster", "demo", "--kubeconfig", "/nowhere"], "finds no Kubernetes"),
         (["--prometheus", "http://p", "--prometheus-token", "/nowhere"], "the token"),
         (["--prometheus", "prometheus:9090"], "is not an address"),
+        (["--prometheus", "https://me:hush@p:9090/x"], "--prometheus-token"),
+        (["--prometheus", "me:hush@p:9090"], "--prometheus-token"),
     ):
         assert command.run(parsed(*source, *arguments)) == 2
-        assert says in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert says in told
+        assert "hush" not in told
     for option, value, says in (
         ("--throttle-disk", "50MB", "is not a quantity"),
         ("--capacity", "0", "is no size"),

@@ -278,6 +278,21 @@ def test_brokers_answers_that_do_not_say_enough(field: str, value: int, reason: 
     assert caught.value.reason == reason
 
 
+@pytest.mark.spec("REB-08")
+def test_a_cluster_without_topics_is_level() -> None:
+    """A new one has none; where the brokers hold logs, topics are only not shown to who asks."""
+    _, brokers, log_dirs = admin_answers()
+    with pytest.raises(Refusal) as hidden:
+        check(measured_of([], brokers, log_dirs, 0.0))
+    assert hidden.value.reason == "MetricsMissing"
+    for answer in log_dirs:
+        for log_dir in answer["log_dirs"]:  # type: ignore[attr-defined]
+            log_dir["topics"] = []
+    with pytest.raises(Refusal) as empty:
+        measured_of([], brokers, log_dirs, 0.0)
+    assert empty.value.reason == "Balanced"
+
+
 def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -> None:
     topics, brokers, log_dirs = admin_answers()
     log_dirs[0]["log_dirs"][0]["total_bytes"] = -1  # type: ignore[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import html.parser
 import re
 from collections import Counter
@@ -169,6 +170,52 @@ def test_a_proposal_that_does_not_fit_any_more_is_superseded(why: str) -> None:
     else:
         now = "2023-11-16T00:00:00Z"
     assert not as_good(Older(resource, {}), load, plan, planning, Threshold(), now)
+
+
+@pytest.mark.spec("REB-04", "REB-08")
+def test_a_proposal_that_finds_no_room_but_in_the_forecast_is_superseded() -> None:
+    """Its copies are made when it is approved, before retention has taken what the forecast sees go."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    name = submit(resources, store)
+    first = next(row for row in resources[-1]["spec"]["partitions"] if row["wave"] == 0)
+    there, here = (set(zip(row["replicas"], row["logDirs"], strict=True)) for row in (first, first["from"]))
+    ((broker, path),) = there - here
+    full = [
+        row._replace(used_bytes=row.total_bytes) if (row.broker, row.path) == (broker, path) else row
+        for row in found.directories
+    ]
+    later = replace(found, at_s=found.at_s + 3_600, directories=full)
+    load, options = found.load(), JobOptions(ProposalOptions("c", "ns"), threshold=Threshold(min_improvement=0.5))
+    better = plan_balance(load, PlanOptions(band=0.05))
+    outcome = _propose(options, later, load, better, store)
+    assert outcome.submitted not in (None, name)
+    assert list(store.kept) == [outcome.submitted]
+
+
+@pytest.mark.spec("REB-08")
+def test_a_file_that_stays_or_cannot_be_written_leaves_no_proposal_untold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the proposal goes to Kubernetes and to Git, either both have it, or it is told what has it."""
+    store = FakeStore()
+    _, found, resources = a_proposal()
+    file = write_yaml(resources, tmp_path)
+    options = JobOptions(ProposalOptions("c", "ns"), threshold=Threshold(min_improvement=0.5), out=tmp_path)
+    other = plan_balance(found.load(), PlanOptions(band=0.05))
+    with pytest.raises(Refusal, match="as good as what was found now"):
+        _propose(options, found, found.load(), other, store)
+    assert (store.kept, list(tmp_path.iterdir())) == ({}, [file])
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    strict = replace(options, threshold=Threshold(min_improvement=-1.0))
+    outcome = _propose(strict, found, found.load(), other, store)
+    assert list(tmp_path.iterdir()) == [file]
+    assert (outcome.reason, [outcome.submitted], outcome.written) == ("Proposed", list(store.kept), ())
+    assert "No space left on device" in outcome.lacks[-1]
 
 
 @pytest.mark.spec("REB-08")

@@ -119,7 +119,8 @@ def test_executors_find_what_the_driver_finds(spark: SparkSession, options: JobO
 @pytest.mark.spec("REB-01")
 def test_the_stream_proposes_when_looks_agree(spark: SparkSession, options: JobOptions, tmp_path: Path) -> None:
     outcomes: list[Outcome] = []
-    streaming = replace(options, out=tmp_path / "git", interval_s=1.0, confirmations=2, checkpoint=tmp_path / "state")
+    state = str(tmp_path / "state")
+    streaming = replace(options, out=tmp_path / "git", interval_s=1.0, confirmations=2, checkpoint=state)
     metrics = OutcomeMetrics(streaming.interval_s)
     watcher = Watch(spark, streaming, None, metrics, outcomes.append)
     query = watch(spark, streaming, watcher.on_batch)
