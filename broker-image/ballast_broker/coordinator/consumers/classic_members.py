@@ -72,9 +72,12 @@ def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, gen
     return member
 
 
-def has_to_rejoin(group: ConsumerGroup, member: Member) -> bool:
-    """For the group went on, or it has to give back, or all that it waits for is free."""
+def has_to_rejoin(group: ConsumerGroup, member: Member, *, refresh: bool) -> bool:
+    """For the group went on, or it has to give back, or all that it waits for is free. `refresh`: topics may have
+    changed; where there are classic members alone nobody else would see to that."""
     current = member.current
+    if refresh and group.is_classic_without():
+        return True
     if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return current.state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member)

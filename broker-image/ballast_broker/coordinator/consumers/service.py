@@ -169,7 +169,7 @@ class ConsumerGroups:
             members = self._of_classic(shard, group_id)
         else:
             group = self._existing(shard, group_id, "Consumer group")
-        refresh, life.topics_changed = life.topics_changed, False
+        refresh, life.topics_changed = life.topics_changed or bool(members), False
         try:
             limits = self._config.limits
             seen = group.after(members) if members else group
@@ -364,7 +364,7 @@ class ConsumerGroups:
             return error.code
         life = self._life(group_id)
         self._beat(life, group_id, member.member_id, member.about.classic)
-        if not classic_members.has_to_rejoin(group, member):
+        if not classic_members.has_to_rejoin(group, member, refresh=life.topics_changed):
             return ErrorCode.NONE
         self._await_join(life, shard, group, member)
         return ErrorCode.REBALANCE_IN_PROGRESS
