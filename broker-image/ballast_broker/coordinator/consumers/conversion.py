@@ -21,9 +21,15 @@ from ballast_broker.coordinator.consumers.group import (
     TargetEpochChange,
     pairs,
 )
+from ballast_broker.coordinator.consumers.topics_hash import topics_hash
 from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
 from ballast_broker.coordinator.group import Member as ClassicMember
 from ballast_broker.metadata.image import TopicsImage
+
+CUSTOM_ASSIGNOR = (
+    "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
+    "before re-attempting the upgrade"
+)
 
 
 def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
@@ -34,9 +40,12 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     owned = [pair for each in members for pair in pairs(each.current.assigned)]
     if len(owned) != len(set(owned)):
         raise ValueError("two members have the same partition")
+    names = frozenset().union(*(each.about.topics for each in members))
+    # Of one that was about to be assigned anew nothing is known to be right: it is assigned whoever joins.
+    known = topics_hash(names, topics) if group.is_in(GroupState.STABLE) else 0
     return [
         *(AboutChange(each.member_id, each.about) for each in members),
-        EpochChange(group.generation),
+        EpochChange(group.generation, known),
         *(TargetChange(each.member_id, each.current.assigned) for each in members),
         TargetEpochChange(group.generation),
         *(CurrentChange(each.member_id, each.current) for each in members),
@@ -44,10 +53,13 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
 
 
 def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Member:
-    subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
-    assigned, of_assignor = assignment_of(member.assignment)
+    try:
+        subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
+        assigned, of_assignor = assignment_of(member.assignment)
+    except ValueError:
+        raise ValueError("the embedded consumer protocol is malformed") from None
     if of_assignor:
-        raise ValueError("an unsupported custom assignor is in use")
+        raise ValueError(CUSTOM_ASSIGNOR)
     about = About(
         instance_id=member.group_instance_id,
         rack_id=subscription.rack_id or None,

@@ -302,7 +302,7 @@ class ConsumerGroups:
                 return await self._join_in_turn(turn, shard, group, ask)
             except ApiError as error:
                 nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
-                return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else ask.member_id)
+                return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
 
     async def _join_in_turn(self, turn: _Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult:
         life, limits = turn.life, self._config.limits

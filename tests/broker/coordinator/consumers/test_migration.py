@@ -296,6 +296,7 @@ async def test_static_members_go_over_and_back_without_leaving(tmp_path: Path) -
         over = await beat(scene, "m", instance_id="i")
         assert over.assigned == of_t(scene, 0, 1)
         assert list(group(scene).members) == ["m"]
+        assert over.epoch == 1
         back = await join(scene, fresh="d", group_instance_id="i")
         assert (back.error, back.generation, back.member_id) == (NONE, over.epoch, "d")
         assert classic(scene).state is ClassicState.STABLE
@@ -304,6 +305,15 @@ async def test_static_members_go_over_and_back_without_leaving(tmp_path: Path) -
         after = (await scene.next_one()).describe("g")
         assert isinstance(after, Group)
         assert (after.generation, set(after.members)) == (back.generation, {"d"})
+
+
+async def test_a_static_member_in_the_middle_of_a_rebalance_gets_all(tmp_path: Path) -> None:
+    """What the classic group was about to assign is nobody's; a new epoch sees to it."""
+    async with coordinating(tmp_path) as scene:
+        joined = await join(scene, fresh="c", group_instance_id="i")
+        assert classic(scene).state is ClassicState.COMPLETING_REBALANCE
+        assert (await beat(scene, "m", instance_id="i")).assigned == of_t(scene, 0, 1)
+        assert told(scene, joined, "i") is ErrorCode.FENCED_INSTANCE_ID
 
 
 async def test_the_last_static_member_goes_back_while_others_are_on_their_way(tmp_path: Path) -> None:
@@ -316,7 +326,7 @@ async def test_the_last_static_member_goes_back_while_others_are_on_their_way(tm
         assert told(scene, joined) is ErrorCode.ILLEGAL_GENERATION  # it had not come so far
         both = [
             asyncio.ensure_future(join(scene, "c", 0, 1)),
-            asyncio.ensure_future(join(scene, group_instance_id="i")),
+            asyncio.ensure_future(join(scene, fresh="e", group_instance_id="i")),
         ]
         answers = [await each for each in both]
         assert {each.error for each in answers} == {NONE}
