@@ -26,6 +26,8 @@ from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
 from ballast_broker.coordinator.group import Member as ClassicMember
 from ballast_broker.metadata.image import TopicsImage
 
+# What librdkafka's add to an assignment is that assignment once more: it may be lost.
+OF_ALL_CLIENTS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 CUSTOM_ASSIGNOR = (
     "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
     "before re-attempting the upgrade"
@@ -34,8 +36,8 @@ CUSTOM_ASSIGNOR = (
 
 def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     """All that makes the same group of the consumer protocol: each member has what it was assigned last, and its epoch
-    is the generation. ValueError where that cannot be: a member's bytes cannot be read, an assignor adds its own data,
-    which would be lost, or two members have the same partition."""
+    is the generation. ValueError where that cannot be: a member's bytes cannot be read, a custom assignor adds its own
+    data, which would be lost, or two members have the same partition."""
     members = [_upgraded(each, group, topics) for each in group.members.values()]
     owned = [pair for each in members for pair in pairs(each.current.assigned)]
     if len(owned) != len(set(owned)):
@@ -58,7 +60,7 @@ def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Membe
         assigned, of_assignor = assignment_of(member.assignment)
     except ValueError:
         raise ValueError("the embedded consumer protocol is malformed") from None
-    if of_assignor:
+    if of_assignor and group.protocol_name not in OF_ALL_CLIENTS:
         raise ValueError(CUSTOM_ASSIGNOR)
     about = About(
         instance_id=member.group_instance_id,

@@ -459,7 +459,7 @@ def test_a_group_becomes_one_of_the_consumer_protocol_as_it_is(coordinator: Mixe
     "group",
     [
         classic_group(has(0), has(0)),
-        classic_group(has(0, of_assignor=b"x")),
+        replace(classic_group(has(0, of_assignor=b"x")), protocol_name="mine"),
         classic_group(b"\0\0\0"),
         classic_group(has(0), metadata=b"\0"),
     ],
@@ -467,6 +467,13 @@ def test_a_group_becomes_one_of_the_consumer_protocol_as_it_is(coordinator: Mixe
 def test_a_group_that_cannot_be_read_stays_what_it_is(coordinator: Mixed, group: Group) -> None:
     with pytest.raises(ValueError, match=r"."):
         upgraded(group, coordinator.topics)
+
+
+def test_what_the_assignors_of_all_clients_add_is_no_obstacle(coordinator: Mixed) -> None:
+    """librdkafka's sticky ones say in the assignment, too, what was assigned."""
+    group = replace(classic_group(has(0, of_assignor=b"x")), protocol_name=STICKY)
+    coordinator.commit(coordinator.group, upgraded(group, coordinator.topics))
+    assert coordinator.group.members["c0"].current.assigned == {T: {0}}
 
 
 def test_what_a_member_has_not_given_back_goes_with_it(coordinator: Mixed) -> None:
