@@ -70,7 +70,7 @@ BROKER_PROPERTIES = {
         _P("group.consumer.max.heartbeat.interval.ms", "int", 15_000, between(1)),
         _P("group.consumer.max.session.timeout.ms", "int", 60_000, between(1)),
         _P("group.consumer.max.size", "int", INT_MAX, between(1)),
-        _P("group.consumer.migration.policy", "string", "disabled", one_of(*MIGRATION_POLICIES)),
+        _P("group.consumer.migration.policy", "string", "bidirectional", one_of(*MIGRATION_POLICIES)),
         _P("group.consumer.min.heartbeat.interval.ms", "int", 5000, between(1)),
         _P("group.consumer.min.session.timeout.ms", "int", 45_000, between(1)),
         _P("group.consumer.session.timeout.ms", "int", 45_000, between(1)),
@@ -508,12 +508,6 @@ def _check_groups(values: Mapping[str, Any]) -> None:
     interval, timeout = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
     if values[interval] >= values[timeout]:
         raise ConfigError(f"{interval} must be less than {timeout}")
-    policy = values["group.consumer.migration.policy"]
-    if policy != "disabled":
-        raise ConfigError(
-            f"group.consumer.migration.policy {policy} is not built: only disabled is, where empty groups alone go "
-            "from one protocol to the other"
-        )
     if not values["group.consumer.assignors"]:
         raise ConfigError("group.consumer.assignors is empty: name uniform, range or both")
     if "classic" not in values["group.coordinator.rebalance.protocols"]:

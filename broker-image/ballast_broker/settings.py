@@ -128,6 +128,8 @@ def _consumer_config(config: BrokerConfig) -> ConsumerConfig:
             config.group_consumer_max_heartbeat_interval_ms,
         ),
         limits=ConsumerLimits(config.group_consumer_max_size, config.group_consumer_assignors),
+        upgrades=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
+        downgrades=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections import Counter
@@ -9,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupType, KafkaException
 from tests.clients.running import RunningBroker
-from tests.clients.test_consumer_protocol import FAST, Reader, shared
+from tests.clients.test_consumer_protocol import FAST, Reader, described, shared
 from tests.clients.test_java_tools import run
 from tests.clients.test_librdkafka import create, producer, send, until
 from tests.contract.wire import WireClient
@@ -72,6 +74,60 @@ def test_two_java_consumers_share_a_topic(fast_broker: RunningBroker, tool: Tool
     assert all("Processed a total of" in text for text in outputs)
     described = tool("consumer-groups", "--describe", "--group", "g")
     assert len(re.findall(rf"^g\s+{topic}\s+\d\s+50\s+50\s+0\s", described, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize("strategy", ["RangeAssignor", "CooperativeStickyAssignor"])
+def test_java_consumers_of_both_protocols_share_a_topic(
+    fast_broker: RunningBroker, tool: Tool, topic: str, strategy: str
+) -> None:
+    """One of the consumer protocol comes to one of the classic protocol, reads a while, and goes."""
+    create(fast_broker, topic, partitions=4)
+    outputs: dict[str, str] = {}
+
+    def consume(name: str, *arguments: object) -> threading.Thread:
+        def work() -> None:
+            properties = (f"group.protocol={name}", "auto.offset.reset=earliest", "auto.commit.interval.ms=200")
+            if name == "classic":
+                assignor = f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{strategy}"
+                properties += (assignor, "heartbeat.interval.ms=200")
+            words = [word for each in properties for word in ("--consumer-property", each)]
+            outputs[name] = tool("console-consumer", "--topic", topic, "--group", "g", *arguments, *words)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    sender = producer(fast_broker)
+    lines: list[str] = []
+
+    def write() -> None:
+        for number in range(4):
+            lines.append(f"value-{len(lines)}")
+            send(sender, topic, [lines[-1].encode()], partition=number)
+
+    def kind() -> ConsumerGroupType | None:
+        with contextlib.suppress(KafkaException):
+            return described(fast_broker, "g").type  # type: ignore[no-any-return]
+        return None
+
+    def written_until(holds: Callable[[], bool], what: str) -> None:
+        def reached() -> bool:
+            write()
+            return holds()
+
+        until(reached, what)
+
+    classic = consume("classic", "--timeout-ms", 12_000)
+    written_until(lambda: kind() is ConsumerGroupType.CLASSIC, "it is a classic group")
+    modern = consume("consumer", "--max-messages", 50)
+    written_until(lambda: kind() is ConsumerGroupType.CONSUMER, "it goes over")
+    written_until(lambda: not modern.is_alive(), "the other one has read so much")
+    assert "Processed a total of 50 messages" in outputs["consumer"]
+    written_until(lambda: kind() is ConsumerGroupType.CLASSIC, "it goes back")
+    write()
+    classic.join()
+    seen = {line for text in outputs.values() for line in text.splitlines() if line.startswith("value-")}
+    assert seen == set(lines)
 
 
 def test_a_java_consumer_reads_fast(fast_broker: RunningBroker, tool: Tool, topic: str, tmp_path: Path) -> None:

@@ -167,6 +167,8 @@ class Side:
             return TIMESTAMP_MS + int(name)
         if kind == "dir":
             return self._log_dirs[int(name)]
+        if kind == "hex":
+            return bytes.fromhex(name)
         if kind == "bytes":
             return name.encode()
         return self._saved.get(name, "unsaved")

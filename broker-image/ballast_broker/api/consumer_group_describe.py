@@ -13,7 +13,7 @@ from ballast_broker.coordinator.consumers.heartbeat import ConsumerLimits, prefe
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 NOT_ALL_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -88,7 +88,7 @@ def _members(group: ConsumerGroup, context: RequestContext) -> list[Any]:
                     context,
                 ),
             ),
-            member_type=CONSUMER_MEMBER,
+            member_type=CONSUMER_MEMBER if member.about.classic is None else CLASSIC_MEMBER,
         )
         for member in group.members.values()
     ]

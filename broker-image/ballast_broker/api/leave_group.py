@@ -6,7 +6,6 @@ from typing import Any
 
 from ballast_broker.api.authorizer import Operation, group
 from ballast_broker.api.context import RequestContext
-from ballast_broker.coordinator.consumers.group import ConsumerGroup
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -21,10 +20,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     members = [(m.member_id, m.group_instance_id) for m in request.members] if many else [(request.member_id, None)]
     try:
         groups = context.broker.groups
-        if request.group_id and isinstance(groups.describe(request.group_id), ConsumerGroup):
-            errors = await groups.consumers.remove(request.group_id, members)
-        else:
-            errors = groups.leave(request.group_id, members)
+        errors = await groups.remove(request.group_id, members)
     except ApiError as error:
         return kind(version=context.version, error_code=error.code, members=[])
     if not many:

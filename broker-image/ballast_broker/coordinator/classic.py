@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ballast_broker.coordinator import rebalance, records
@@ -50,12 +51,13 @@ class ClassicGroups:
         if not low <= ask.session_timeout_ms <= high:
             return JoinResult(error=ErrorCode.INVALID_SESSION_TIMEOUT, member_id=ask.member_id)
         while (consumers := shard.consumers.get(group_id)) is not None:
-            if consumers.members:
-                return JoinResult(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            if ask.member_id:
+            if ask.member_id and not consumers.members:
                 return JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=ask.member_id)
             try:
-                await self._host.end_consumers(shard, group_id)
+                if not consumers.members:
+                    await self._host.end_consumers(shard, group_id)
+                elif (result := await self._host.join_consumers(group_id, ask)) is not None:
+                    return result
                 shard = self._host.shard_of(group_id)  # it may be led by another broker by now
             except ApiError as error:
                 return JoinResult(error=error.code, member_id=ask.member_id)
@@ -66,9 +68,9 @@ class ClassicGroups:
             group = shard.groups[group_id] = Group(group_id)
         ticket = _Waiting()
         self._carry_out(shard, group, rebalance.join(group, ask, ticket, self._limits, self._host.now()))
-        result: JoinResult = await ticket.future
+        answer: JoinResult = await ticket.future
         shard.forget_if_unused(group_id)
-        return result
+        return answer
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
         try:
@@ -111,27 +113,42 @@ class ClassicGroups:
         return answers
 
     def end(self, shard: Shard, group_id: str) -> Ending:
-        """An empty group of the classic protocol makes way for one of the other, which keeps its offsets. Until that
-        one is written a dead group has the name, or somebody else might join one of this protocol meanwhile."""
+        """A group of the classic protocol makes way for one of the other, which keeps its offsets, and its members, who
+        are told to join again. Until that one is written a dead group has the name, or somebody else might join one of
+        this protocol meanwhile."""
         group = shard.group(group_id)
         if group is None:
             shard.groups[group_id] = Group(group_id, state=GroupState.DEAD)
             return (), lambda committed: self._forget(shard, group_id)
         if group.is_in(GroupState.DEAD):
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not group.is_in(GroupState.EMPTY):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        since_ms = group.state_timestamp_ms
+        before = group.previous_state, group.state, group.state_timestamp_ms
 
         def settled(committed: bool) -> None:
             if committed:
                 self._forget(shard, group_id)
-            else:
-                group.enter(GroupState.EMPTY, since_ms)
+            elif self._host.is_current(shard):
+                group.previous_state, group.state, group.state_timestamp_ms = before
+                # It could not be heard of meanwhile.
+                self._carry_out(shard, group, rebalance.loaded(group, self._limits, self._host.now()))
 
         self.forget_timer(group)
-        group.enter(GroupState.DEAD, self._host.now().wall_ms)
+        self._answer(rebalance.close(group, ErrorCode.REBALANCE_IN_PROGRESS, self._host.now()))
         return [(records.group_key(group_id), None)], settled
+
+    def begin(self, shard: Shard, group: Group, rejoins: bool) -> Ending:
+        """A group that was one of the other protocol. What is written of one whose members are to join again is a
+        generation that none of them is at: they join again, too, where the next coordinator finds it so."""
+        stored = replace(group, generation=group.generation + rejoins)
+
+        def settled(committed: bool) -> None:
+            if committed:
+                limits, now = self._limits, self._host.now()
+                shard.groups[group.group_id] = group
+                effects = rebalance.loaded(group, limits, now)
+                self._carry_out(shard, group, effects + (rebalance.rejoin(group, limits, now) if rejoins else []))
+
+        return [(records.group_key(group.group_id), records.group_value(stored))], settled
 
     @staticmethod
     def _forget(shard: Shard, group_id: str) -> None:

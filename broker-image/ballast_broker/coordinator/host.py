@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ballast_broker.coordinator.rebalance import Now
+from ballast_broker.coordinator.effects import JoinResult
+from ballast_broker.coordinator.group import Group
+from ballast_broker.coordinator.rebalance import JoinAsk, Now
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.coordinator.store import KeyValue, Settled
 from ballast_broker.metadata.image import MetadataImage
@@ -25,6 +27,11 @@ class Host:
     start: Callable[[Coroutine[Any, Any, object]], None]
     append: Callable[[Shard, Sequence[KeyValue], Settled], Awaitable[ErrorCode]]
     end_classic: Callable[[Shard, str], Ending]
-    """What ends an empty group of the classic protocol that has this name; raises ApiError where it is not empty."""
+    """What ends a group of the classic protocol that has this name, for one of the other: who looked whether it may go
+    over has to call it at once."""
+    begin_classic: Callable[[Shard, Group, bool], Ending]
+    """What makes a group of the classic protocol of one of the other; its members may have to join again."""
+    join_consumers: Callable[[str, JoinAsk], Awaitable[JoinResult | None]]
+    """Of the classic protocol, to a group of the other that has members; None: by now there is none of that name."""
     end_consumers: Callable[[Shard, str], Awaitable[None]]
     """Ends an empty group of the consumer protocol; raises ApiError where it is not empty."""

@@ -458,6 +458,11 @@ def _sync_phase_over(group: Group, limits: GroupLimits, now: Now) -> list[Effect
     return [effect for member_id in late for effect in _remove(group, member_id, limits, now)]
 
 
+def rejoin(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
+    """All members are to join again."""
+    return _prepare_rebalance(group, limits, now)
+
+
 def loaded(group: Group, limits: GroupLimits, now: Now) -> list[Effect]:
     """All is known that the log has: from now on every member has a whole session to be heard of. Where there are more
     than may be by now they gather once more, which leaves the last ones out."""

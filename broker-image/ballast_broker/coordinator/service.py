@@ -82,11 +82,13 @@ class GroupCoordinator:
             start=self._tasks.start,
             append=self._append,
             end_classic=lambda shard, group_id: self.classic.end(shard, group_id),
+            begin_classic=lambda shard, group, rejoins: self.classic.begin(shard, group, rejoins),
+            join_consumers=lambda group_id, ask: self.consumers.join(group_id, ask),
             end_consumers=lambda shard, group_id: self.consumers.end(shard, group_id),
         )
         sessions_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
         self.classic = ClassicGroups(host, sessions_ms, config.limits)
-        self.consumers = ConsumerGroups(host, config.consumers)
+        self.consumers = ConsumerGroups(host, config.consumers, config.limits.max_size)
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def divide(self, partitions: int) -> None:
@@ -158,13 +160,31 @@ class GroupCoordinator:
         return await self.classic.join(group_id, ask)
 
     async def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
+        if self._has_consumers(group_id):
+            return self.consumers.sync(group_id, ask)
         return await self.classic.sync(group_id, ask)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        if self._has_consumers(group_id):
+            return self.consumers.heartbeat_of_classic(group_id, member_id, instance_id, generation)
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         return self.classic.leave(group_id, members)
+
+    async def remove(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Members leave, or are taken out, of a group of either protocol; a group on its way is waited for."""
+        shard = self._shard_of(group_id, may_be_nameless=False)
+        while group_id in shard.consumers or self.consumers.is_at_work(group_id):
+            answers = await self.consumers.remove(group_id, members)
+            if answers is not None:
+                return answers
+            shard = self._shard_of(group_id, may_be_nameless=False)
+        return self.classic.leave(group_id, members)
+
+    def _has_consumers(self, group_id: str) -> bool:
+        shard = self._shards.get(self.partition_of(group_id))
+        return shard is not None and shard.loaded and group_id in shard.consumers
 
     # -- offsets --------------------------------------------------------------------------------------------------
     async def commit(

@@ -33,7 +33,6 @@ def config(**properties: str) -> BrokerConfig:
         ({"consumer_assignors": "sticky"}, "String must be one of: uniform, range"),
         ({"consumer_assignors": ""}, "group.consumer.assignors is empty"),
         ({"consumer_max_size": "0"}, "Value must be at least 1"),
-        ({"consumer_migration_policy": "bidirectional"}, "only disabled is"),
         ({"consumer_migration_policy": "sideways"}, "String must be one of"),
         ({"coordinator_rebalance_protocols": "consumer"}, "disabling the 'classic' protocol"),
         ({"coordinator_rebalance_protocols": "classic,streams"}, "String must be one of: classic, consumer"),

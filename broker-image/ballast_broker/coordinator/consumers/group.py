@@ -6,12 +6,14 @@ that what a coordinator knows is what the next one will load. `heartbeat.py` dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
+
+from ballast_broker.coordinator.group import Protocol
 
 JOINING = 0
 LEAVING = -1
@@ -39,6 +41,14 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Classic:
+    """What a member of the classic protocol says beside: `classic_members.py`."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class About:
     """What a member says of itself."""
 
@@ -50,6 +60,7 @@ class About:
     pattern: str = ""  # none, where it is empty
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: Classic | None = None  # of a member of the consumer protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,25 @@ class ConsumerGroup:
             topics = {self.topics_of(member.about) for member in self.members.values()}
             self._subscribed = frozenset().union(*topics)
         return self._subscribed
+
+    def is_classic_without(self, member_ids: Collection[str] = ()) -> bool:
+        """Whether some members are left when these go, and all of them are of the classic protocol."""
+        left = [member.about.classic for member in self.members.values() if member.member_id not in member_ids]
+        return bool(left) and None not in left
+
+    def after(self, changes: Iterable[Change]) -> ConsumerGroup:
+        """Another group, as this one would be."""
+        group = replace(
+            self,
+            members=dict(self.members),
+            static_members=dict(self.static_members),
+            targets=dict(self.targets),
+            resolved=dict(self.resolved),
+            owners=dict(self.owners),
+        )
+        for change in changes:
+            group.apply(change)
+        return group
 
     # -- records --------------------------------------------------------------------------------------------------
     def apply(self, change: Change) -> None:

@@ -19,6 +19,7 @@ from ballast_broker.coordinator.consumers.group import (
     About,
     AboutChange,
     Change,
+    Classic,
     ConsumerGroup,
     Current,
     CurrentChange,
@@ -58,6 +59,7 @@ class Ask:
     pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+    classic: Classic | None = None  # it is a JoinGroup (`classic_members.py`)
 
     @property
     def is_whole(self) -> bool:
@@ -76,10 +78,14 @@ class Answer:
 
 def heartbeat(group: ConsumerGroup, ask: Ask, topics: TopicsImage, limits: ConsumerLimits, *, refresh: bool) -> Answer:
     """`refresh`: topics that the group reads may have changed since this was last looked at."""
-    if len(group.members) >= limits.max_size and ask.member_id not in group.members:
+    check_size(group, ask.member_id, limits)
+    return _Heartbeat(group, ask, topics, limits).beat(refresh)
+
+
+def check_size(group: ConsumerGroup, member_id: str, limits: ConsumerLimits) -> None:
+    if len(group.members) >= limits.max_size and member_id not in group.members:
         text = f"The consumer group has reached its maximum capacity of {limits.max_size} members."
         raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
-    return _Heartbeat(group, ask, topics, limits).beat(refresh)
 
 
 class _Heartbeat:
@@ -128,7 +134,7 @@ class _Heartbeat:
             member = group.members.get(ask.member_id)
             if member is None:
                 if ask.epoch != JOINING:
-                    raise _unknown(group, ask.member_id)
+                    raise unknown_member(group, ask.member_id)
                 return Member(ask.member_id)
             _check_epoch(member, ask)
             return member
@@ -137,14 +143,15 @@ class _Heartbeat:
             if known is None or known.member_id == ask.member_id:
                 return known or Member(ask.member_id)
             return self._in_place_of(known)
-        known = _static(group, ask.instance_id, ask.member_id)
+        known = known_static(group, ask.instance_id, ask.member_id)
         _check_epoch(known, ask)
         return known
 
     def _in_place_of(self, known: Member) -> Member:
-        """A static member is back: it goes on with what it had."""
+        """A static member is back: it goes on with what it had. Who goes to the other protocol need not have left."""
         ask = self._ask
-        if known.current.epoch != LEAVING_FOR_A_WHILE:
+        goes_over = ask.classic is not None or known.about.classic is not None
+        if known.current.epoch != LEAVING_FOR_A_WHILE and not goes_over:
             raise ApiError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {ask.member_id} with instance id {ask.instance_id} cannot join the group because the "
@@ -222,6 +229,7 @@ def _updated(about: About, ask: Ask) -> About:
         pattern=about.pattern if ask.pattern is None else ask.pattern,
         rebalance_timeout_ms=about.rebalance_timeout_ms if ask.rebalance_timeout_ms == -1 else ask.rebalance_timeout_ms,
         assignor=about.assignor if ask.assignor is None else ask.assignor,
+        classic=ask.classic,
     )
 
 
@@ -237,7 +245,7 @@ def _check_epoch(member: Member, ask: Ask) -> None:
     """One behind is let pass where the answer may have been lost: with no more than what it has. Who joins again has
     given up everything, as it was told to: it would have to wait for the end of its own session otherwise."""
     known, current = member.current.epoch, member.current
-    if ask.epoch in (known, JOINING):
+    if ask.epoch in (known, JOINING) or ask.classic is not None:
         return
     if ask.epoch < known and ask.epoch == current.previous_epoch and _is_within(ask.owned, current.assigned):
         return
@@ -255,11 +263,11 @@ def _is_within(owned: Partitions | None, assigned: Partitions) -> bool:
     )
 
 
-def _unknown(group: ConsumerGroup, member_id: str) -> ApiError:
+def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
     return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
 
 
-def _static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
+def known_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
     known = group.static_member(instance_id)
     if known is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -273,9 +281,9 @@ def _static(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
 def leave(group: ConsumerGroup, ask: Ask, topics: TopicsImage) -> Answer:
     if ask.instance_id is None:
         if ask.member_id not in group.members:
-            raise _unknown(group, ask.member_id)
+            raise unknown_member(group, ask.member_id)
     else:
-        known = _static(group, ask.instance_id, ask.member_id)
+        known = known_static(group, ask.instance_id, ask.member_id)
         if ask.epoch == LEAVING_FOR_A_WHILE:
             away = replace(known.current, epoch=LEAVING_FOR_A_WHILE, revoking=NONE)
             return Answer(ask.member_id, ask.epoch, changes=[CurrentChange(ask.member_id, away)])

@@ -1,12 +1,10 @@
-"""Records of groups of the consumer protocol in `__consumer_offsets`, to bytes and back: kinds 3 to 8 and 16. PURE.
-
-What a member of the classic protocol would have in such a group is not read: there are none here.
-"""
+"""Records of groups of the consumer protocol in `__consumer_offsets`, to bytes and back: kinds 3 to 8 and 16. PURE."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ballast_broker.coordinator.consumers.group import (
@@ -14,6 +12,7 @@ from ballast_broker.coordinator.consumers.group import (
     About,
     AboutChange,
     Change,
+    Classic,
     Current,
     CurrentChange,
     EpochChange,
@@ -25,8 +24,10 @@ from ballast_broker.coordinator.consumers.group import (
     TargetEpochChange,
     TopicsGoneChange,
 )
+from ballast_broker.coordinator.group import Protocol
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
+from ballast_wire.varint import read_unsigned_varint, write_unsigned_varint
 
 VERSION = 0
 KINDS = {
@@ -44,6 +45,7 @@ NO_TAGS = b"\0"
 # One tagged field, number 0, of one byte: none. A member of which it is not said is to Apache Kafka a classic one.
 NOT_CLASSIC = bytes((1, 0, 1, 0))
 _short = struct.Struct(">h")
+_int = struct.Struct(">i")
 
 
 class GroupChange(NamedTuple):
@@ -59,7 +61,9 @@ def encode(group_id: str, change: Change) -> tuple[bytes, bytes | None]:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"A name is longer than the {LONGEST_NAME} bytes of a key.")
     body = None if value is None else bytes(message(name + "Value")(**value).encode(VERSION))
     if body is not None and kind == ABOUT_KIND:
-        body = body.removesuffix(NO_TAGS) + NOT_CLASSIC
+        assert isinstance(change, AboutChange)
+        assert change.about is not None
+        body = body.removesuffix(NO_TAGS) + _classic_tag(change.about.classic)
     return _short.pack(kind) + bytes(key.encode(version=VERSION, header=False)), body
 
 
@@ -67,7 +71,10 @@ def decode(kind: int, key: bytes, value: bytes | None) -> GroupChange:
     name = KINDS[kind]
     k = message(name + "Key").decode(key[_short.size :], version=VERSION, header=False)
     body = None if value is None else message(name + "Value").decode(value)
-    return GroupChange(k.group_id, _DECODE[kind](k, body))
+    change = _DECODE[kind](k, body)
+    if isinstance(change, AboutChange) and change.about is not None and value is not None:
+        change = AboutChange(change.member_id, replace(change.about, classic=_classic_of(value)))
+    return GroupChange(k.group_id, change)
 
 
 # -- to bytes ---------------------------------------------------------------------------------------------------------
@@ -178,6 +185,72 @@ def _current_of(value: Any) -> Current:
         assigned=partitions_of(value.assigned_partitions),
         revoking=partitions_of(value.partitions_pending_revocation),
     )
+
+
+# -- what classic members have, by hand: the codec does not know structs in tagged fields ------------------------------
+def _classic_tag(classic: Classic | None) -> bytes:
+    if classic is None:
+        return NOT_CLASSIC
+    body = bytearray(b"\x01" + _int.pack(classic.session_timeout_ms))
+    write_unsigned_varint(body, len(classic.protocols) + 1)
+    for name, metadata in classic.protocols:
+        for data in (name.encode(), metadata):
+            write_unsigned_varint(body, len(data) + 1)
+            body += data
+        body += NO_TAGS
+    body += NO_TAGS
+    tag = bytearray(b"\x01\x00")
+    write_unsigned_varint(tag, len(body))
+    return bytes(tag + body)
+
+
+def _classic_of(value: bytes) -> Classic | None:
+    reader = _Reader(value, _short.size)
+    for _ in range(4):  # instance, rack, client and host
+        reader.sized()
+    for _ in range(reader.varint() - 1):  # topics
+        reader.sized()
+    reader.sized()  # the pattern
+    reader.take(_int.size)  # the rebalance timeout
+    reader.sized()  # the assignor
+    for _ in range(reader.varint()):
+        tag, size = reader.varint(), reader.varint()
+        field = _Reader(reader.take(size), 0)
+        if tag == 0 and field.take(1) != b"\0":
+            return _classic_in(field)
+    return None
+
+
+def _classic_in(field: _Reader) -> Classic:
+    (session_timeout_ms,) = _int.unpack(field.take(_int.size))
+    protocols = []
+    for _ in range(field.varint() - 1):
+        protocols.append(Protocol(field.sized().decode(), field.sized()))
+        for _ in range(field.varint()):  # tags that nobody here knows
+            field.varint()
+            field.take(field.varint())
+    return Classic(session_timeout_ms, tuple(protocols))
+
+
+class _Reader:
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data = data
+        self._position = position
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise ValueError("a record ends too early")
+        taken, self._position = self._data[self._position : end], end
+        return taken
+
+    def varint(self) -> int:
+        value, self._position = read_unsigned_varint(self._data, self._position)
+        return value
+
+    def sized(self) -> bytes:
+        """Of a length that is written one greater; none is empty."""
+        return self.take(max(self.varint() - 1, 0))
 
 
 _DECODE: dict[int, Callable[[Any, Any], Change]] = {

@@ -12,16 +12,19 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ballast_broker.coordinator.consumers import records
+from ballast_broker.coordinator.consumers import classic_members, records
+from ballast_broker.coordinator.consumers.conversion import downgraded, upgraded
 from ballast_broker.coordinator.consumers.group import (
     JOINING,
     LEAVING,
     LEAVING_FOR_A_WHILE,
     AboutChange,
     Change,
+    Classic,
     ConsumerGroup,
     CurrentChange,
     GroupState,
+    Member,
     PatternChange,
 )
 from ballast_broker.coordinator.consumers.heartbeat import (
@@ -34,7 +37,11 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     without,
 )
 from ballast_broker.coordinator.consumers.resolving import MayDescribe, resolve
+from ballast_broker.coordinator.effects import JoinResult, SyncResult
+from ballast_broker.coordinator.group import CONSUMER, Group
+from ballast_broker.coordinator.group import GroupState as ClassicState
 from ballast_broker.coordinator.host import Ending, Host
+from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
 from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.metadata.image import RESOURCE_GROUP
@@ -55,6 +62,8 @@ class ConsumerConfig:
     heartbeat_intervals_ms: tuple[int, int] = (5_000, 15_000)
     limits: ConsumerLimits = field(default_factory=ConsumerLimits)
     patterns_take_rights: bool = False
+    upgrades: bool = True  # a group with members goes to this protocol for one that speaks it
+    downgrades: bool = True  # and back when the last of them is gone
 
 
 @dataclass(slots=True)
@@ -64,6 +73,8 @@ class _Life:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     sessions: dict[str, int] = field(default_factory=dict)
     revocations: dict[str, tuple[int, int]] = field(default_factory=dict)  # the epoch that is to be left, until when
+    joins: dict[str, int] = field(default_factory=dict)  # until when classic members are to have joined again
+    syncs: dict[str, int] = field(default_factory=dict)  # until when those that joined are to ask for what they get
     topics_changed: bool = True
     timer: asyncio.TimerHandle | None = None
     resolving: bool = False
@@ -74,9 +85,10 @@ class _Life:
 
 
 class ConsumerGroups:
-    def __init__(self, host: Host, config: ConsumerConfig) -> None:
+    def __init__(self, host: Host, config: ConsumerConfig, classic_max_size: int = 2**31 - 1) -> None:
         self._host = host
         self._config = config
+        self._classic_max_size = classic_max_size
         self._lives: dict[str, _Life] = {}
 
     # -- leadership -----------------------------------------------------------------------------------------------
@@ -85,8 +97,8 @@ class ConsumerGroups:
         for group in shard.consumers.values():
             self._forget(group.group_id)
             life = self._life(group.group_id)
-            for member_id in group.members:
-                self._beat(life, group.group_id, member_id)
+            for member_id, member in group.members.items():
+                self._beat(life, group.group_id, member_id, member.about.classic)
                 self._note_revocation(life, group, member_id)
             self._set_timer(life, shard, group)
             self._resolve_patterns(life, shard, group)
@@ -142,7 +154,8 @@ class ConsumerGroups:
             if ask.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
                 group = self._existing(shard, group_id)
                 answer = leave(group, ask, self._host.image().topics)
-                await turn.write(shard, group, answer.changes)
+                going = [ask.member_id] if ask.epoch == LEAVING else []
+                await self._write_without(turn, shard, group, going, answer.changes)
             else:
                 answer = await self._beat_in_turn(turn, shard, group_id, ask)
                 self._look_at_rights(turn.life, shard, group_id)
@@ -150,17 +163,20 @@ class ConsumerGroups:
 
     async def _beat_in_turn(self, turn: _Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
         life = turn.life
+        members: list[Change] = []
         if ask.epoch == JOINING and group_id not in shard.consumers:
             group = ConsumerGroup(group_id)
+            members = self._of_classic(shard, group_id)
         else:
             group = self._existing(shard, group_id, "Consumer group")
-        refresh, life.topics_changed = life.topics_changed, False
+        refresh, life.topics_changed = life.topics_changed or bool(members), False
         try:
             limits = self._config.limits
-            answer = heartbeat(group, ask, self._host.image().topics, limits, refresh=refresh)
+            seen = group.after(members) if members else group
+            answer = heartbeat(seen, ask, self._host.image().topics, limits, refresh=refresh)
             is_new = group_id not in shard.consumers
             ending = (lambda: self._host.end_classic(shard, group_id)) if is_new else None
-            await turn.write(shard, group, answer.changes, ending)
+            await turn.write(shard, group, [*members, *answer.changes], ending)
         except BaseException:
             life.topics_changed = True
             raise
@@ -179,19 +195,33 @@ class ConsumerGroups:
     def describe(self, group_id: str) -> ConsumerGroup:
         return self._existing(self._host.shard_of(group_id), group_id)
 
-    async def remove(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        """LeaveGroup of the classic protocol: an administrator takes members out."""
-        answers = []
-        for member_id, instance_id in members:
-            group = self.describe(group_id)
-            if instance_id is not None and not member_id:
-                member_id = group.static_members.get(instance_id, "")
-            try:
-                await self.heartbeat(group_id, Ask(member_id, LEAVING, "", "", instance_id))
-                answers.append(ErrorCode.NONE)
-            except ApiError as error:
-                answers.append(error.code)
-        return answers
+    async def remove(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode] | None:
+        """LeaveGroup of the classic protocol: a member of it goes, or an administrator takes some out. None: by now it
+        is no group of this protocol."""
+        shard = self._host.shard_of(group_id)
+        async with self._turn(shard, group_id) as turn:
+            group = shard.consumers.get(group_id)
+            if group is None:
+                return None
+            topics, answers, going = self._host.image().topics, [], []
+            for member_id, instance_id in members:
+                if instance_id is not None and not member_id:
+                    member_id = group.static_members.get(instance_id, "")
+                try:
+                    leave(group, Ask(member_id, LEAVING, "", "", instance_id), topics)
+                    going.append(member_id)
+                    answers.append(ErrorCode.NONE)
+                except ApiError as error:
+                    answers.append(error.code)
+            if going:
+                going = list(dict.fromkeys(going))
+                await self._write_without(turn, shard, group, going, without(group, going, topics))
+            return answers
+
+    def is_at_work(self, group_id: str) -> bool:
+        """A group of this name may be one of this protocol soon, or be none any more."""
+        life = self._lives.get(group_id)
+        return life is not None and life.users > 0
 
     async def end(self, shard: Shard, group_id: str, offsets: Callable[[], Ending | None] = lambda: None) -> None:
         """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty."""
@@ -200,6 +230,149 @@ class ConsumerGroups:
             if group.state is not GroupState.EMPTY:
                 raise ApiError(ErrorCode.NON_EMPTY_GROUP)
             await turn.write(shard, group, group.farewell(), offsets)
+
+    # -- from one protocol to the other ---------------------------------------------------------------------------
+    def _of_classic(self, shard: Shard, group_id: str) -> list[Change]:
+        """What a group of the classic protocol brings along, members and all."""
+        group = shard.group(group_id)
+        if group is None or group.is_in(ClassicState.EMPTY, ClassicState.DEAD):
+            return []
+        problem = self._never_upgrades(group)
+        if problem is None:
+            try:
+                return upgraded(group, self._host.image().topics)
+            except ValueError as error:
+                problem = str(error)
+        text = f"Cannot upgrade classic group {group_id} to consumer group because {problem}."
+        log.info("%s", text)
+        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
+
+    def _never_upgrades(self, group: Group) -> str | None:
+        if not self._config.upgrades:
+            return "online upgrade is disabled"
+        if group.protocol_type != CONSUMER:
+            return "the group does not use the consumer embedded protocol"
+        if len(group.members) > self._config.limits.max_size:
+            return "the group size exceeds the consumer group maximum size"
+        return None
+
+    async def _write_without(
+        self, turn: _Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
+    ) -> None:
+        """Members go; if it is the last ones of this protocol, the group goes to the other."""
+        if self._downgrades(group, going):
+            await self._write_classic(turn, shard, group, group, going, rejoins=True)
+        else:
+            await turn.write(shard, group, changes)
+
+    def _downgrades(self, group: ConsumerGroup, going: Sequence[str]) -> bool:
+        size = len(group.members) - len(going)
+        return group.is_classic_without(going) and self._config.downgrades and size <= self._classic_max_size
+
+    async def _write_classic(
+        self,
+        turn: _Turn,
+        shard: Shard,
+        group: ConsumerGroup,
+        last: ConsumerGroup,
+        going: Sequence[str],
+        *,
+        rejoins: bool,
+    ) -> None:
+        """`last`: the group as it would be, were it to stay one of this protocol."""
+        now = self._host.now()
+        classic = downgraded(last, going, self._host.image().topics, now.wall_ms)
+        log.info("group %s goes back to the classic protocol", group.group_id)
+        following = self._host.begin_classic(shard, classic, rejoins)
+        await turn.write(shard, group, group.farewell(), following=following)
+
+    # -- members of the classic protocol --------------------------------------------------------------------------
+    async def join(self, group_id: str, ask: JoinAsk) -> JoinResult | None:
+        """None: there is no such group with members any more."""
+        shard = self._host.shard_of(group_id)
+        known = shard.consumers.get(group_id)
+        member = None if known is None else known.members.get(ask.member_id)
+        if member is not None and member.about.classic is not None:
+            self._beat(self._life(group_id), group_id, member.member_id, member.about.classic)
+        async with self._turn(shard, group_id) as turn:
+            group = shard.consumers.get(group_id)
+            if group is None or not group.members:
+                return None
+            try:
+                return await self._join_in_turn(turn, shard, group, ask)
+            except ApiError as error:
+                nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
+                return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
+
+    async def _join_in_turn(self, turn: _Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult:
+        life, limits = turn.life, self._config.limits
+        refresh, life.topics_changed = life.topics_changed, False
+        try:
+            answer = classic_members.join(group, ask, self._host.image().topics, limits, refresh=refresh)
+            gone = [each.member_id for each in answer.changes if isinstance(each, AboutChange) and each.about is None]
+            modern = {each.member_id for each in group.members.values() if each.about.classic is None}
+            if modern and modern <= {answer.member_id, *gone}:
+                last = group.after(answer.changes)
+                if self._downgrades(last, []):
+                    return await self._replace_last(turn, shard, group, last, _joined(answer, ask))
+            await turn.write(shard, group, answer.changes)
+        except BaseException:
+            life.topics_changed = True
+            raise
+        if answer.member_id in group.members and self._host.is_current(shard):
+            self._beat(life, group.group_id, answer.member_id, Classic(ask.session_timeout_ms, ask.protocols))
+            life.joins.pop(answer.member_id, None)
+            life.syncs[answer.member_id] = self._host.now().monotonic_ms + ask.rebalance_timeout_ms
+            self._set_timer(life, shard, group)
+        return _joined(answer, ask)
+
+    async def _replace_last(
+        self, turn: _Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
+    ) -> JoinResult:
+        """The last member of this protocol, a static one, is back with the other. Where nothing else changes, all go on
+        with what they have."""
+        rejoins = last.state is not GroupState.STABLE or last.epoch != group.epoch
+        await self._write_classic(turn, shard, group, last, [], rejoins=rejoins)
+        if rejoins:
+            return JoinResult(error=ErrorCode.REBALANCE_IN_PROGRESS)
+        return joined
+
+    def sync(self, group_id: str, ask: SyncAsk) -> SyncResult:
+        shard = self._host.shard_of(group_id)
+        group = shard.consumers[group_id]
+        try:
+            member = classic_members.member_at(group, ask.member_id, ask.group_instance_id, ask.generation)
+            classic_members.check_protocol(member, ask)
+        except ApiError as error:
+            return SyncResult(error.code)
+        life = self._life(group_id)
+        if classic_members.is_behind(group, member):
+            self._await_join(life, shard, group, member)
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
+        life.syncs.pop(member.member_id, None)
+        self._beat(life, group_id, member.member_id, member.about.classic)
+        return classic_members.synced(member, ask, self._host.image().topics)
+
+    def heartbeat_of_classic(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        shard = self._host.shard_of(group_id)
+        group = shard.consumers[group_id]
+        try:
+            member = classic_members.member_at(group, member_id, instance_id, generation)
+        except ApiError as error:
+            return error.code
+        life = self._life(group_id)
+        self._beat(life, group_id, member.member_id, member.about.classic)
+        if not classic_members.has_to_rejoin(group, member, refresh=life.topics_changed):
+            return ErrorCode.NONE
+        self._await_join(life, shard, group, member)
+        return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def _await_join(self, life: _Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
+        until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
+        life.joins.setdefault(member.member_id, until_ms)
+        self._set_timer(life, shard, group)
 
     # -- offsets --------------------------------------------------------------------------------------------------
     @staticmethod
@@ -210,10 +383,9 @@ class ConsumerGroups:
         member = group.members.get(member_id)
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not knows_epochs:
+        if not knows_epochs and member.about.classic is None:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-        if member.current.epoch != epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+        _check_epoch(member, epoch)
 
     @staticmethod
     def check_reader(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
@@ -222,8 +394,7 @@ class ConsumerGroups:
         member = group.members.get(member_id or "")
         if member is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if member.current.epoch != epoch:
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+        _check_epoch(member, epoch)
 
     # -- turns ----------------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -261,37 +432,50 @@ class ConsumerGroups:
         if shard.consumers.get(group.group_id) is not group or not self._host.is_current(shard):
             life.sessions.clear()
             life.revocations.clear()
+            life.joins.clear()
+            life.syncs.clear()
             _stop_timer(life)
             return
         for change in changes:
             if isinstance(change, CurrentChange):
                 self._note_revocation(life, group, change.member_id)
             elif isinstance(change, AboutChange):
+                classic = None if change.about is None else change.about.classic
+                if classic is None:
+                    life.joins.pop(change.member_id, None)
+                    life.syncs.pop(change.member_id, None)
                 if change.about is None:
                     life.sessions.pop(change.member_id, None)
                 elif change.member_id not in life.sessions:
-                    self._beat(life, group.group_id, change.member_id)
+                    self._beat(life, group.group_id, change.member_id, classic)
         self._set_timer(life, shard, group)
         if any(isinstance(each, AboutChange) and each.about is not None and each.about.pattern for each in changes):
             self._resolve_patterns(life, shard, group)
 
     # -- time -----------------------------------------------------------------------------------------------------
-    def _beat(self, life: _Life, group_id: str, member_id: str) -> None:
+    def _beat(self, life: _Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
         config = self._config
-        timeout_ms = self._of_group(group_id, SESSION_TIMEOUT, config.session_timeout_ms, config.session_timeouts_ms)
+        if classic is not None:
+            timeout_ms = classic.session_timeout_ms
+        else:
+            timeout_ms = self._of_group(
+                group_id, SESSION_TIMEOUT, config.session_timeout_ms, config.session_timeouts_ms
+            )
         life.sessions[member_id] = self._host.now().monotonic_ms + timeout_ms
 
     def _note_revocation(self, life: _Life, group: ConsumerGroup, member_id: str) -> None:
-        """Who is to give partitions back has its own rebalance timeout to do it in."""
+        """Who is to give partitions back has its own rebalance timeout to do it in. A classic member has it from the
+        heartbeat on that tells it to join again."""
         member = group.members.get(member_id)
-        if member is None or not member.current.revoking:
+        if member is None or not member.current.revoking or member.about.classic is not None:
             life.revocations.pop(member_id, None)
         elif life.revocations.get(member_id, (None,))[0] != member.current.epoch:
             until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
             life.revocations[member_id] = member.current.epoch, until_ms
 
     def _set_timer(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
-        deadlines = [*life.sessions.values(), *(until_ms for _, until_ms in life.revocations.values())]
+        deadlines = [*life.sessions.values(), *life.joins.values(), *life.syncs.values()]
+        deadlines += [until_ms for _, until_ms in life.revocations.values()]
         if not deadlines:
             return
         loop = asyncio.get_running_loop()
@@ -311,7 +495,8 @@ class ConsumerGroups:
 
     def _due(self, life: _Life, group: ConsumerGroup) -> list[str]:
         now_ms = self._host.now().monotonic_ms
-        late = [member_id for member_id, until_ms in life.sessions.items() if until_ms <= now_ms]
+        waited_for = (life.sessions, life.joins, life.syncs)
+        late = [member_id for each in waited_for for member_id, until_ms in each.items() if until_ms <= now_ms]
         for member_id, (epoch, until_ms) in life.revocations.items():
             member = group.members.get(member_id)
             if until_ms <= now_ms and member is not None and member.current.epoch == epoch:
@@ -327,7 +512,8 @@ class ConsumerGroups:
                 due = self._due(life, group)
                 if due:
                     log.info("group %s goes on without %s", group.group_id, ", ".join(due))
-                    await turn.write(shard, group, without(group, due, self._host.image().topics))
+                    changes = without(group, due, self._host.image().topics)
+                    await self._write_without(turn, shard, group, due, changes)
         except ApiError as error:
             log.warning("members of group %s could not be let go: %s", group.group_id, error.code.name)
         finally:
@@ -381,6 +567,21 @@ class ConsumerGroups:
             life.resolving = False
 
 
+def _joined(answer: Answer, ask: JoinAsk) -> JoinResult:
+    return JoinResult(
+        member_id=answer.member_id,
+        generation=answer.epoch,
+        protocol_type=CONSUMER,
+        protocol_name=ask.protocols[0].name,
+    )
+
+
+def _check_epoch(member: Member, epoch: int) -> None:
+    if member.current.epoch != epoch:
+        classic = member.about.classic is not None
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH)
+
+
 def _stop_timer(life: _Life) -> None:
     if life.timer is not None:
         life.timer.cancel()
@@ -401,11 +602,13 @@ class _Turn:
         group: ConsumerGroup,
         changes: Sequence[Change],
         ending: Callable[[], Ending | None] | None = None,
+        following: Ending | None = None,
     ) -> None:
         """Raises where it is not written; until it is known whether it is, nobody else has a turn. `ending`: of what
-        goes with it; asked last, when nothing can go wrong any more but the log."""
+        goes with it; asked last, when nothing can go wrong any more but the log. `following`: what comes after it."""
         entries = [records.encode(group.group_id, change) for change in changes]
         before, also = (ending and ending()) or ((), None)
+        behind, then = following or ((), None)
         if not entries:
             return
 
@@ -415,10 +618,12 @@ class _Turn:
                 also(committed)
             if committed:
                 self._groups.applied(self.life, shard, group, changes)
+            if then is not None:
+                then(committed)
             self._over_if_done()
 
         self._is_writing = True
-        error = await self._host.append(shard, [*before, *entries], settled)
+        error = await self._host.append(shard, [*before, *entries, *behind], settled)
         if error is not ErrorCode.NONE:
             raise ApiError(error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -273,11 +274,11 @@ async def test_a_group_is_deleted_when_it_is_empty(tmp_path: Path) -> None:
 
 
 async def test_an_empty_group_goes_from_one_protocol_to_the_other_with_its_offsets(tmp_path: Path) -> None:
-    async with coordinating(tmp_path) as scene:
+    async with coordinating(tmp_path, consumers=ConsumerConfig(upgrades=False)) as scene:
         await scene.become_empty("g")
         assert await commit(scene, "", -1) is ErrorCode.NONE
         assert (await beat(scene)).epoch == 1
-        refused = await scene.groups.join("g", ask("classic"))
+        refused = await scene.groups.join("g", replace(ask("classic"), protocol_type="connect"))
         assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         await beat(scene, "m", -1)
         joined = await scene.groups.join("g", ask("classic"))

@@ -1,0 +1,111 @@
+"""Members of the classic protocol in a group of the consumer protocol: a fleet goes from one to the other. PURE.
+
+To such a member its epoch is the generation, and the group the leader: it joins with what it owns, syncs to get what it
+is to have, and learns from a heartbeat that it has to join again, to give back or to take over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ballast_broker.coordinator.consumers.embedded import assignment, by_id, subscription_of
+from ballast_broker.coordinator.consumers.group import JOINING, NONE, Classic, ConsumerGroup, Member, MemberState
+from ballast_broker.coordinator.consumers.heartbeat import (
+    Answer,
+    Ask,
+    ConsumerLimits,
+    check_size,
+    heartbeat,
+    known_static,
+    unknown_member,
+)
+from ballast_broker.coordinator.effects import SyncResult
+from ballast_broker.coordinator.group import CONSUMER
+from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
+from ballast_broker.metadata.image import TopicsImage
+from ballast_wire.errors import ApiError, ErrorCode
+
+REJOINING = 1  # of a static member under the id that it has; which epoch it is at it does not say
+
+
+def join(group: ConsumerGroup, ask: JoinAsk, topics: TopicsImage, limits: ConsumerLimits, *, refresh: bool) -> Answer:
+    member_id = ask.member_id or ask.fresh_member_id
+    check_size(group, member_id, limits)
+    if not _supports(group, ask):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {member_id}'s protocols are not supported.")
+    if not ask.member_id and ask.requires_known_member_id:
+        raise ApiError(ErrorCode.MEMBER_ID_REQUIRED)
+    try:
+        subscription = subscription_of(ask.protocols[0].metadata)
+    except ValueError as error:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The subscription cannot be read: {error}.") from None
+    as_beat = Ask(
+        member_id=member_id,
+        epoch=REJOINING if ask.member_id and ask.group_instance_id is not None else JOINING,
+        client_id=ask.client_id,
+        client_host=ask.client_host,
+        instance_id=ask.group_instance_id,
+        rack_id=subscription.rack_id or None,
+        rebalance_timeout_ms=ask.rebalance_timeout_ms,
+        topics=subscription.topics,
+        pattern="",
+        owned=by_id(subscription.owned, topics),
+        classic=Classic(ask.session_timeout_ms, ask.protocols),
+    )
+    return heartbeat(group, as_beat, topics, limits, refresh=refresh)
+
+
+def _supports(group: ConsumerGroup, ask: JoinAsk) -> bool:
+    """One of the protocols has to be known to all that are classic members now."""
+    classic = [each.about.classic for each in group.members.values() if each.about.classic is not None]
+    counted = Counter(name for each in classic for name in {protocol.name for protocol in each.protocols})
+    return ask.protocol_type == CONSUMER and any(counted[each.name] == len(classic) for each in ask.protocols)
+
+
+def member_at(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
+    """The classic member that is at this generation; raises ApiError where it is not."""
+    member = group.members.get(member_id) if instance_id is None else known_static(group, instance_id, member_id)
+    if member is None or member.about.classic is None:
+        raise unknown_member(group, member_id)
+    if member.current.epoch != generation:
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+    return member
+
+
+def has_to_rejoin(group: ConsumerGroup, member: Member, *, refresh: bool) -> bool:
+    """For the group went on, or it has to give back, or all that it waits for is free. `refresh`: topics may have
+    changed; where there are classic members alone nobody else would see to that."""
+    current = member.current
+    if refresh and group.is_classic_without():
+        return True
+    if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
+        return True
+    return current.state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member)
+
+
+def _waits(group: ConsumerGroup, member: Member) -> bool:
+    assigned = member.current.assigned
+    return any(
+        (topic_id, number) in group.owners
+        for topic_id, numbers in group.targets.get(member.member_id, NONE).items()
+        for number in numbers - assigned.get(topic_id, frozenset())
+    )
+
+
+def is_behind(group: ConsumerGroup, member: Member) -> bool:
+    """It is to join again before it gets an assignment; who gives back first comes to that by itself."""
+    return group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS
+
+
+def check_protocol(member: Member, ask: SyncAsk) -> None:
+    assert member.about.classic is not None
+    name = member.about.classic.protocols[0].name
+    if ask.protocol_type not in (None, CONSUMER) or ask.protocol_name not in (None, name):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def synced(member: Member, ask: SyncAsk, topics: TopicsImage) -> SyncResult:
+    assert member.about.classic is not None
+    version = subscription_of(member.about.classic.protocols[0].metadata).version
+    has = assignment(member.current.assigned, topics, version)
+    return SyncResult(ErrorCode.NONE, ask.protocol_type, ask.protocol_name, has)

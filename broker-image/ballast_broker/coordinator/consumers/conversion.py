@@ -1,0 +1,117 @@
+"""A group of the classic protocol becomes one of the consumer protocol, with its members, and back. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from ballast_broker.coordinator.consumers.embedded import assignment, assignment_of, by_id, subscription_of
+from ballast_broker.coordinator.consumers.group import (
+    About,
+    AboutChange,
+    Change,
+    Classic,
+    ConsumerGroup,
+    Current,
+    CurrentChange,
+    EpochChange,
+    Member,
+    Partitions,
+    TargetChange,
+    TargetEpochChange,
+    pairs,
+)
+from ballast_broker.coordinator.consumers.topics_hash import topics_hash
+from ballast_broker.coordinator.group import CONSUMER, Group, GroupState
+from ballast_broker.coordinator.group import Member as ClassicMember
+from ballast_broker.metadata.image import TopicsImage
+
+# What librdkafka's add to an assignment is that assignment once more: it may be lost.
+OF_ALL_CLIENTS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+CUSTOM_ASSIGNOR = (
+    "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor "
+    "before re-attempting the upgrade"
+)
+
+
+def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
+    """All that makes the same group of the consumer protocol: each member has what it was assigned last, and its epoch
+    is the generation. ValueError where that cannot be: a member's bytes cannot be read, a custom assignor adds its own
+    data, which would be lost, or two members have the same partition."""
+    members = [_upgraded(each, group, topics) for each in group.members.values()]
+    owned = [pair for each in members for pair in pairs(each.current.assigned)]
+    if len(owned) != len(set(owned)):
+        raise ValueError("two members have the same partition")
+    names = frozenset().union(*(each.about.topics for each in members))
+    # Of one that was about to be assigned anew nothing is known to be right: it is assigned whoever joins.
+    known = topics_hash(names, topics) if group.is_in(GroupState.STABLE) else 0
+    return [
+        *(AboutChange(each.member_id, each.about) for each in members),
+        EpochChange(group.generation, known),
+        *(TargetChange(each.member_id, each.current.assigned) for each in members),
+        TargetEpochChange(group.generation),
+        *(CurrentChange(each.member_id, each.current) for each in members),
+    ]
+
+
+def _upgraded(member: ClassicMember, group: Group, topics: TopicsImage) -> Member:
+    try:
+        subscription = subscription_of(member.metadata_for(group.protocol_name) or member.protocols[0].metadata)
+        assigned, of_assignor = assignment_of(member.assignment)
+    except ValueError:
+        raise ValueError("the embedded consumer protocol is malformed") from None
+    if of_assignor and group.protocol_name not in OF_ALL_CLIENTS:
+        raise ValueError(CUSTOM_ASSIGNOR)
+    about = About(
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id or None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=subscription.topics,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=Classic(member.session_timeout_ms, member.protocols),
+    )
+    epoch = group.generation
+    return Member(member.member_id, about, Current(epoch, epoch, assigned=by_id(assigned, topics)))
+
+
+def downgraded(group: ConsumerGroup, going: Collection[str], topics: TopicsImage, wall_ms: int) -> Group:
+    """The group without these members, all others being classic ones. What one had is its assignment; what it has not
+    given back yet counts, for it may read it still."""
+    classic = Group(
+        group.group_id,
+        state=GroupState.STABLE,
+        state_timestamp_ms=wall_ms,
+        generation=group.epoch,
+        protocol_type=CONSUMER,
+    )
+    for member in group.members.values():
+        if member.member_id not in going:
+            classic.add(_downgraded(member, topics))
+    classic.protocol_name = classic.select_protocol()
+    classic.note_subscriptions()
+    return classic
+
+
+def _downgraded(member: Member, topics: TopicsImage) -> ClassicMember:
+    about, terms = member.about, member.about.classic
+    assert terms is not None
+    version = subscription_of(terms.protocols[0].metadata).version
+    return ClassicMember(
+        member_id=member.member_id,
+        group_instance_id=about.instance_id,
+        client_id=about.client_id,
+        client_host=about.client_host,
+        rebalance_timeout_ms=about.rebalance_timeout_ms,
+        session_timeout_ms=terms.session_timeout_ms,
+        protocols=terms.protocols,
+        assignment=assignment(_all_of(member.current), topics, version),
+        is_new=False,
+    )
+
+
+def _all_of(current: Current) -> Partitions:
+    found: dict[UUID, frozenset[int]] = dict(current.assigned)
+    for topic_id, numbers in current.revoking.items():
+        found[topic_id] = found.get(topic_id, frozenset()) | numbers
+    return found
