@@ -261,7 +261,10 @@ class World:
 
     @property
     def kafka(self) -> KafkaConnection:
-        if self._kafka is None or self._kafka.settings.bootstrap_servers != self.bootstrap:
+        if self._kafka is not None and self._kafka.settings.bootstrap_servers != self.bootstrap:
+            self.run(self._kafka.close())
+            self._kafka = None
+        if self._kafka is None:
             self._kafka = KafkaConnection(ConnectionSettings(self.bootstrap))
         return self._kafka
 
