@@ -44,8 +44,8 @@ def test_a_coordinator_that_does_not_wait_for_what_is_given_back_is_found(monkey
 def test_a_coordinator_that_forgets_sessions_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = ConsumerGroups._beat
 
-    def short(self, life, group_id, member_id):  # type: ignore[no-untyped-def]
-        beats(self, life, group_id, member_id)
+    def short(self, life, group_id, member_id, classic=None):  # type: ignore[no-untyped-def]
+        beats(self, life, group_id, member_id, classic)
         life.sessions[member_id] -= 2900
 
     monkeypatch.setattr(ConsumerGroups, "_beat", short)

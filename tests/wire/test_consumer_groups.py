@@ -14,6 +14,7 @@ from ballast_broker.coordinator.consumers.group import (
     About,
     AboutChange,
     Change,
+    Classic,
     Current,
     CurrentChange,
     EpochChange,
@@ -24,6 +25,7 @@ from ballast_broker.coordinator.consumers.group import (
     TargetEpochChange,
     TopicsGoneChange,
 )
+from ballast_broker.coordinator.group import Protocol
 from ballast_wire.messages import message
 
 pytestmark = pytest.mark.spec("CLI-04", "CLI-10")
@@ -73,12 +75,15 @@ def test_records(change: Change, key: str, value: str | None) -> None:
     assert records.decode(kind, written, body) == ("g", change)
 
 
-def test_a_member_of_the_classic_protocol_is_read_as_far_as_it_is_known() -> None:
+def test_a_member_of_the_classic_protocol_is_read() -> None:
     """As Apache Kafka writes it while a group has members of both."""
     classic = "0100" + "10" + "01" + "00002710" + "02" + "06" + b"range".hex() + "0278" + "00" + "00"
     value = "00000000" + "0263" + "0268" + "02036131" + "01" + "00007530" + "00" + classic
     change = records.decode(5, bytes.fromhex(f"0005{G}{M}"), bytes.fromhex(value)).change
-    assert change == AboutChange("m1", About(None, None, "c", "h", frozenset({"a1"}), "", 30000))
+    about = About(
+        None, None, "c", "h", frozenset({"a1"}), "", 30000, classic=Classic(10_000, (Protocol("range", b"x"),))
+    )
+    assert change == AboutChange("m1", about)
 
 
 REQUEST: dict[str, Any] = {

@@ -43,8 +43,14 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
     if len(owned) != len(set(owned)):
         raise ValueError("two members have the same partition")
     names = frozenset().union(*(each.about.topics for each in members))
-    # Of one that was about to be assigned anew nothing is known to be right: it is assigned whoever joins.
-    known = topics_hash(names, topics) if group.is_in(GroupState.STABLE) else 0
+    every = {
+        (topic.id, number)
+        for name in names
+        if (topic := topics.by_name(name)) is not None
+        for number in topic.partitions
+    }
+    # Where it was about to be assigned anew, or lacks what there is by now, it is assigned whoever joins.
+    known = topics_hash(names, topics) if group.is_in(GroupState.STABLE) and every == set(owned) else 0
     return [
         *(AboutChange(each.member_id, each.about) for each in members),
         EpochChange(group.generation, known),
