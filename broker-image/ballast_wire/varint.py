@@ -47,10 +47,3 @@ def read_unsigned_varint(data: bytes | memoryview, position: int) -> tuple[int, 
         shift += 7
         if shift > 28:
             raise ValueError("varint too long")
-
-
-def write_unsigned_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)

@@ -26,8 +26,8 @@ from ballast_broker.coordinator.consumers.group import (
 )
 from ballast_broker.coordinator.group import Protocol
 from ballast_wire.errors import ApiError, ErrorCode
+from ballast_wire.fast.reader import Reader, unsigned_varint
 from ballast_wire.messages import message
-from ballast_wire.varint import read_unsigned_varint, write_unsigned_varint
 
 VERSION = 0
 KINDS = {
@@ -191,66 +191,37 @@ def _current_of(value: Any) -> Current:
 def _classic_tag(classic: Classic | None) -> bytes:
     if classic is None:
         return NOT_CLASSIC
-    body = bytearray(b"\x01" + _int.pack(classic.session_timeout_ms))
-    write_unsigned_varint(body, len(classic.protocols) + 1)
+    body = b"\x01" + _int.pack(classic.session_timeout_ms) + unsigned_varint(len(classic.protocols) + 1)
     for name, metadata in classic.protocols:
         for data in (name.encode(), metadata):
-            write_unsigned_varint(body, len(data) + 1)
-            body += data
+            body += unsigned_varint(len(data) + 1) + data
         body += NO_TAGS
     body += NO_TAGS
-    tag = bytearray(b"\x01\x00")
-    write_unsigned_varint(tag, len(body))
-    return bytes(tag + body)
+    return b"\x01\x00" + unsigned_varint(len(body)) + body
 
 
 def _classic_of(value: bytes) -> Classic | None:
-    reader = _Reader(value, _short.size)
+    reader = Reader(memoryview(value), _short.size)
     for _ in range(4):  # instance, rack, client and host
-        reader.sized()
-    for _ in range(reader.varint() - 1):  # topics
-        reader.sized()
-    reader.sized()  # the pattern
-    reader.take(_int.size)  # the rebalance timeout
-    reader.sized()  # the assignor
-    for _ in range(reader.varint()):
-        tag, size = reader.varint(), reader.varint()
-        field = _Reader(reader.take(size), 0)
-        if tag == 0 and field.take(1) != b"\0":
-            return _classic_in(field)
+        reader.bytes_view(compact=True)
+    for _ in range(reader.unsigned_varint() - 1):  # topics
+        reader.bytes_view(compact=True)
+    reader.bytes_view(compact=True)  # the pattern
+    reader.int32()  # the rebalance timeout
+    reader.bytes_view(compact=True)  # the assignor
+    for tag, field in reader.tags():
+        if tag == 0 and field[0]:
+            return _classic_in(Reader(field, 1))
     return None
 
 
-def _classic_in(field: _Reader) -> Classic:
-    (session_timeout_ms,) = _int.unpack(field.take(_int.size))
-    protocols = []
-    for _ in range(field.varint() - 1):
-        protocols.append(Protocol(field.sized().decode(), field.sized()))
-        for _ in range(field.varint()):  # tags that nobody here knows
-            field.varint()
-            field.take(field.varint())
+def _classic_in(reader: Reader) -> Classic:
+    session_timeout_ms, protocols = reader.int32(), []
+    for _ in range(reader.unsigned_varint() - 1):
+        name, metadata = (bytes(reader.bytes_view(compact=True) or b"") for _ in range(2))
+        protocols.append(Protocol(name.decode(), metadata))
+        reader.skip_tags()
     return Classic(session_timeout_ms, tuple(protocols))
-
-
-class _Reader:
-    def __init__(self, data: bytes, position: int) -> None:
-        self._data = data
-        self._position = position
-
-    def take(self, size: int) -> bytes:
-        end = self._position + size
-        if end > len(self._data):
-            raise ValueError("a record ends too early")
-        taken, self._position = self._data[self._position : end], end
-        return taken
-
-    def varint(self) -> int:
-        value, self._position = read_unsigned_varint(self._data, self._position)
-        return value
-
-    def sized(self) -> bytes:
-        """Of a length that is written one greater; none is empty."""
-        return self.take(max(self.varint() - 1, 0))
 
 
 _DECODE: dict[int, Callable[[Any, Any], Change]] = {
