@@ -49,11 +49,12 @@ def upgraded(group: Group, topics: TopicsImage) -> list[Change]:
         if (topic := topics.by_name(name)) is not None
         for number in topic.partitions
     }
-    # Where it was about to be assigned anew, or lacks what there is by now, it is assigned whoever joins.
-    known = topics_hash(names, topics) if group.is_in(GroupState.STABLE) and every == set(owned) else 0
+    hashed = topics_hash(names, topics)
+    if not group.is_in(GroupState.STABLE) or every != set(owned):
+        hashed = ~hashed  # it was about to be assigned anew, or lacks what there is by now: it is, whoever joins
     return [
         *(AboutChange(each.member_id, each.about) for each in members),
-        EpochChange(group.generation, known),
+        EpochChange(group.generation, hashed),
         *(TargetChange(each.member_id, each.current.assigned) for each in members),
         TargetEpochChange(group.generation),
         *(CurrentChange(each.member_id, each.current) for each in members),
