@@ -43,13 +43,19 @@ def beginning(source: Log) -> int:
 def common_end(source: Log, future: Log) -> int:
     """Up to where a future log that was there before has what the current one has: by their leader epochs, and byte for
     byte, for what has been cleaned meanwhile must not come back with the copy."""
+
+    def ahead(offset: int) -> int:
+        """Where both have the same between two offsets this is the same at both."""
+        return bytes_after(source, offset) - bytes_after(future, offset)
+
     end, same = _end_by_epochs(source, future), max(source.bases[0], future.bases[0])
+    offsets = [offset for offset in (*future.bases, end) if same < offset <= end]
     with contextlib.suppress(ApiError):  # a disk that fails, or has spoilt one of them, ends it as well
-        for offset in [*(base for base in future.bases if same < base < end), end]:
-            if offset > same:
-                if _bytes_between(source, same, offset) != _bytes_between(future, same, offset):
-                    break
-                same = offset
+        known = ahead(same) if offsets else 0
+        for offset in offsets:
+            if ahead(offset) != known:
+                break
+            same = offset
         else:
             return end
     return same
@@ -63,10 +69,6 @@ def _end_by_epochs(source: Log, future: Log) -> int:
             return min(end, known_end)
         end = start_offset  # the current log knows nothing of that leader
     return min(end, source.end_offset)
-
-
-def _bytes_between(log: Log, offset: int, end: int) -> int:
-    return bytes_after(log, offset) - bytes_after(log, end)
 
 
 def bytes_after(log: Log, offset: int) -> int:
@@ -284,9 +286,7 @@ class SegmentCopy:
 def _reaches(segment: Segment, end: int) -> bool:
     """Whether no cleaning has left a gap before `end`."""
     with contextlib.suppress(CorruptFile):
-        for _, header in segment.batches(segment.floor_position(end - 1)):
-            if header.base_offset + header.last_offset_delta >= end - 1:
-                return True
+        return segment.find(end - 1) is not None
     return False
 
 
