@@ -19,8 +19,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     many = context.version >= FIRST_VERSION_WITH_MANY_MEMBERS
     members = [(m.member_id, m.group_instance_id) for m in request.members] if many else [(request.member_id, None)]
     try:
-        groups = context.broker.groups
-        errors = await groups.remove(request.group_id, members)
+        errors = await context.broker.groups.leave(request.group_id, members)
     except ApiError as error:
         return kind(version=context.version, error_code=error.code, members=[])
     if not many:

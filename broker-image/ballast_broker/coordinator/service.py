@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -169,10 +169,7 @@ class GroupCoordinator:
             return self.consumers.heartbeat_of_classic(group_id, member_id, instance_id, generation)
         return self.classic.heartbeat(group_id, member_id, instance_id, generation)
 
-    def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
-        return self.classic.leave(group_id, members)
-
-    async def remove(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave, or are taken out, of a group of either protocol; a group on its way is waited for."""
         shard = self._shard_of(group_id, may_be_nameless=False)
         while group_id in shard.consumers or self.consumers.is_at_work(group_id):

@@ -151,7 +151,7 @@ class Coordinating:
         """A member joins and leaves."""
         joined = await self.groups.join(group_id, ask("m"))
         assert joined.error is ErrorCode.NONE
-        assert self.groups.leave(group_id, [(joined.member_id, None)]) == [ErrorCode.NONE]
+        assert await self.groups.leave(group_id, [(joined.member_id, None)]) == [ErrorCode.NONE]
 
     def close(self) -> None:
         for groups in self._all:
@@ -575,7 +575,7 @@ async def test_thousands_of_members_that_are_sent_away_together_are_soon_gone(tm
             member.is_new, member.deadline_ms = False, int(scene.clock.monotonic() * 1000) + 3_600_000
             group.add(member)
         began = time.thread_time()
-        assert set(scene.groups.leave("g", [(name, None) for name in names])) == {ErrorCode.NONE}
+        assert set(await scene.groups.leave("g", [(name, None) for name in names])) == {ErrorCode.NONE}
         assert time.thread_time() - began < 0.3  # where all are looked through for each: a second and more
         assert group.is_in(GroupState.EMPTY)
         await eventually(lambda: len(scene.groups._tasks) == 0)
@@ -596,7 +596,7 @@ async def test_offsets_that_members_may_read_from_are_not_deleted(tmp_path: Path
         unreadable = replace(ask("-", joined.member_id), protocols=(Protocol("range", b"?"),))
         assert (await scene.groups.join("g", unreadable)).error is ErrorCode.NONE
         assert await scene.groups.delete_offsets("g", [T0]) == refused
-        scene.groups.leave("g", [(joined.member_id, None)])
+        await scene.groups.leave("g", [(joined.member_id, None)])
         assert await scene.groups.delete_offsets("g", [T0]) == {T0: ErrorCode.NONE}
 
 

@@ -1,8 +1,4 @@
-"""The groups of the consumer protocol that this broker answers for: their turns, their records and their time.
-
-A group has one turn at a time: what a heartbeat decides is written, and only when it is committed does the group change
-and the next one get its turn. So nobody is told of an assignment that the next coordinator would not find in the log.
-"""
+"""The groups of the consumer protocol that this broker answers for: members of either protocol, and their time."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ballast_broker.coordinator.consumers import classic_members, records
+from ballast_broker.coordinator.consumers import classic_members
 from ballast_broker.coordinator.consumers.conversion import downgraded, upgraded
 from ballast_broker.coordinator.consumers.group import (
     JOINING,
@@ -37,6 +33,7 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     without,
 )
 from ballast_broker.coordinator.consumers.resolving import MayDescribe, resolve
+from ballast_broker.coordinator.consumers.turns import Life, Turn
 from ballast_broker.coordinator.effects import JoinResult, SyncResult
 from ballast_broker.coordinator.group import CONSUMER, Group
 from ballast_broker.coordinator.group import GroupState as ClassicState
@@ -66,30 +63,12 @@ class ConsumerConfig:
     downgrades: bool = True  # and back when the last of them is gone
 
 
-@dataclass(slots=True)
-class _Life:
-    """What is known of a group beside its records. Times are monotonic milliseconds."""
-
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    sessions: dict[str, int] = field(default_factory=dict)
-    revocations: dict[str, tuple[int, int]] = field(default_factory=dict)  # the epoch that is to be left, until when
-    joins: dict[str, int] = field(default_factory=dict)  # until when classic members are to have joined again
-    syncs: dict[str, int] = field(default_factory=dict)  # until when those that joined are to ask for what they get
-    topics_changed: bool = True
-    timer: asyncio.TimerHandle | None = None
-    resolving: bool = False
-    resolve_again: bool = False
-    unresolved: bool = False  # it was to be done, and nobody was there whose rights it takes
-    may_describe: MayDescribe | None = None  # of the last member with a pattern that was heard of
-    users: int = 0  # who have, or wait for, a turn
-
-
 class ConsumerGroups:
     def __init__(self, host: Host, config: ConsumerConfig, classic_max_size: int = 2**31 - 1) -> None:
         self._host = host
         self._config = config
         self._classic_max_size = classic_max_size
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Life] = {}
 
     # -- leadership -----------------------------------------------------------------------------------------------
     def loaded(self, shard: Shard) -> None:
@@ -119,16 +98,16 @@ class ConsumerGroups:
                     life.topics_changed = True
                     self._resolve_patterns(life, shard, group)
 
-    def _life(self, group_id: str) -> _Life:
+    def _life(self, group_id: str) -> Life:
         life = self._lives.get(group_id)
         if life is None:
-            life = self._lives[group_id] = _Life()
+            life = self._lives[group_id] = Life()
         return life
 
     def _forget(self, group_id: str) -> None:
         life = self._lives.pop(group_id, None)
         if life is not None:
-            _stop_timer(life)
+            life.stop_timer()
 
     # -- membership -----------------------------------------------------------------------------------------------
     def heartbeat_interval_ms(self, group_id: str) -> int:
@@ -161,7 +140,7 @@ class ConsumerGroups:
                 self._look_at_rights(turn.life, shard, group_id)
             return answer
 
-    async def _beat_in_turn(self, turn: _Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
+    async def _beat_in_turn(self, turn: Turn, shard: Shard, group_id: str, ask: Ask) -> Answer:
         life = turn.life
         members: list[Change] = []
         if ask.epoch == JOINING and group_id not in shard.consumers:
@@ -257,7 +236,7 @@ class ConsumerGroups:
         return None
 
     async def _write_without(
-        self, turn: _Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
+        self, turn: Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
     ) -> None:
         """Members go; if it is the last ones of this protocol, the group goes to the other."""
         if self._downgrades(group, going):
@@ -271,7 +250,7 @@ class ConsumerGroups:
 
     async def _write_classic(
         self,
-        turn: _Turn,
+        turn: Turn,
         shard: Shard,
         group: ConsumerGroup,
         last: ConsumerGroup,
@@ -304,7 +283,7 @@ class ConsumerGroups:
                 nameless = error.code is ErrorCode.MEMBER_ID_REQUIRED
                 return JoinResult(error=error.code, member_id=ask.fresh_member_id if nameless else "")
 
-    async def _join_in_turn(self, turn: _Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult:
+    async def _join_in_turn(self, turn: Turn, shard: Shard, group: ConsumerGroup, ask: JoinAsk) -> JoinResult:
         life, limits = turn.life, self._config.limits
         refresh, life.topics_changed = life.topics_changed, False
         try:
@@ -319,15 +298,16 @@ class ConsumerGroups:
         except BaseException:
             life.topics_changed = True
             raise
-        if answer.member_id in group.members and self._host.is_current(shard):
-            self._beat(life, group.group_id, answer.member_id, Classic(ask.session_timeout_ms, ask.protocols))
-            life.joins.pop(answer.member_id, None)
-            life.syncs[answer.member_id] = self._host.now().monotonic_ms + ask.rebalance_timeout_ms
+        member = group.members.get(answer.member_id)
+        if member is not None and self._host.is_current(shard):
+            self._beat(life, group.group_id, member.member_id, member.about.classic)
+            life.joins.pop(member.member_id, None)
+            life.syncs[member.member_id] = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
             self._set_timer(life, shard, group)
         return _joined(answer, ask)
 
     async def _replace_last(
-        self, turn: _Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
+        self, turn: Turn, shard: Shard, group: ConsumerGroup, last: ConsumerGroup, joined: JoinResult
     ) -> JoinResult:
         """The last member of this protocol, a static one, is back with the other. Where nothing else changes, all go on
         with what they have."""
@@ -369,7 +349,7 @@ class ConsumerGroups:
         self._await_join(life, shard, group, member)
         return ErrorCode.REBALANCE_IN_PROGRESS
 
-    def _await_join(self, life: _Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
+    def _await_join(self, life: Life, shard: Shard, group: ConsumerGroup, member: Member) -> None:
         until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
         life.joins.setdefault(member.member_id, until_ms)
         self._set_timer(life, shard, group)
@@ -398,7 +378,7 @@ class ConsumerGroups:
 
     # -- turns ----------------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
-    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[_Turn]:
+    async def _turn(self, shard: Shard, group_id: str) -> AsyncIterator[Turn]:
         life = self._life(group_id)
         life.users += 1
         try:
@@ -412,7 +392,7 @@ class ConsumerGroups:
             life.turn.release()
             self._left(shard, group_id, life)
 
-        turn = _Turn(self, self._host, life, over)
+        turn = Turn(self._applied, self._host, life, over)
         try:
             if not self._host.is_current(shard):
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
@@ -420,21 +400,17 @@ class ConsumerGroups:
         finally:
             turn.end()
 
-    def _left(self, shard: Shard, group_id: str, life: _Life) -> None:
+    def _left(self, shard: Shard, group_id: str, life: Life) -> None:
         life.users -= 1
         if not life.users and group_id not in shard.consumers and self._lives.get(group_id) is life:
             self._forget(group_id)
 
-    def applied(self, life: _Life, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
+    def _applied(self, life: Life, shard: Shard, group: ConsumerGroup, changes: Sequence[Change]) -> None:
         """What is committed becomes what is known."""
         for change in changes:
             shard.change(group, change)
         if shard.consumers.get(group.group_id) is not group or not self._host.is_current(shard):
-            life.sessions.clear()
-            life.revocations.clear()
-            life.joins.clear()
-            life.syncs.clear()
-            _stop_timer(life)
+            life.end()
             return
         for change in changes:
             if isinstance(change, CurrentChange):
@@ -453,7 +429,7 @@ class ConsumerGroups:
             self._resolve_patterns(life, shard, group)
 
     # -- time -----------------------------------------------------------------------------------------------------
-    def _beat(self, life: _Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
+    def _beat(self, life: Life, group_id: str, member_id: str, classic: Classic | None = None) -> None:
         config = self._config
         if classic is not None:
             timeout_ms = classic.session_timeout_ms
@@ -463,7 +439,7 @@ class ConsumerGroups:
             )
         life.sessions[member_id] = self._host.now().monotonic_ms + timeout_ms
 
-    def _note_revocation(self, life: _Life, group: ConsumerGroup, member_id: str) -> None:
+    def _note_revocation(self, life: Life, group: ConsumerGroup, member_id: str) -> None:
         """Who is to give partitions back has its own rebalance timeout to do it in. A classic member has it from the
         heartbeat on that tells it to join again."""
         member = group.members.get(member_id)
@@ -473,27 +449,26 @@ class ConsumerGroups:
             until_ms = self._host.now().monotonic_ms + member.about.rebalance_timeout_ms
             life.revocations[member_id] = member.current.epoch, until_ms
 
-    def _set_timer(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
-        deadlines = [*life.sessions.values(), *life.joins.values(), *life.syncs.values()]
-        deadlines += [until_ms for _, until_ms in life.revocations.values()]
-        if not deadlines:
+    def _set_timer(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
+        due_ms = life.next_deadline_ms()
+        if due_ms is None:
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + max(0, min(deadlines) - self._host.now().monotonic_ms) / 1000
+        at = loop.time() + max(0, due_ms - self._host.now().monotonic_ms) / 1000
         if life.timer is not None:
             if life.timer.when() <= at:
                 return  # it wakes early enough; deadlines that moved back are found then
             life.timer.cancel()
         life.timer = loop.call_at(at, self._wake, life, shard, group)
 
-    def _wake(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
+    def _wake(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
         life.timer = None
         if self._due(life, group):
             self._host.start(self._expire(life, shard, group))
         else:
             self._set_timer(life, shard, group)
 
-    def _due(self, life: _Life, group: ConsumerGroup) -> list[str]:
+    def _due(self, life: Life, group: ConsumerGroup) -> list[str]:
         now_ms = self._host.now().monotonic_ms
         waited_for = (life.sessions, life.joins, life.syncs)
         late = [member_id for each in waited_for for member_id, until_ms in each.items() if until_ms <= now_ms]
@@ -503,7 +478,7 @@ class ConsumerGroups:
                 late.append(member_id)
         return [member_id for member_id in dict.fromkeys(late) if member_id in group.members]
 
-    async def _expire(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
+    async def _expire(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
         """Members that were not heard of, or kept what they were to give back, are no members any more."""
         try:
             async with self._turn(shard, group.group_id) as turn:
@@ -524,7 +499,7 @@ class ConsumerGroups:
                 life.timer = loop.call_later(delay_s, self._wake, life, shard, group)
 
     # -- patterns -------------------------------------------------------------------------------------------------
-    def _look_at_rights(self, life: _Life, shard: Shard, group_id: str) -> None:
+    def _look_at_rights(self, life: Life, shard: Shard, group_id: str) -> None:
         group = shard.consumers.get(group_id)
         if group is None or life.may_describe is None or life.resolving:
             return
@@ -533,7 +508,7 @@ class ConsumerGroups:
         if life.unresolved or old:
             self._resolve_patterns(life, shard, group)
 
-    def _resolve_patterns(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
+    def _resolve_patterns(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
         life.unresolved = self._config.patterns_take_rights and life.may_describe is None
         if life.unresolved:
             return
@@ -543,7 +518,7 @@ class ConsumerGroups:
             life.resolving = True
             self._host.start(self._resolve(life, shard, group))
 
-    async def _resolve(self, life: _Life, shard: Shard, group: ConsumerGroup) -> None:
+    async def _resolve(self, life: Life, shard: Shard, group: ConsumerGroup) -> None:
         """What the group's patterns stand for; it is part of the group once it is written."""
         try:
             while self._host.is_current(shard):
@@ -580,57 +555,3 @@ def _check_epoch(member: Member, epoch: int) -> None:
     if member.current.epoch != epoch:
         classic = member.about.classic is not None
         raise ApiError(ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH)
-
-
-def _stop_timer(life: _Life) -> None:
-    if life.timer is not None:
-        life.timer.cancel()
-        life.timer = None
-
-
-class _Turn:
-    def __init__(self, groups: ConsumerGroups, host: Host, life: _Life, over: Callable[[], None]) -> None:
-        self._groups = groups
-        self._host = host
-        self._over = over
-        self._is_ended = self._is_writing = False
-        self.life = life
-
-    async def write(
-        self,
-        shard: Shard,
-        group: ConsumerGroup,
-        changes: Sequence[Change],
-        ending: Callable[[], Ending | None] | None = None,
-        following: Ending | None = None,
-    ) -> None:
-        """Raises where it is not written; until it is known whether it is, nobody else has a turn. `ending`: of what
-        goes with it; asked last, when nothing can go wrong any more but the log. `following`: what comes after it."""
-        entries = [records.encode(group.group_id, change) for change in changes]
-        before, also = (ending and ending()) or ((), None)
-        behind, then = following or ((), None)
-        if not entries:
-            return
-
-        def settled(committed: bool) -> None:
-            self._is_writing = False
-            if also is not None:
-                also(committed)
-            if committed:
-                self._groups.applied(self.life, shard, group, changes)
-            if then is not None:
-                then(committed)
-            self._over_if_done()
-
-        self._is_writing = True
-        error = await self._host.append(shard, [*before, *entries, *behind], settled)
-        if error is not ErrorCode.NONE:
-            raise ApiError(error)
-
-    def end(self) -> None:
-        self._is_ended = True
-        self._over_if_done()
-
-    def _over_if_done(self) -> None:
-        if self._is_ended and not self._is_writing:
-            self._over()

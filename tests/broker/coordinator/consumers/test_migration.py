@@ -209,7 +209,7 @@ async def test_a_group_that_may_not_go_back_stays_with_classic_members_alone(tmp
         assert again.leader == ""
         assert numbers(await sync(scene, again)) == {0, 1}
         assert isinstance(scene.groups.describe("g"), ConsumerGroup)
-        assert await scene.groups.remove("g", [("c", None)]) == [NONE]
+        assert await scene.groups.leave("g", [("c", None)]) == [NONE]
         assert group(scene).state is GroupState.EMPTY
 
 
@@ -338,10 +338,10 @@ async def test_an_administrator_takes_the_last_consumer_and_a_classic_member_out
         await classic_alone(scene)
         await beat(scene)
         await join(scene, fresh="d")
-        errors = await scene.groups.remove("g", [("m", None), ("x", None), ("c", None), ("m", None)])
+        errors = await scene.groups.leave("g", [("m", None), ("x", None), ("c", None), ("m", None)])
         assert errors == [NONE, ErrorCode.UNKNOWN_MEMBER_ID, NONE, NONE]
         assert set(classic(scene).members) == {"d"}
-        assert await scene.groups.remove("g", [("d", None)]) == [NONE]
+        assert await scene.groups.leave("g", [("d", None)]) == [NONE]
         assert classic(scene).state is ClassicState.EMPTY
 
 
@@ -350,7 +350,7 @@ async def test_who_leaves_as_the_group_goes_over_is_gone_after_it(tmp_path: Path
         await classic_alone(scene)
         scene.cut()
         coming = await scene.begin(beat(scene))
-        leaving = asyncio.ensure_future(scene.groups.remove("g", [("c", None)]))
+        leaving = asyncio.ensure_future(scene.groups.leave("g", [("c", None)]))
         await asyncio.sleep(0)
         scene.heal()
         await coming
@@ -385,7 +385,7 @@ async def test_a_group_with_members_of_both_is_neither_deleted_nor_forgotten(tmp
         await beat(scene, "m", -1)
         assert await scene.groups.expire_offsets() == 0
         assert await scene.groups.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
-        assert await scene.groups.remove("g", [("c", None)]) == [NONE]
+        assert await scene.groups.leave("g", [("c", None)]) == [NONE]
         assert await scene.groups.delete_group("g") is NONE
         assert (await scene.next_one()).list_groups() == []
         assert scene.node.logs.get(OFFSETS).log_end_offset > 0
