@@ -123,12 +123,7 @@ class Fetch:
             return self._not_isolated(request, version, correlation_id)
         if request.replica_id >= 0:
             quota = None  # replication has throttles of its own
-        named = {
-            (key, partition.partition): partition for key, partitions in request.topics for partition in partitions
-        }  # of one that is named twice the last counts, as in Kafka
-        asked = [
-            self._follow(key, partition, version, peer, request.replica_id) for (key, _), partition in named.items()
-        ]
+        asked = self._asked(request, version, peer)
         throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
             session, incremental = self._session(request, asked, version, peer, may_open=not throttled_s)
@@ -170,6 +165,11 @@ class Fetch:
         if isinstance(found, list):
             return answer.encode(found)
         return answer.later(found)
+
+    def _asked(self, request: FetchRequest, version: int, peer: Peer) -> list[Followed]:
+        """Of a partition that is named twice the last place counts, as in Kafka."""
+        named = {(key, each.partition): each for key, partitions in request.topics for each in partitions}
+        return [self._follow(key, each, version, peer, request.replica_id) for (key, _), each in named.items()]
 
     def _not_isolated(self, request: FetchRequest, version: int, correlation_id: int) -> Reply:
         """As Kafka answers it: nothing is read for who asks for an isolation that there is not."""

@@ -124,6 +124,14 @@ def test_below_the_minimum_in_sync_those_who_leave_stay_eligible() -> None:
     assert state(scene) == (2, (2,), (1,))
 
 
+def set_minimum(scene: Scene, kind_of_resource: int, name: str, minimum: str) -> None:
+    kind = message("IncrementalAlterConfigsRequest")
+    config = kind.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
+    resource = kind.AlterConfigsResource(resource_type=kind_of_resource, resource_name=name, configs=[config])
+    response = scene.run(incremental_alter_configs, kind(resources=[resource], validate_only=False))
+    assert response.responses[0].error_code == 0
+
+
 @pytest.mark.spec("CLU-11")
 @pytest.mark.parametrize(("kind_of_resource", "name", "minimum"), [(2, "orders", "1"), (4, "", "2")])
 def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: int, name: str, minimum: str) -> None:
@@ -132,11 +140,7 @@ def test_with_another_minimum_in_sync_nobody_stays_eligible(kind_of_resource: in
     scene.add_topic("orders", [1, 2], min_insync_replicas="2")
     fence(scene, 2)
     assert state(scene) == (1, (1,), (2,))
-    kind = message("IncrementalAlterConfigsRequest")
-    config = kind.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
-    resource = kind.AlterConfigsResource(resource_type=kind_of_resource, resource_name=name, configs=[config])
-    response = scene.run(incremental_alter_configs, kind(resources=[resource], validate_only=False))
-    assert response.responses[0].error_code == 0
+    set_minimum(scene, kind_of_resource, name, minimum)
     assert state(scene) == (1, (1,), ())
     fence(scene, 1)
     unfence(scene, 2)
@@ -225,10 +229,7 @@ def test_with_another_minimum_in_sync_while_elr_is_off_nobody_stays_eligible() -
     scene.add_topic("orders", [1, 2], min_insync_replicas="2")
     fence(scene, 2)
     switch_elr(scene, on=False)
-    kind = message("IncrementalAlterConfigsRequest")
-    config = kind.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
-    resource = kind.AlterConfigsResource(resource_type=2, resource_name="orders", configs=[config])
-    scene.run(incremental_alter_configs, kind(resources=[resource], validate_only=False))
+    set_minimum(scene, 2, "orders", "1")
     switch_elr(scene, on=True)
     fence(scene, 1)
     unfence(scene, 2)

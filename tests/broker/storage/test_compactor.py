@@ -112,15 +112,21 @@ def put(log, *keys):
     log.update_high_watermark(log.log_end_offset)
 
 
+def create_dirty(manager):
+    """With each key twice, in a segment that may be cleaned."""
+    log = create(manager)
+    put(log, 1, 2, 1, 2)
+    log.roll()
+    return log
+
+
 @pytest.mark.spec("LOG-25", "TOP-24")
 @pytest.mark.parametrize("killed", [False, True])
 def test_of_a_topic_that_is_created_again_nothing_is_clean(new_world, read_all, killed):
     async def story():
         world = new_world()
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         assert await manager.compactor.clean_dirtiest()
         assert world.cleaned_to() == 4
         manager.compactor.uncleanable[PARTITION] = "it was"
@@ -143,9 +149,7 @@ def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world):
     async def story():
         world = new_world()
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         log.flush()
         task = asyncio.create_task(manager.maintenance.run())
         async with asyncio.timeout(10):
@@ -171,9 +175,7 @@ def test_what_was_written_after_a_cut_is_not_clean_for_a_broker_that_was_killed_
     async def story():
         world = new_world()
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         assert await manager.compactor.clean_dirtiest()
         world.clock.now_ms += 1000
         log.truncate_to(2)
@@ -195,9 +197,7 @@ def test_what_was_clean_before_a_kill_is_not_cleaned_again(new_world):
     async def story():
         world = new_world()
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         world.afterwards = lambda: setattr(world.clock, "now_ms", world.clock.now_ms + 10)
         assert await manager.compactor.clean_dirtiest()
         put(log, 3)
@@ -213,9 +213,7 @@ def test_what_counts_as_clean_after_a_loss_of_power_is_clean(new_world, read_all
     async def story():
         world = new_world(seed)
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         log.flush()
         assert await manager.compactor.clean_dirtiest()
         manager = await world.start_again(power_lost=True)
@@ -376,9 +374,7 @@ def test_a_cleaner_that_cannot_be_started_is_started_later(bench, tmp_path, monk
         threads = RealThreads(1)
         manager = LogManager(bench.disk, bench.clock, threads, config, SeededRandom(), config_of=lambda _: COMPACT)
         await manager.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         with monkeypatch.context() as patched:
             patched.setattr(sys, "executable", str(tmp_path / "missing"))
             assert not await manager.compactor.clean_dirtiest()
@@ -397,9 +393,7 @@ def test_a_segment_is_cleaned_once_all_of_it_is_committed_and_not_again_and_agai
     async def story():
         world = new_world()
         manager = await world.start()
-        log = create(manager)
-        put(log, 1, 2, 1, 2)
-        log.roll()
+        log = create_dirty(manager)
         put(log, 3)
         log.update_high_watermark(3)
         async with asyncio.timeout(10):
