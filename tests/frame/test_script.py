@@ -123,7 +123,7 @@ def test_help_of_a_command_installs_nothing(checkout):
 # Two pass on what they do not know.
 @pytest.mark.parametrize("name", sorted(set(MODULES) - {"bench", "test"}))
 def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
-    (bare_path / "python3").symlink_to(shutil.which("python3"))
+    (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     answer = run_script(name, "--no-such-thing", path=bare_path, home=tmp_path / "home")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith(f"usage: ballast {name} ")
@@ -132,7 +132,7 @@ def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
 
 
 def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, tmp_path):
-    (bare_path / "python3").symlink_to(shutil.which("python3"))
+    (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "file").touch()
     answer = run_script("status", path=bare_path, home=tmp_path / "file" / "home")
     assert (answer.returncode, answer.stdout) == (1, "")
