@@ -93,6 +93,8 @@ def parse_produce(buffer: memoryview, position: int, version: int) -> ProduceReq
                 count = reader.count(flexible)
                 partitions = [ProducePartition(reader.int32(), reader.bytes_view(flexible)) for _ in range(count)]
             topics.append(ProduceTopic(topic, partitions))
+        if flexible:
+            reader.skip_tags()
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(str(error)) from error
