@@ -133,6 +133,18 @@ def _flexible_partitions(reader: Reader) -> list[ProducePartition]:
     return partitions
 
 
+def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
+    """Of a partition that is named twice the last naming counts, as in Apache Kafka."""
+    if len({topic for topic, _ in topics}) == len(topics) and all(
+        len({number for number, _ in partitions}) == len(partitions) for _, partitions in topics
+    ):
+        return topics
+    once: dict[str | UUID, dict[int, ProducePartition]] = {}
+    for topic, partitions in topics:
+        once.setdefault(topic, {}).update({each.partition: each for each in partitions})
+    return [ProduceTopic(topic, [*by_number.values()]) for topic, by_number in once.items()]
+
+
 def _topic_key(reader: Reader, version: int, flexible: bool) -> str | UUID:
     if version >= FIRST_WITH_TOPIC_ID:
         return reader.uuid()
