@@ -133,9 +133,17 @@ def _whole(bound: int) -> Callable[[str], int]:
     return parse
 
 
+def node_id(name: str) -> int:
+    """As a resource is named by it: without the spaces and underscores that Python passes over in a number."""
+    if name != name.strip() or "_" in name:
+        raise ValueError(NUMBERS["int"])
+    return _whole(INT_MAX)(name)
+
+
 def _double(text: str) -> float:
+    """With the suffix that a literal of Java's may have."""
     try:
-        return float(text)
+        return float(text[:-1] if text.endswith(("f", "F", "d", "D")) else text)
     except ValueError:
         raise ValueError(NUMBERS["double"]) from None
 

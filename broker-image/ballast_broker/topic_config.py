@@ -132,7 +132,7 @@ def broker_default(entry: TopicProperty, broker: Mapping[str, Any]) -> Any:
     for name, factor in entry.synonyms:
         value = broker.get(name)
         if value is not None:
-            if name in ("log.retention.minutes", "log.retention.hours") and value < 0:
+            if entry.property.name == "retention.ms" and value < 0:
                 return -1
             return value * factor if factor != 1 else value
     return entry.property.default

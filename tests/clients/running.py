@@ -96,6 +96,10 @@ class RunningBroker:
     def port(self) -> int:
         return int(self.bootstrap.rpartition(":")[2])
 
+    def stays_where_it_is(self) -> None:
+        """Started again, it has the same port."""
+        self._properties["listeners"] = f"PLAINTEXT://{self.bootstrap}"
+
     def stop(self) -> int:
         """SIGTERM; answers the exit code."""
         return self._end(signal.SIGTERM)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupType, KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupType, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Partition
 from tests.clients.running import RunningBroker
 from tests.clients.test_consumer_protocol import FAST, PASSING, Reader, all_seen, described, shared
-from tests.clients.test_librdkafka import create, producer, until
+from tests.clients.test_librdkafka import create, until
 
 pytestmark = [pytest.mark.spec("CLI-04"), pytest.mark.timeout(180)]
 
@@ -87,7 +87,7 @@ class Writing:
     def __init__(self, broker: RunningBroker, topic: str, partitions: int) -> None:
         self.written: set[tuple[str, int, int]] = set()
         self._stopping = threading.Event()
-        self._sender = producer(broker)
+        self._sender = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         self._thread = threading.Thread(target=self._run, args=(topic, partitions))
         self._thread.start()
 
@@ -102,6 +102,7 @@ class Writing:
             self._sender.poll(0)
             number += 1
         self._sender.flush(30)
+        self._sender.close()
 
     def stop(self) -> set[tuple[str, int, int]]:
         self._stopping.set()
@@ -158,6 +159,28 @@ def test_a_fleet_is_rolled_forward_and_back_while_it_reads(fleet: Fleet, classic
             fleet.roll(place, classic)
             fleet.shares(6, f"{place + 1} of three are back with the classic one")
         assert described(fleet.broker, "g").type is ConsumerGroupType.CLASSIC
+    finally:
+        written = writing.stop()
+    until(all_seen(list(fleet.all), written), "all that was written is read")
+    assert fleet.owners.doubled == []
+
+
+@pytest.mark.parametrize("classic", [COOPERATIVE, EAGER], ids=["cooperative", "eager"])
+def test_the_broker_is_killed_while_a_fleet_is_rolled(fleet: Fleet, classic: dict[str, Any]) -> None:
+    """As one that speaks the other protocol joins: the next coordinator finds a group of either, or between the two."""
+    create(fleet.broker, fleet.topic, partitions=6)
+    fleet.broker.stays_where_it_is()
+    writing = Writing(fleet.broker, fleet.topic, 6)
+    try:
+        for place in range(3):
+            fleet.start(place, classic)
+        fleet.shares(6, "three of the classic protocol share")
+        for config in (MODERN, classic):
+            for place in range(3):
+                fleet.roll(place, config)
+                fleet.broker.kill()
+                fleet.broker.start()
+                fleet.shares(6, f"{place + 1} of three were rolled to {config['group.protocol']}")
     finally:
         written = writing.stop()
     until(all_seen(list(fleet.all), written), "all that was written is read")

@@ -15,6 +15,7 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.forwarded import forward
 from ballast_broker.api.permissions import check_alteration
 from ballast_broker.api.topic_names import refusal
+from ballast_broker.config_types import node_id
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -91,7 +92,7 @@ def _check_topic(name: str, _context: RequestContext) -> None:
 
 def _node_id(name: str) -> int:
     try:
-        return int(name)
+        return node_id(name)
     except ValueError:
         raise _invalid(f"Node id must be an integer, but it is: {name}") from None
 

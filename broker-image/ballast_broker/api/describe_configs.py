@@ -11,6 +11,7 @@ from ballast_broker.api.authorizer import CLUSTER, Operation, group, topic
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.topic_names import refusal
 from ballast_broker.config_entries import ConfigEntries, ConfigEntry
+from ballast_broker.config_types import node_id
 from ballast_broker.metadata.image import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -130,7 +131,7 @@ def _check_allowed(resource_type: int, name: str, context: RequestContext) -> No
 
 def _check_broker(name: str, context: RequestContext, expectation: str) -> None:
     try:
-        number = int(name)
+        number = node_id(name)
     except ValueError:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
     if number != context.broker.node_id:

@@ -32,6 +32,7 @@ from ballast_wire.fast.produce import (
     NodeEndpoint,
     ProduceAnswer,
     ProduceRequest,
+    each_once,
     encode_produce_response,
     good_answer,
     parse_produce,
@@ -217,7 +218,7 @@ class Produce:
             transaction = Transactional(self._broker, request, version, peer)
         topics: Topics = []
         waits: list[Wait] = []
-        for key, partitions in request.topics:
+        for key, partitions in each_once(request.topics):
             name, topic_id, refusal = self._target(key, client_id, peer)
             if transaction is not None and transaction.refusal is UNAUTHORIZED:
                 refusal = UNAUTHORIZED
@@ -272,7 +273,9 @@ class Produce:
     ) -> tuple[ProduceAnswer, Outcome | None]:
         number, acks, replicas = partition.partition, request.acks, self._broker.replicas
         if acks not in (-1, 0, 1):
-            return ProduceAnswer(number, ErrorCode.INVALID_REQUIRED_ACKS), None
+            unknown = absence(self._broker.image(), partition)
+            known = unknown is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ProduceAnswer(number, ErrorCode.INVALID_REQUIRED_ACKS if known else unknown), None
         origin, verified = CLIENT, None
         if transaction is not None:
             if transaction.refusal is not None:

@@ -91,6 +91,8 @@ OTHERS = {
 LIST_PARTITION_REASSIGNMENTS, DESCRIBE_QUORUM, BROKER_REGISTRATION, BROKER_HEARTBEAT, *_ = OTHERS
 OF_THE_QUORUM = frozenset({DESCRIBE_QUORUM, 80, 81})
 UPDATE_FEATURES = 57
+# Who asks for these says for how long he waits. Those who do not wait at all are not heard, as in Apache Kafka.
+WITHIN_A_TIME = frozenset({19, 20, 37, 43, 45})
 API_KEYS = frozenset({*COMMANDS, *OTHERS})
 
 PROBE_DELAYS_S = (0.0, 0.05, 0.2)
@@ -328,6 +330,8 @@ class ControllerService:
             if api_key == LIST_PARTITION_REASSIGNMENTS:
                 listed = list_partition_reassignments(self._context(), request)
                 return await self._commit(Outcome([], listed))
+            if api_key in WITHIN_A_TIME and request.timeout_ms <= 0:
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
             _, command = COMMANDS[api_key]
             response = await self._run(lambda now: command(now, request))
             if api_key == UPDATE_FEATURES and not response.error_code:

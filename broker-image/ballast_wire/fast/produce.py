@@ -93,6 +93,8 @@ def parse_produce(buffer: memoryview, position: int, version: int) -> ProduceReq
                 count = reader.count(flexible)
                 partitions = [ProducePartition(reader.int32(), reader.bytes_view(flexible)) for _ in range(count)]
             topics.append(ProduceTopic(topic, partitions))
+        if flexible:
+            reader.skip_tags()
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(str(error)) from error
@@ -129,6 +131,18 @@ def _flexible_partitions(reader: Reader) -> list[ProducePartition]:
             position += 1
     reader.position = position
     return partitions
+
+
+def each_once(topics: list[ProduceTopic]) -> list[ProduceTopic]:
+    """Of a partition that is named twice the last naming counts, as in Apache Kafka."""
+    if len({topic for topic, _ in topics}) == len(topics) and all(
+        len({number for number, _ in partitions}) == len(partitions) for _, partitions in topics
+    ):
+        return topics
+    once: dict[str | UUID, dict[int, ProducePartition]] = {}
+    for topic, partitions in topics:
+        once.setdefault(topic, {}).update({each.partition: each for each in partitions})
+    return [ProduceTopic(topic, [*by_number.values()]) for topic, by_number in once.items()]
 
 
 def _topic_key(reader: Reader, version: int, flexible: bool) -> str | UUID:

@@ -44,13 +44,15 @@ class Producing:
         *batches: tuple[TopicPartition, bytes],
         version: int = VERSION,
         transactional_id: str | None = None,
+        apart: bool = False,
     ) -> Any:
+        """`apart`: each batch with a naming of its topic for itself."""
         kind = message("ProduceRequest")
-        topics: dict[str, list[Any]] = {}
-        for (topic, number), records in batches:
+        topics: dict[tuple[str, int], list[Any]] = {}
+        for index, ((topic, number), records) in enumerate(batches):
             part = kind.TopicProduceData.PartitionProduceData(index=number, records=records)
-            topics.setdefault(topic, []).append(part)
-        data = [kind.TopicProduceData(name=topic, partition_data=parts) for topic, parts in topics.items()]
+            topics.setdefault((topic, index if apart else 0), []).append(part)
+        data = [kind.TopicProduceData(name=topic, partition_data=parts) for (topic, _), parts in topics.items()]
         request = kind(version=version, transactional_id=transactional_id, acks=acks, timeout_ms=5000, topic_data=data)
         flexible = version >= FIRST_FLEXIBLE
         body = bytes(request.encode(version=version))

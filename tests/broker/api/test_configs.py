@@ -173,6 +173,8 @@ REFUSED = [
     (BROKER, "1", "no.such", "5", 42, "Unknown broker config name: no.such"),
     (BROKER, "2", "log.retention.ms", "5", 42, "Unexpected broker id, expected 1, but received 2"),
     (BROKER, "x", "log.retention.ms", "5", 42, "Node id must be an integer, but it is: x"),
+    (LOGGER, " 1", "root", "INFO", 42, "Node id must be an integer, but it is:  1"),
+    (LOGGER, "1_0", "root", "INFO", 42, "Node id must be an integer, but it is: 1_0"),
     (GROUP, "", "consumer.session.timeout.ms", "5", 42, "Default group resources are not allowed."),
     (CLIENT_METRICS, "", "interval.ms", "5", 42, "Subscription name can't be empty"),
     (3, "x", "y", "z", 42, "Unknown resource type 3"),

@@ -52,3 +52,39 @@ async def test_what_another_broker_has_is_not_unknown(tmp_path: Path, batches: i
         assert (await answer(client.send_batches(1, *sent)))[0] == ("orders", ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         cluster.controller.delete_topic("orders")
         assert (await answer(client.send_batches(1, *sent)))[0][1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.spec("CLI-10")
+async def test_a_partition_that_is_named_twice_is_written_once(tmp_path: Path) -> None:
+    """As it is named last, and it is answered once: also where it is the topic that is named twice."""
+    first, last = (
+        [Record(value=value, timestamp=RealClock().wall_ms())] * count for value, count in ((b"f", 3), (b"l", 1))
+    )
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1], [1]])
+        client = Producing(cluster, node)
+        twice = [(ORDERS, bytes(encode_batch(first))), (ORDERS, bytes(encode_batch(last)))]
+        other = (TopicPartition("orders", 1), bytes(encode_batch(first)))
+        assert await answer(client.send_batches(1, *twice, other)) == [("orders", ErrorCode.NONE, 0)] * 2
+        assert node.replicas.local_log(ORDERS).log_end_offset == 1
+        assert await answer(client.send_batches(1, *twice, apart=True)) == [("orders", ErrorCode.NONE, 1)]
+        assert node.replicas.local_log(ORDERS).log_end_offset == 2
+
+
+@pytest.mark.spec("CLI-10")
+async def test_where_there_is_nothing_acks_do_not_matter(tmp_path: Path) -> None:
+    batch = bytes(encode_batch([Record(value=b"v", timestamp=RealClock().wall_ms())]))
+    places = [ORDERS, TopicPartition("orders", 9), TopicPartition("nowhere", 0)]
+    async with Cluster(tmp_path) as cluster:
+        [node] = await cluster.add(1)
+        cluster.controller.create_topic("orders", [[1]])
+        client = Producing(cluster, node)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for sent in ([place] for place in places), [places]:
+            answers = [
+                each
+                for some in sent
+                for each in await answer(client.send_batches(2, *((place, batch) for place in some)))
+            ]
+            assert [error for _, error, _ in answers] == [ErrorCode.INVALID_REQUIRED_ACKS, unknown, unknown]

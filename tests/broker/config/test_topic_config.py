@@ -41,6 +41,7 @@ def test_the_topic_wins_over_the_broker() -> None:
         ({"log.retention.hours": "-1"}, -1),
         ({"log.retention.minutes": "-1"}, -1),
         ({"log.retention.ms": "-1", "log.retention.hours": "1"}, -1),
+        ({"log.retention.ms": "-2"}, -1),
     ],
 )
 def test_the_finer_unit_wins(given: dict[str, str], retention_ms: int) -> None:
@@ -70,6 +71,15 @@ def test_roll_hours_are_taken_where_ms_is_not_set() -> None:
 def test_a_bad_config_is_named(configs: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         check_topic_configs(configs)
+
+
+@pytest.mark.spec("TOP-23")
+def test_a_double_is_written_as_in_java() -> None:
+    for text in ("0.5f", "0.5F", "0.5d", "5e-1D", " .5 ", "5E-1"):
+        assert check_topic_configs({"min.cleanable.dirty.ratio": text}) == {"min.cleanable.dirty.ratio": 0.5}
+    for text in ("0.5L", "f", "0.5ff", "inf", "0.5_0"):
+        with pytest.raises(ConfigError, match="Not a number of type DOUBLE"):
+            check_topic_configs({"min.cleanable.dirty.ratio": text})
 
 
 def test_throttled_replicas_are_a_list_or_a_star() -> None:

@@ -132,3 +132,28 @@ async def test_a_broker_that_leaves_is_let_go_though_it_did_not_wait(monkeypatch
         response = await node.client.call(request, 1)
         assert response.error_code == ErrorCode.NONE
         assert response.should_shut_down
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+async def test_who_does_not_wait_at_all_is_not_heard(timeout_ms: int) -> None:
+    def asked(name: str, version: int, **fields: Any) -> Any:
+        return message(name)(version=version, timeout_ms=timeout_ms, **fields)
+
+    creation, expansion = message("CreateTopicsRequest"), message("CreatePartitionsRequest")
+    new = creation.CreatableTopic(name="new", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    more = expansion.CreatePartitionsTopic(name="orders", count=2, assignments=None)
+    moved = message("AlterPartitionReassignmentsRequest").ReassignableTopic
+    reassigned = moved(name="orders", partitions=[moved.ReassignablePartition(partition_index=0, replicas=[1])])
+    async with Cluster() as cluster:
+        await cluster.create_topic("orders", [1])
+        before = cluster.active.image.topics
+        created = await cluster.call(asked("CreateTopicsRequest", 7, topics=[new], validate_only=False), 7)
+        expanded = await cluster.call(asked("CreatePartitionsRequest", 3, topics=[more], validate_only=False), 3)
+        deleted = await cluster.call(asked("DeleteTopicsRequest", 5, topic_names=["orders"]), 5)
+        errors = [answer.error_code for answer in (*created.topics, *expanded.results, *deleted.responses)]
+        election = asked("ElectLeadersRequest", 2, election_type=0, topic_partitions=None)
+        move = asked("AlterPartitionReassignmentsRequest", 1, topics=[reassigned])
+        errors += [(await cluster.call(request, version)).error_code for request, version in ((election, 2), (move, 1))]
+        assert errors == [ErrorCode.REQUEST_TIMED_OUT] * 5
+        assert cluster.active.image.topics is before
