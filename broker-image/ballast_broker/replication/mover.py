@@ -53,8 +53,7 @@ class Mover:
     async def _run(self) -> None:
         while len(self.queue):
             await self._turn()
-            if self._ahead is not None and not self._ahead.wanted:
-                await self._drop_ahead()
+            await self.drop_unwanted()
 
     async def _turn(self) -> None:
         self.wake.clear()
@@ -128,6 +127,10 @@ class Mover:
 
     def took_ahead(self) -> None:
         self._ahead = None
+
+    async def drop_unwanted(self) -> None:
+        if self._ahead is not None and not self._ahead.wanted:
+            await self._drop_ahead()
 
     async def _drop_ahead(self) -> None:
         ahead = await self._end_ahead()

@@ -194,16 +194,21 @@ class Movers:
         else:
             wanted = self.rate.piece(TAIL_READ_BYTES, PIECE_S)
         if not self.has_room(move, wanted):
-            move.wanted_bytes = wanted
-            move.paused = f"{move.destination} would have less than its reserve left"
-            move.convergence.interrupted()
-            log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
+            self._pause(move, wanted)
             return
         move.chases(source.log_end_offset, left_bytes)
         if step is Step.COPY_SEGMENT:
             await self._copy_segment(mover, move, source, future)
         else:
             await self._copy_tail(move, source, future, wanted)
+
+    def _pause(self, move: Move, wanted: int) -> None:
+        if move.paused:
+            return
+        move.wanted_bytes = wanted
+        move.paused = f"{move.destination} would have less than its reserve left"
+        move.convergence.interrupted()
+        log.warning("the move of %s pauses: %s", move.topic_partition, move.paused)
 
     def _piece_bytes(self) -> int:
         """Large only where nobody counts."""
@@ -231,11 +236,15 @@ class Movers:
             if self._is_anyone_idle():
                 self._begin_ahead(mover, move, copy, future)
             while copy.file.left_bytes:
+                wanted = min(self._piece_bytes(), copy.file.left_bytes)
                 if self.rate.exceeded():
                     await mover.wait(self.rate.wait_s())
-                elif not self.has_room(move, SEGMENT_PIECE_BYTES):
+                elif not self.has_room(move, wanted):
+                    self._pause(move, wanted)
+                    await mover.drop_unwanted()
                     await mover.wait(LONGEST_WAIT_S)
                 else:
+                    move.paused = None
                     await self._copy_piece(move, copy.file)
                 if await self._is_void(move, copy):
                     return

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ballast_broker.storage.manager import LogManager
 
 _KINDS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)  # the log last: it decides
+# What the machine lacks for a moment says nothing of the log or its disk; all else that files refuse is the disk's.
+_OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 logger = logging.getLogger(__name__)
 
 
@@ -183,11 +185,13 @@ class Compactor:
                 return False  # once more, after a while
             self.uncleanable[log.topic_partition] = str(error)
         except CleanerFailed as error:
-            if error.os_error in (errno.EIO, errno.ENOSPC, errno.EROFS):
+            logger.error("cleaning %s failed: %s", log.topic_partition, error)
+            if error.os_error in _OF_THE_MACHINE:
+                return False  # once more, after a while
+            if error.os_error is not None and not log.closed:
                 log.directory.fail(OSError(error.os_error, str(error)))
             elif not log.closed:
                 self.uncleanable[log.topic_partition] = str(error)
-            logger.error("cleaning %s failed: %s", log.topic_partition, error)
         except LogDirectoryFailure as error:
             logger.error("cleaning %s failed: %s", log.topic_partition, error)
         return True

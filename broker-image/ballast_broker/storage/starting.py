@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from ballast_broker.log_config import LONG_MAX, LogConfig
+from ballast_broker.log_config import LogConfig
 from ballast_broker.seams import Disk, Threads
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.context import LogContext
@@ -30,7 +30,7 @@ from ballast_broker.storage.log import Log
 from ballast_wire.names import TopicPartition
 
 METADATA_TOPIC_ID = UUID(int=1)
-ALWAYS_THERE, IN_NO_CHECKPOINT = -1, LONG_MAX  # when a log was made
+ALWAYS_THERE = -1  # when a log was made
 SLICE = 64  # folders that are loaded in one go
 WAITS_OF_SLOW_DISK = SLICE // 4  # what lies in memory is read without one
 
@@ -144,9 +144,9 @@ def _load(
     clean: bool,
     config_of: Callable[[str], LogConfig],
 ) -> Log:
-    """The offsets of a future log are in no checkpoint. A clean stop closes it like any other."""
+    """Of a future log the checkpoints know the start alone. A clean stop closes it like any other."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
-    made_ms = IN_NO_CHECKPOINT if future else ALWAYS_THERE if clean else _made_ms(context.disk, path)
+    made_ms = ALWAYS_THERE if clean else _made_ms(context.disk, path)
     log = load_log(
         context,
         directory,
@@ -154,7 +154,7 @@ def _load(
         partition,
         config_of(partition.topic),
         clean=clean,
-        recovery_point=known.recovery_points.of(partition, made_ms),
+        recovery_point=0 if future else known.recovery_points.of(partition, made_ms),
         start_offset=known.start_offsets.of(partition, made_ms),
     )
     if not future:

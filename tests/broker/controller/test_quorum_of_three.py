@@ -305,6 +305,26 @@ async def test_the_quorum_describes_itself() -> None:
         assert all(each.log_end_offset == cluster.active.log.log_end_offset for each in data.current_voters)
 
 
+@pytest.mark.spec("CLU-04")
+@pytest.mark.parametrize(("topic", "partition"), [("other", 0), ("__cluster_metadata", 1)])
+async def test_there_is_one_partition_that_a_quorum_is_asked_about(topic: str, partition: int) -> None:
+    async with Cluster(voters=1) as cluster:
+        driver, vote = cluster.active.driver, message("VoteRequest")
+        data = vote.TopicData.PartitionData(
+            partition_index=partition, replica_epoch=99, replica_id=2, last_offset_epoch=99, last_offset=99
+        )
+        with pytest.raises(ApiError) as refused:
+            await driver.handle(52, 2, vote(topics=[vote.TopicData(topic_name=topic, partitions=[data])]))
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert driver.epoch < 99
+        kind = message("FetchSnapshotRequest")
+        part = kind.TopicSnapshot.PartitionSnapshot
+        wanted = part(partition=partition, snapshot_id=part.SnapshotId(end_offset=1, epoch=1), position=0)
+        with pytest.raises(ApiError) as refused:
+            await driver.handle(59, 1, kind(topics=[kind.TopicSnapshot(name=topic, partitions=[wanted])]))
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.spec("CLU-02")
 async def test_an_idle_quorum_only_says_that_it_lives() -> None:
     async with Cluster(voters=3) as cluster:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 ORDERS = TopicPartition("orders", 0)
 POINTS_PER_TEST = 10
 MOST_POINTS = 200
+DELETED = 5  # records: the first file has later ones as well
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +56,9 @@ async def run_until_stopped(folder: Path, operations: int | None) -> list[str]:
         acknowledged = [f"record {number}" for number in range(30)]
         for value in acknowledged:
             node.produce(ORDERS, value)
+        await node.replicas.delete_records({ORDERS: DELETED}, 1000)
+        await node.logs.maintenance.checkpoint_start_offsets()
+        del acknowledged[:DELETED]
         await eventually(lambda: not len(node.replicas.assignments))
         disk.done.clear()
         disk.left = operations

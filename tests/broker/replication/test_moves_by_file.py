@@ -440,6 +440,38 @@ async def test_what_was_copied_ahead_gives_its_room_back_to_a_move_that_lacks_it
         assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
 
 
+@pytest.mark.spec("DIR-45")
+async def test_room_for_what_is_left_of_a_segment_is_room_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 100, **{"segment.bytes": "100000"})
+        monkeypatch.setattr(movers.Movers, "has_room", lambda _, move, size: size <= movers.TAIL_READ_BYTES)
+        await moved(node, ask(node))
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+
+
+@pytest.mark.spec("DIR-45")
+async def test_a_move_that_lacks_room_in_the_middle_of_a_segment_is_shown_as_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps no room for what comes later."""
+    async with Cluster(tmp_path) as cluster:
+        node = await holding(cluster, 100, **{"segment.bytes": "100000"})
+        answers = itertools.chain([True, True], itertools.repeat(False))  # for the first segment, and one ahead
+        with monkeypatch.context() as patched:
+            patched.setattr(movers.Movers, "has_room", lambda *_: next(answers))
+            target = ask(node)
+            [move] = node.replicas.movers.moves.values()
+            await eventually(lambda: move.paused)
+            assert "reserve" in move.paused
+            await eventually(lambda: not left_ahead(tmp_path))
+            assert node.logs.future_logs[ORDERS].log_end_offset == 0
+        await moved(node, target)
+        assert move.paused is None
+        assert node.stored(ORDERS) == [value_of(number) for number in range(100)]
+
+
 def left_ahead(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.cleaned") if not path.parent.name.endswith("-delete")]
 

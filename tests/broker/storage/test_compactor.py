@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import checkpoint
-from ballast_broker.storage.cleaner_process import CleanerDied, CleanerProcess
+from ballast_broker.storage.cleaner_process import CleanerDied, CleanerFailed, CleanerProcess
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.manager import LogManager
@@ -264,6 +265,44 @@ def test_a_log_that_the_cleaner_dies_of_again_is_left_alone(new_world):
             assert not await manager.compactor.clean_dirtiest() or died
             assert (PARTITION in manager.compactor.uncleanable) is died
         assert await manager.compactor.dirtiest(NOW_MS) is None
+
+    asyncio.run(story())
+
+
+def failing_with(code):
+    def fail():
+        raise CleanerFailed(os.strerror(code), code)
+
+    return fail
+
+
+@pytest.mark.spec("LOG-25", "DIR-41")
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.ESTALE, errno.ENOENT])
+def test_a_disk_that_fails_the_cleaner_takes_its_directory_offline(new_world, code):
+    """A quota that is used up is a disk that is full: not a log that is left alone from now on."""
+
+    async def story():
+        manager = await (world := new_world()).start()
+        log = create_dirty(manager)
+        world.meanwhile = failing_with(code)
+        assert await manager.compactor.clean_dirtiest()
+        assert not log.directory.online
+        assert not manager.compactor.uncleanable
+
+    asyncio.run(story())
+
+
+@pytest.mark.spec("LOG-25", "DIR-41")
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_the_machine_lacks_for_a_moment_is_held_against_no_log_and_no_disk(new_world, read_all, code):
+    async def story():
+        manager = await (world := new_world()).start()
+        log = create_dirty(manager)
+        world.meanwhile = failing_with(code)
+        assert not await manager.compactor.clean_dirtiest()
+        assert log.directory.online
+        assert await manager.compactor.clean_dirtiest()
+        assert [int(record.key) for record in read_all(log)] == [1, 2]
 
     asyncio.run(story())
 
