@@ -22,7 +22,7 @@ from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.managed import held_layout
 from ballast_operator.plan.stored import keep
@@ -170,6 +170,21 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+
+
+async def test_a_volume_whose_claims_of_before_are_of_another_storage_class_is_not_added() -> None:
+    volumes = [{"name": "a", "size": "10Gi"}, {"name": "b", "size": "10Gi", "storageClassName": "fast"}]
+    subject = cluster(volumes=volumes)
+    labels = {"ballast.dev/role": "broker"}
+    former = {
+        "metadata": {"name": "b-demo-0", "uid": "uid", "labels": labels},
+        "spec": {"storageClassName": "slow", "resources": {"requests": {"storage": "10Gi"}}},
+    }
+    kube = replace(kube_facts(subject, None, [], [former]), volumes={"a": subject.spec.volumes[0]})
+    layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
+    verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
+    assert verdict is not None
+    assert (verdict.reason, "b-demo-0, are of storage class slow" in verdict.message) == ("VolumeClaimed", True)
 
 
 def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedScene]:

@@ -51,6 +51,7 @@ class ClaimFacts:
     volume: str
     pod: str
     size: str
+    storage_class: str | None = None
     deleting: bool = False
     drained: bool = False
     resource_version: str = ""
@@ -226,6 +227,7 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         volume=volume,
         pod=names.pod_name(cluster, int(ordinal), role),
         size=str(claim["spec"]["resources"]["requests"]["storage"]),
+        storage_class=claim["spec"].get("storageClassName"),
         deleting=bool(meta.get("deletionTimestamp")),
         drained=DRAINED in (meta.get("annotations") or {}),
         resource_version=meta.get("resourceVersion") or "",
