@@ -112,6 +112,15 @@ def test_a_directory_of_no_size_is_refused(world: World) -> None:
     world.delete("KafkaCluster", "sizeless")
 
 
+@pytest.mark.spec("OPR-02", "OPR-40")
+def test_an_affinity_of_the_wrong_shape_is_told_where_racks_add_to_it(world: World) -> None:
+    more = {"volumes": [A], "brokers": 1, "rack": {"topologyKey": "zone"}}
+    world.apply("KafkaCluster", "shape", {"podTemplate": {"spec": {"affinity": []}}, **more})
+    assert "spec.podTemplate.spec.affinity" in world.until_reason("KafkaCluster", "shape", "InvalidSpec")
+    world.delete("KafkaCluster", "shape")
+    world.until_gone("KafkaCluster", "shape")
+
+
 @pytest.mark.spec("OPR-44", "OPR-45")
 def test_a_configuration_with_which_no_broker_starts_is_corrected(world: World) -> None:
     """Kafka cannot be asked whether a restart does harm, and a pod is not made anew by itself."""
