@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.managed import held_layout
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
+from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
@@ -153,6 +155,24 @@ async def test_a_cluster_is_not_ready_before_every_broker_has_told_its_directori
     assert (verdict.reason, verdict.ready, "yet: 1." in verdict.message) == ("DirectoriesUnknown", "False", True)
     # One that answered before and is silent now is shown as it was, and the cluster stays ready.
     assert managed._health(scene, cluster_status(seen, whole)).reason == "Ready"
+
+
+@pytest.mark.spec("OPR-40", "OPR-44")
+@pytest.mark.parametrize("security", [None, {"internal": {"tls": {"secretName": "inside"}}}])
+def test_clients_are_told_a_new_port_of_a_broker_when_it_has_been_restarted(security: Any) -> None:
+    """It does not listen there before."""
+    listeners = [{"name": "NEW", "port": 9094}, {"name": "OLD", "port": 9092}]
+    subject = cluster(brokers=3, listeners=listeners, security=security)
+    layout = held_layout(subject, Identity("id", (0, 1, 2)), KubeFacts())
+    made = pods.pod_template(layout, names.BROKER_ROLE)
+    before = cluster(brokers=3, listeners=listeners[1:], security=security)
+    old = pods.pod_template(replace(layout, cluster=before), names.BROKER_ROLE)
+    bodies = {n: deepcopy(template) for n, template in enumerate((made, old, made))}
+    for n, body in bodies.items():
+        body["metadata"] |= {"name": f"demo-{n}", "uid": f"uid-{n}"}
+    managed, scene = managed_with(kube_facts(subject, None, list(bodies.values()), []))
+    status = managed._base_status(replace(scene, cluster=subject), subject.status)
+    assert status.bootstrap_servers == "host-0:9094,host-1:9092,host-2:9094"
 
 
 class Refusing:

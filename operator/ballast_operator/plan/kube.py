@@ -41,7 +41,12 @@ class PodFacts:
     claims: Mapping[str, str] = field(default_factory=dict)
     trouble: str | None = None
     config: str | None = None
-    port: int | None = None
+    ports: tuple[int, ...] = ()
+
+    @property
+    def port(self) -> int | None:
+        """Of the listener that brokers use among themselves; those for clients follow."""
+        return self.ports[0] if self.ports else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,7 @@ def pod_facts(pod: Object) -> PodFacts:
         config=next(
             (volume["configMap"]["name"] for volume in spec.get("volumes") or () if "configMap" in volume), None
         ),
-        port=next((port["containerPort"] for port in ports if port.get("name") == "kafka"), None),
+        ports=tuple(port["containerPort"] for port in ports if re.fullmatch(r"kafka(-\d+)?", port.get("name", ""))),
     )
 
 
