@@ -78,7 +78,10 @@ def say(line: str) -> None:
 def data_folder(wanted: Path | None, name: str) -> Path:
     """A new folder: a run never begins on the data of another one."""
     folder = (wanted or Path(os.environ.get("BALLAST_HOME", ROOT / ".ballast")) / name).absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"{folder} is not empty; remove it, or choose another with --data.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{folder} is not empty; remove it, or choose another with --data.")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{folder} cannot be made: {error.strerror}; choose another with --data.") from error
     return folder

@@ -58,6 +58,8 @@ _VOLUMES = ("configMap", "secret", "emptyDir", "persistentVolumeClaim", "hostPat
 _PROBE_NUMBERS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 DATA_LIMIT_BYTES = 1024 * 1024
+NODE_PORTS = range(30000, 32768)
+_NODE_PORTS_SHOWN = f"{NODE_PORTS[0]}-{NODE_PORTS[-1]}"
 _KEY = re.compile(r"[-._a-zA-Z0-9]+\Z")
 _KEY_RULE = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
@@ -300,6 +302,7 @@ def _service(new: Obj, old: Obj | None) -> list[Obj]:
     spec = new["spec"]
     kind = spec.get("type")
     causes: list[Obj] = []
+    held = {port.get("nodePort") for port in (old or {"spec": {}})["spec"].get("ports") or []}
     if kind not in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"):
         supported = '"ClusterIP", "ExternalName", "LoadBalancer", "NodePort"'
         causes.append(
@@ -313,6 +316,9 @@ def _service(new: Obj, old: Obj | None) -> list[Obj]:
             causes.append(cause("FieldValueInvalid", text, f"spec.ports[{index}].port"))
         if len(spec["ports"]) > 1 and not port.get("name"):
             causes.append(_required(f"spec.ports[{index}].name"))
+        if (number := port.get("nodePort") or NODE_PORTS[0]) not in NODE_PORTS and number not in held:
+            why = f"provided port is not in the valid range. The range of valid ports is {_NODE_PORTS_SHOWN}"
+            causes.append(_invalid(f"spec.ports[{index}].nodePort", number, why))
     if old is not None and old["spec"].get("clusterIP") and old["spec"]["clusterIP"] != spec.get("clusterIP"):
         causes.append(_immutable("spec.clusterIP", spec.get("clusterIP")))
     return causes

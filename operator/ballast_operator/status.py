@@ -265,6 +265,11 @@ CLUSTER = _table(
         "VolumeTooSmall", FALSE, "Kubernetes refused to grow a volume: {error}",
         "Use a storage class that allows it, or add a larger volume and remove this one.", stalled=True,
     ),
+    Reason(
+        "VolumeClaimed", FALSE,
+        "Volume {volume} is not added: its claims of before, such as {claim}, are of storage class {found}.",
+        "Delete these claims (status.retainedClaims), or give the volume another name.", stalled=True,
+    ),
 )  # fmt: skip
 
 # Told once, in an Event; no condition has them.

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import re
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,11 +230,11 @@ def show(outcome: Outcome, as_json: bool) -> None:
 
 
 def quantity(text: str) -> int:
-    """Bytes from a Kubernetes quantity such as 50Mi."""
+    """Bytes from a Kubernetes quantity such as 50Mi, rounded up as Kubernetes and the operator do."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a quantity such as 50Mi")
-    return int(float(found.group(1)) * UNITS[found.group(2) or ""])
+    return math.ceil(Decimal(found.group(1)) * UNITS[found.group(2) or ""])
 
 
 def size(text: str) -> int:
@@ -260,7 +262,8 @@ def addresses(text: str) -> str:
 
 def throttle(text: str) -> str:
     """A quantity as it was written, which the Reassignment says as well."""
-    quantity(text)
+    if not quantity(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit: nothing would ever arrive")
     return text
 
 

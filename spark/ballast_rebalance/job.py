@@ -107,11 +107,11 @@ def measure(spark: SparkSession, options: JobOptions) -> Measured:
     if options.metrics is None:
         assert options.bootstrap is not None
         return admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
-    measured = metrics_source.measure(spark, options.metrics)
     if options.bootstrap is None:
-        return measured
+        return metrics_source.measure(spark, options.metrics)
+    # They are asked first, who alone can tell that there is nothing yet from metrics that are missing.
     asked = admin.measure_by_admin(options.bootstrap, options.client_options, options.capacity_bytes)
-    return _with_order(measured, asked)
+    return _with_order(metrics_source.measure(spark, options.metrics), asked)
 
 
 def _with_order(measured: Measured, asked: Measured) -> Measured:

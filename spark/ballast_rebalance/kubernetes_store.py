@@ -113,9 +113,14 @@ class KubernetesStore:
     def create(self, resource: Mapping[str, Any]) -> dict[str, Any]:
         name = resource["metadata"]["name"]
         with self._asking(f"Reassignment {name} cannot be made"):
-            answer: dict[str, Any] = self._objects.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, PLURAL, dict(resource)
-            )
+            try:
+                answer: dict[str, Any] = self._objects.create_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, PLURAL, dict(resource)
+                )
+            except self._error as error:
+                if error.status == CONFLICT:  # by another job, since all were listed
+                    raise Refusal("AlreadyProposed", f"the same plan was proposed just now, as {name}") from error
+                raise
         return answer
 
     def tell(self, cluster: str, look: Mapping[str, Any]) -> str | None:

@@ -31,6 +31,8 @@ def ballast(*arguments: str) -> subprocess.Popen[str]:
         (("soak", "kill", "--from", "3"), "'soak kill' has no --from"),
         (("soak", "kill", "--times", "0"), "--times must be at least 1"),
         (("chaos", "--data", str(ROOT)), "is not empty"),
+        (("chaos", "--data", "/proc/none"), "/proc/none cannot be made: No such file or directory"),
+        (("soak", "kill", "--data", "/dev/null/below"), "/dev/null/below cannot be made: Not a directory"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(arguments: tuple[str, ...], said: str) -> None:

@@ -62,6 +62,18 @@ def test_a_budget_that_is_none_is_refused(server, place, spec, said):
     assert (code, said in told) == (422, True), told
 
 
+@pytest.mark.parametrize("port", [80, 29999, 32768])
+def test_a_node_port_is_of_the_range(server, place, port):
+    spec = {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}
+    path, body = f"/api/v1/{place}/services", {"metadata": {"name": "s"}, "spec": spec}
+    code, told = refusal(server, "POST", path, body)
+    said = f"spec.ports[0].nodePort: Invalid value: {port}: provided port is not in the valid range. The range of valid"
+    assert (code, f"{said} ports is 30000-32767" in told) == (422, True), told
+    for taken in (30000, 32767):
+        spec["ports"] = [{"port": 80, "nodePort": taken}]
+        server.call("POST", f"{path}?dryRun=All", body)
+
+
 def test_what_becomes_of_claims_is_said_in_two_words(server, place):
     sets = f"/apis/apps/v1/{place}/statefulsets?dryRun=All"
     body = deployment("c") | {"kind": "StatefulSet"}

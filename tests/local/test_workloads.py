@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.local.conftest import STRATEGIC, Refused, eventually
 
-from ballast_local.workloads.service import NODE_PORTS
+from ballast_local.builtin_checks import NODE_PORTS
 
 SERVE = (
     "import os,http.server,sys\n"
@@ -349,7 +349,7 @@ def test_a_node_port_that_another_program_has_is_served_when_it_is_free(api, nam
 
 
 def free_node_port():
-    for port in range(*NODE_PORTS):
+    for port in NODE_PORTS:
         try:
             return socket.create_server(("127.0.0.1", port))
         except OSError:

@@ -44,6 +44,11 @@ def test_sizes_are_understood_as_kubernetes_writes_them(asked: str, kept: str) -
         ({"config": {"a": ["b"]}}, "spec.config.a: ['b'] is no str"),
         ({"config": []}, "spec.config: expected an object"),
         ({"storage": {"deleteClaim": "yes"}}, "spec.storage.deleteClaim: 'yes' is no bool"),
+        ({"podTemplate": {"spec": {"affinity": []}}}, "spec.podTemplate.spec.affinity: expected an object"),
+        (
+            {"podTemplate": {"spec": {"affinity": None, "topologySpreadConstraints": {"a": 1}}}},
+            "spec.podTemplate.spec.topologySpreadConstraints: expected a list",
+        ),
         ({"imagePullPolicy": "Now"}, "spec.imagePullPolicy: 'Now' is none of Always, IfNotPresent, Never"),
     ],
 )

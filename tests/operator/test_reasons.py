@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,12 @@ from ballast_operator.kubeconfig import read_kubeconfig
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
-from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
+from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts
 from ballast_operator.plan.lifecycle import Scene, next_step
 from ballast_operator.plan.managed import held_layout
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.topics import TopicFacts, plan_topic
+from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import CLUSTER, EVENTS, REASSIGNMENT, SHARED, TOPIC, Reason, reasons_page
@@ -155,6 +157,24 @@ async def test_a_cluster_is_not_ready_before_every_broker_has_told_its_directori
     assert managed._health(scene, cluster_status(seen, whole)).reason == "Ready"
 
 
+@pytest.mark.spec("OPR-40", "OPR-44")
+@pytest.mark.parametrize("security", [None, {"internal": {"tls": {"secretName": "inside"}}}])
+def test_clients_are_told_a_new_port_of_a_broker_when_it_has_been_restarted(security: Any) -> None:
+    """It does not listen there before."""
+    listeners = [{"name": "NEW", "port": 9094}, {"name": "OLD", "port": 9092}]
+    subject = cluster(brokers=3, listeners=listeners, security=security)
+    layout = held_layout(subject, Identity("id", (0, 1, 2)), KubeFacts())
+    made = pods.pod_template(layout, names.BROKER_ROLE)
+    before = cluster(brokers=3, listeners=listeners[1:], security=security)
+    old = pods.pod_template(replace(layout, cluster=before), names.BROKER_ROLE)
+    bodies = {n: deepcopy(template) for n, template in enumerate((made, old, made))}
+    for n, body in bodies.items():
+        body["metadata"] |= {"name": f"demo-{n}", "uid": f"uid-{n}"}
+    managed, scene = managed_with(kube_facts(subject, None, list(bodies.values()), []))
+    status = managed._base_status(replace(scene, cluster=subject), subject.status)
+    assert status.bootstrap_servers == "host-0:9094,host-1:9092,host-2:9094"
+
+
 class Refusing:
     """An API server whose storage class does not let volumes grow; the embedded one's does."""
 
@@ -170,6 +190,21 @@ async def test_a_volume_that_may_not_grow_is_said() -> None:
     verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
     assert verdict is not None
     assert (verdict.reason, "storage class" in verdict.message) == ("VolumeTooSmall", True)
+
+
+async def test_a_volume_whose_claims_of_before_are_of_another_storage_class_is_not_added() -> None:
+    volumes = [{"name": "a", "size": "10Gi"}, {"name": "b", "size": "10Gi", "storageClassName": "fast"}]
+    subject = cluster(volumes=volumes)
+    labels = {"ballast.dev/role": "broker"}
+    former = {
+        "metadata": {"name": "b-demo-0", "uid": "uid", "labels": labels},
+        "spec": {"storageClassName": "slow", "resources": {"requests": {"storage": "10Gi"}}},
+    }
+    kube = replace(kube_facts(subject, None, [], [former]), volumes={"a": subject.spec.volumes[0]})
+    layout = held_layout(subject, Identity("id", (0, 1, 2)), kube)
+    verdict = await claims.bring(Refusing(), layout, kube, view())  # type: ignore[arg-type]
+    assert verdict is not None
+    assert (verdict.reason, "b-demo-0, are of storage class slow" in verdict.message) == ("VolumeClaimed", True)
 
 
 def managed_with(kube: KubeFacts, **spec: Any) -> tuple[ManagedCluster, ManagedScene]:

@@ -84,6 +84,43 @@ def test_a_listener_whose_services_would_have_names_that_are_too_long_is_refused
     world.delete("KafkaCluster", cluster)
 
 
+@pytest.mark.spec("OPR-01", "OPR-40")
+@pytest.mark.parametrize(
+    "more", [{"nodePorts": {"host": "node.example", "first": 32000}}, {"tls": {"secretName": "s"}}]
+)
+def test_a_listener_that_no_service_or_volume_can_be_named_after_is_refused(world: World, more: dict[str, Any]) -> None:
+    def with_listener(**listener: Any) -> dict[str, Any]:
+        return {"volumes": [A], "listeners": [{"name": "INSIDE", "port": 9092}, {"port": 9094, **listener}]}
+
+    with pytest.raises(ApiError, match="cannot end with an underscore"):
+        world.apply("KafkaCluster", "under", with_listener(name="OUTSIDE_", **more))
+    for taken in (with_listener(name="OUTSIDE_"), with_listener(name="OUT_SIDE", **more)):
+        world.apply("KafkaCluster", "under", taken, annotations={"ballast.dev/paused": "true"})
+    world.delete("KafkaCluster", "under")
+
+
+@pytest.mark.spec("OPR-01")
+def test_a_directory_of_no_size_is_refused(world: World) -> None:
+    """The job, which would be given it, could never begin."""
+    for capacity in ("0", "0.0Gi", "1.5Gi"):
+        spec = {"volumes": [A], "rebalance": {"job": {"directoryCapacity": capacity}}}
+        if capacity == "1.5Gi":
+            world.apply("KafkaCluster", "sizeless", spec, annotations={"ballast.dev/paused": "true"})
+            continue
+        with pytest.raises(ApiError, match="directoryCapacity"):
+            world.apply("KafkaCluster", "sizeless", spec)
+    world.delete("KafkaCluster", "sizeless")
+
+
+@pytest.mark.spec("OPR-02", "OPR-40")
+def test_an_affinity_of_the_wrong_shape_is_told_where_racks_add_to_it(world: World) -> None:
+    more = {"volumes": [A], "brokers": 1, "rack": {"topologyKey": "zone"}}
+    world.apply("KafkaCluster", "shape", {"podTemplate": {"spec": {"affinity": []}}, **more})
+    assert "spec.podTemplate.spec.affinity" in world.until_reason("KafkaCluster", "shape", "InvalidSpec")
+    world.delete("KafkaCluster", "shape")
+    world.until_gone("KafkaCluster", "shape")
+
+
 @pytest.mark.spec("OPR-44", "OPR-45")
 def test_a_configuration_with_which_no_broker_starts_is_corrected(world: World) -> None:
     """Kafka cannot be asked whether a restart does harm, and a pod is not made anew by itself."""

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from tests.rebalance.test_measured import measured
 
+from ballast_operator.model.quantity import parse_quantity
 from ballast_planner import PlanOptions, plan_balance
 from ballast_rebalance import command, java_home, job, session
 from ballast_rebalance.job import JobOptions, Outcome, Watch, _propose
@@ -130,6 +131,8 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         assert "hush" not in told
     for option, value, says in (
         ("--throttle-disk", "50MB", "is not a quantity"),
+        ("--throttle-network", "0", "is no limit"),
+        ("--throttle-disk", "0.0Mi", "is no limit"),
         ("--capacity", "0", "is no size"),
         ("--metrics-port", "99999", "is no port"),
         ("--interval", "0", "less than a second"),
@@ -140,6 +143,8 @@ def test_arguments_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[st
         with pytest.raises(SystemExit, match="2"):
             parsed(*source, option, value)
         assert says in capsys.readouterr().err
+    for text in ("0.5", "2.3Gi", "0.3", "1"):
+        assert command.quantity(text) == parse_quantity(text), "as the operator reads it"
     assert parsed("--bootstrap", "h,[::1]:9092,k.example:1").bootstrap == "h,[::1]:9092,k.example:1"
     for arguments in (["--horizon", "x"], ["--capacity", "1.5X"], ["--cluster-label", "nothing", "--prometheus", "p"]):
         with pytest.raises((SystemExit, argparse.ArgumentTypeError)):

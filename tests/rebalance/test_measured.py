@@ -14,7 +14,7 @@ from tests.rebalance.skewed import brokers_of, directories_of, skewed_cluster
 from ballast_planner import Directory, PlanOptions, plan_balance
 from ballast_rebalance.admin import measure_by_admin, measured_of
 from ballast_rebalance.forecast import predict_sizes, sustained_growth
-from ballast_rebalance.job import _with_order
+from ballast_rebalance.job import JobOptions, _with_order, run_once
 from ballast_rebalance.measured import (
     REPLICA_COLUMNS,
     Measured,
@@ -24,7 +24,8 @@ from ballast_rebalance.measured import (
     with_capacity,
     with_weights,
 )
-from ballast_rebalance.metrics_source import TOTAL, USED, _complete, _directories
+from ballast_rebalance.metrics_source import TOTAL, USED, MetricsOptions, _complete, _directories
+from ballast_rebalance.proposal import ProposalOptions
 from ballast_rebalance.worth import Threshold, require_worth
 
 NAN = float("nan")
@@ -291,6 +292,16 @@ def test_a_cluster_without_topics_is_level() -> None:
     with pytest.raises(Refusal) as empty:
         measured_of([], brokers, log_dirs, 0.0)
     assert empty.value.reason == "Balanced"
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.timeout(120)
+def test_a_new_cluster_is_level_before_its_metrics_have_any_replicas(tmp_path: Path) -> None:
+    """Which they do not have until there are topics: only the brokers know that nothing is missing."""
+    with Brokers(tmp_path, 1, [0]) as one:
+        metrics = MetricsOptions("http://127.0.0.1:1")
+        outcome = run_once(None, JobOptions(ProposalOptions("demo"), metrics=metrics, bootstrap=one.bootstrap))  # type: ignore[arg-type]
+    assert (outcome.reason, outcome.message) == ("Balanced", "there are no replicas yet: nothing is to be levelled")
 
 
 def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -> None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Coroutine, Iterable
 
 from ballast_local import meta
+from ballast_local.builtin_checks import NODE_PORTS
 from ballast_local.errors import ApiError, Obj
 from ballast_local.selectors import selector_matches
 from ballast_local.store import Change
@@ -15,7 +16,6 @@ from ballast_local.workloads.controller import LOG, Controller, Key, is_ready
 from ballast_local.workloads.probe import port_number
 from ballast_local.workloads.proxy import Endpoint, Proxy
 
-NODE_PORTS = (30000, 32767)
 LISTEN_AGAIN_SECONDS = 1.0
 Listening = tuple[str, int]
 
@@ -80,7 +80,7 @@ class ServiceController(Controller):
             }
             for port in ports:
                 if not port.get("nodePort"):
-                    free = [number for number in range(*NODE_PORTS) if number not in taken]
+                    free = [number for number in NODE_PORTS if number not in taken]
                     random.shuffle(free)
                     port["nodePort"] = next(filter(_can_listen, free))
                     taken.add(port["nodePort"])

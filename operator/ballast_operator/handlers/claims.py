@@ -23,14 +23,20 @@ async def mark_drained(objects: KubeObjects, cluster: KafkaCluster, claims: Iter
 async def bring(objects: KubeObjects, layout: Layout, kube: KubeFacts, view: KafkaView) -> Verdict | None:
     """Why a claim is not as large as the spec says, if one is not."""
     cluster = layout.cluster
-    for claim in plan.claims_in_use_again(cluster, kube):
+    for claim in plan.claims_in_use_again(layout, kube):
         await objects.mark_claim(cluster, claim, False)
     refusal = None
     for name, size in plan.claims_to_grow(layout, kube).items():
         refusal = await objects.grow_claim(cluster, name, size) or refusal
     for unused in _going(layout, kube, view):
         await objects.delete_claim(cluster, unused.name, unused.uid)
-    return CLUSTER["VolumeTooSmall"].says(error=refusal) if refusal else None
+    if refusal:
+        return CLUSTER["VolumeTooSmall"].says(error=refusal)
+    former = plan.claims_of_other_classes(cluster, kube)
+    if former:
+        volume, found = former[0].volume, former[0].storage_class
+        return CLUSTER["VolumeClaimed"].says(volume=volume, claim=former[0].name, found=found)
+    return None
 
 
 def retained(layout: Layout, kube: KubeFacts, view: KafkaView) -> tuple[str, ...]:

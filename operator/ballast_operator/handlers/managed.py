@@ -35,7 +35,7 @@ from ballast_operator.observe import (
     observe_topics,
 )
 from ballast_operator.plan import managed as plan
-from ballast_operator.plan.cluster_status import failed_directories, health
+from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.resources import names, pods
@@ -202,12 +202,10 @@ class ManagedCluster:
 
     def _base_status(self, scene: Scene, status: ClusterStatus) -> ClusterStatus:
         cluster, kube = scene.cluster, scene.kube
-        port = cluster.spec.listeners[0].port
-        addresses = [f"{view.host}:{port}" for view in scene.view.brokers.values() if view.online and view.host]
+        service = f"{names.bootstrap_service(cluster)}.{self._key.namespace}.svc:{cluster.spec.listeners[0].port}"
         return replace(
             status,
-            bootstrap_servers=",".join(addresses)
-            or f"{names.bootstrap_service(cluster)}.{self._key.namespace}.svc:{port}",
+            bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
             voters=scene.identity.voters,
             broker_count=kube.replicas,
             brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",

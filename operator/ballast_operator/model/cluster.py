@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ballast_operator.model.fields import read
+from ballast_operator.model.fields import FieldError, read
 from ballast_operator.model.meta import Condition, Key, Meta, read_meta
 from ballast_operator.model.reassignment import Throttle
 
@@ -305,8 +305,19 @@ class KafkaCluster:
 
 
 def read_cluster(body: Mapping[str, Any]) -> KafkaCluster:
+    spec = read(ClusterSpec, body.get("spec"), "spec")
+    if spec.pod_template is not None:
+        _check_pod_spec(spec.pod_template.spec)
     return KafkaCluster(
         read_meta(body),
-        read(ClusterSpec, body.get("spec"), "spec"),
+        spec,
         read(ClusterStatus, body.get("status") or {}, "status"),
     )
+
+
+def _check_pod_spec(spec: Mapping[str, Any]) -> None:
+    """Of the fields that are added to; what is wrong with others the API server says when it gets a pod with them."""
+    if not isinstance(spec.get("affinity"), Mapping | None):
+        raise FieldError("spec.podTemplate.spec.affinity: expected an object")
+    if not isinstance(spec.get("topologySpreadConstraints"), list | None):
+        raise FieldError("spec.podTemplate.spec.topologySpreadConstraints: expected a list")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ballast_operator.model.cluster import BrokerStatus, ClusterStatus, DirectoryStatus
+from ballast_operator.model.cluster import BrokerStatus, ClusterStatus, DirectoryStatus, KafkaCluster
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView
+from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.resources import security
 from ballast_operator.status import CLUSTER, Verdict
 
 # A fill level that changed by less than this share of the volume is told as before, so quiet clusters cause no writes.
@@ -66,6 +68,15 @@ def _directory(
     if before is not None and same_volume and abs(used - (before.used_bytes or 0)) < total * TOLD_CHANGE:
         used = before.used_bytes or 0
     return DirectoryStatus(where.path, found.online, found.error, total, used, round(100 * used / total), replicas)
+
+
+def client_addresses(cluster: KafkaCluster, kube: KubeFacts, view: KafkaView) -> list[str]:
+    """Where each broker that is online takes clients: while a change rolls, not all do so at the port of the spec."""
+    wanted = cluster.spec.listeners[0].port
+    first = len(security.endpoints(cluster)) - len(cluster.spec.listeners)
+    ports = {ordinal: pod.ports[first] for ordinal, pod in kube.pods.items() if len(pod.ports) > first}
+    brokers = (broker for broker in view.brokers.values() if broker.online and broker.host)
+    return [f"{broker.host}:{ports.get(broker.id, wanted)}" for broker in brokers]
 
 
 def failed_directories(view: KafkaView) -> list[DirectoryId]:

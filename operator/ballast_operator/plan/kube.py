@@ -41,7 +41,12 @@ class PodFacts:
     claims: Mapping[str, str] = field(default_factory=dict)
     trouble: str | None = None
     config: str | None = None
-    port: int | None = None
+    ports: tuple[int, ...] = ()
+
+    @property
+    def port(self) -> int | None:
+        """Of the listener that brokers use among themselves; those for clients follow."""
+        return self.ports[0] if self.ports else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class ClaimFacts:
     volume: str
     pod: str
     size: str
+    storage_class: str | None = None
     deleting: bool = False
     drained: bool = False
     resource_version: str = ""
@@ -197,7 +203,7 @@ def pod_facts(pod: Object) -> PodFacts:
         config=next(
             (volume["configMap"]["name"] for volume in spec.get("volumes") or () if "configMap" in volume), None
         ),
-        port=next((port["containerPort"] for port in ports if port.get("name") == "kafka"), None),
+        ports=tuple(port["containerPort"] for port in ports if re.fullmatch(r"kafka(-\d+)?", port.get("name", ""))),
     )
 
 
@@ -226,6 +232,7 @@ def claim_facts(cluster: KafkaCluster, role: str, claim: Object) -> ClaimFacts |
         volume=volume,
         pod=names.pod_name(cluster, int(ordinal), role),
         size=str(claim["spec"]["resources"]["requests"]["storage"]),
+        storage_class=claim["spec"].get("storageClassName"),
         deleting=bool(meta.get("deletionTimestamp")),
         drained=DRAINED in (meta.get("annotations") or {}),
         resource_version=meta.get("resourceVersion") or "",

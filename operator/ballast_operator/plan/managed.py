@@ -28,7 +28,8 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     wanted = {volume.name: volume for volume in cluster.spec.volumes}
     # Volumes keep the order that they have: another order of log.dirs alone is no reason to restart a broker.
     there = tuple(wanted.get(name, volume) for name, volume in kube.volumes.items())
-    new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in kube.volumes)
+    kept_out = {claim.volume for claim in claims_of_other_classes(cluster, kube)}
+    new_volumes = tuple(volume for volume in cluster.spec.volumes if volume.name not in {*kube.volumes, *kept_out})
     # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
     ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
@@ -308,13 +309,23 @@ def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[C
     ]
 
 
-def claims_in_use_again(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
+def claims_in_use_again(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
     """Claims that were drained and are wanted again: nobody knows any more what is in them."""
-    wanted = {volume.name for volume in cluster.spec.volumes} | {names.METADATA_VOLUME}
+    spec = layout.cluster.spec
+    wanted = {volume.name for volume in spec.volumes}.intersection(layout.volume_names) | {names.METADATA_VOLUME}
+    return [claim for claim in kube.claims if claim.drained and claim.volume in wanted and claim.ordinal < spec.brokers]
+
+
+def claims_of_other_classes(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
+    """What keeps a volume out that was removed and is to come back on another storage class.
+
+    A StatefulSet takes a claim of the right name as it is: the data would go on lying where it was not to lie any more.
+    """
+    asked = {one.name: one.storage_class_name for one in cluster.spec.volumes if one.name not in kube.volumes}
     return [
         claim
         for claim in kube.claims
-        if claim.drained and claim.volume in wanted and claim.ordinal < cluster.spec.brokers
+        if kube.volumes and asked.get(claim.volume) is not None and claim.storage_class != asked[claim.volume]
     ]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from making import cluster, topic_view, view
 
-from ballast_operator.model.cluster import Volume
+from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
 from ballast_operator.plan import managed
 from ballast_operator.plan.cluster_status import health
@@ -232,8 +232,29 @@ def test_claims_grow_and_unused_ones_are_listed() -> None:
     assert [claim.name for claim in managed.claims_to_delete(layout, facts, view())] == ["a-demo-4", "c-demo-0"]
     undrained = replace(facts, claims=tuple(replace(claim, drained=False) for claim in rows))
     assert managed.claims_to_delete(layout, undrained, view()) == [], "nobody has seen that they are empty"
-    again = cluster(volumes=[{"name": "c", "size": "10Gi"}])
+    again = managed.held_layout(cluster(volumes=[{"name": "c", "size": "10Gi"}]), IDENTITY, facts)
     assert [claim.name for claim in managed.claims_in_use_again(again, facts)] == ["c-demo-0"]
+
+
+@pytest.mark.spec("OPR-08", "OPR-43")
+def test_a_volume_comes_back_on_another_storage_class_only_when_its_claims_of_before_are_gone() -> None:
+    """Its pods would take these, and the data would lie on the class that it was to leave."""
+
+    def wanted(storage_class: str | None) -> KafkaCluster:
+        rows = [{"name": "a", "size": "10Gi"}, {"name": "c", "size": "10Gi", "storageClassName": storage_class}]
+        return cluster(volumes=rows)
+
+    former = ClaimFacts("c-demo-0", "u", "c", "demo-0", "10Gi", "slow", drained=True)
+    facts = kube(volumes=(A,), claims=(former,))
+    layout = managed.held_layout(wanted("fast"), IDENTITY, facts)
+    assert layout.volume_names == ("a",)
+    assert [claim.name for claim in managed.claims_of_other_classes(wanted("fast"), facts)] == ["c-demo-0"]
+    assert managed.claims_in_use_again(layout, facts) == []
+    assert managed.claims_to_delete(layout, facts, view()) == [former]
+    for storage_class in ("slow", None):
+        assert managed.held_layout(wanted(storage_class), IDENTITY, facts).volume_names == ("a", "c")
+    # What pods use already is as it is.
+    assert managed.held_layout(wanted("fast"), IDENTITY, kube(volumes=(A, C), claims=(former,))).volume_names[1] == "c"
 
 
 def stored(name: str, role: str = "broker", drained: bool = False) -> dict[str, object]:
