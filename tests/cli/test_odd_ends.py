@@ -155,6 +155,17 @@ def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
     assert b"never retrieved" not in told
 
 
+def test_a_broker_logs_what_it_is_asked_to(tmp_path: Path) -> None:
+    (tmp_path / "one.properties").write_text("node.id=1\nno.such=1\nlog.dirs=/proc/none")
+    told = {}
+    for level in ("warning", "error"):
+        with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties"), "--log-level", level) as process:
+            told[level] = process.communicate(timeout=60)[1]
+    assert b"WARNING ballast: property no.such is not known" in told["warning"]
+    assert b"WARNING" not in told["error"]
+    assert b"ERROR ballast_broker.storage.manager: log directory /proc/none is offline" in told["error"]
+
+
 def test_status_says_which_api_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
