@@ -25,10 +25,11 @@ Made by docs/make_configuration.py.
     listeners=PLAINTEXT://localhost:9092
     log.dirs=/tmp/one/disk-0,/tmp/one/disk-1
 
-`./ballast status --bootstrap localhost:9092` shows it. The `server.properties` that comes with Apache Kafka 4 works as
-well; what has no effect here is told as it starts. Several brokers find each other by `controller.quorum.voters`
-(`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same `cluster.id`; or by
-`controller.quorum.bootstrap.servers`, where voters [come and go](operations.md#controllers-that-vote).
+`./ballast status --bootstrap localhost:9092` shows it. The `server.properties` that comes with Apache Kafka 4 works
+as well; what has no effect here is told as it starts, and `--log-level info` tells more. Several brokers find each
+other by `controller.quorum.voters` (`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same
+`cluster.id`; or by `controller.quorum.bootstrap.servers`, where voters [come and
+go](operations.md#controllers-that-vote).
 
 ## Properties of a broker
 """

@@ -293,7 +293,6 @@ class Node:
             self.failed.set_exception(NodeFailed(str(error)))
 
     def _directory_failed(self, directory: LogDirectory) -> None:
-        log.error("log directory %s is offline: %s", directory.path, directory.error)
         if not self.logs.online_directories():
             self._fail(NodeFailed("the last log directory has failed"))
         elif directory.path == self.config.metadata_directory:

@@ -22,10 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--override", metavar="KEY=VALUE", action="append", default=[], help="a property that wins; may be repeated"
     )
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="warning",
+        help="what is logged, and what is worse (warning)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec(ENTRY) is None:
         raise CommandError("the broker is not built yet.")
     main = cast(Callable[[list[str]], int], importlib.import_module(ENTRY).main)
-    return main([args.file, *(word for pair in args.override for word in ("--override", pair))])
+    overrides = [word for pair in args.override for word in ("--override", pair)]
+    return main([args.file, "--log-level", args.log_level, *overrides])

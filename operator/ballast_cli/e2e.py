@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ballast_cli.test import source_variables
 ROOT = Path(__file__).resolve().parents[2]
 PROVIDERS = ("embedded", "host", "kind", "current")
 CANNOT_RUN_HERE = 3
+TEST = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 class Missing(CommandError):
@@ -53,22 +55,32 @@ def run(args: argparse.Namespace) -> int:
             return 0
         command += ["--capture=no", "--no-header", "--durations=0", "--durations-min=1"]
     variables = source_variables() | {"BALLAST_E2E_PROVIDER": args.provider}
-    scenarios = args.scenario
+    chosen = args.scenario
     if args.faults is not None:
-        scenarios = ["test_mixed_faults"]
+        chosen = ["test_mixed_faults"]
         variables["BALLAST_E2E_FAULT_MINUTES"] = str(args.faults)
         variables["BALLAST_E2E_FAULT_SEED"] = "" if args.seed is None else str(args.seed)
     if args.away is not None:
-        scenarios = ["test_operator_away"]
+        chosen = ["test_operator_away"]
         variables["BALLAST_E2E_AWAY_MINUTES"] = str(args.away)
-    if scenarios:
-        command += ["-k", " or ".join(scenarios)]
+    if chosen:
+        command += ["-k", " or ".join(chosen)]
     sys.stdout.flush()
     os.chdir(ROOT)
     os.execve(command[0], command, variables)
 
 
+def scenarios() -> list[str]:
+    """What their names may be parts of: files of tests, and the tests in them."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "tests" / "kubernetes").glob("test_*.py")}
+    marked = {stem: text for stem, text in texts.items() if "pytest.mark.kubernetes" in text}
+    return [name for stem, text in marked.items() for name in (stem, *TEST.findall(text))]
+
+
 def _check(args: argparse.Namespace) -> None:
+    for part in args.scenario:
+        if not any(part in name for name in scenarios()):
+            raise CommandError(f"no scenario has {part!r} in its name: --list tells the names.")
     if args.away is not None and (args.faults is not None or args.scenario):
         raise CommandError("--away is a scenario of its own: without --faults, and without names of scenarios.")
     if args.faults is None:

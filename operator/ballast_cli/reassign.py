@@ -37,6 +37,16 @@ from ballast_cli.reassignment import (
 from ballast_operator.model.quantity import counted
 
 RIGHTS = "It takes DESCRIBE and ALTER on the cluster, ALTER_CONFIGS there and on the topics, and DESCRIBE on them."
+# Which actions an option is for; the others have nothing that it could change.
+ACTIONS_OF = {
+    "topics": {"generate"},
+    "brokers": {"generate"},
+    "throttle": {"execute"},
+    "replica_alter_log_dirs_throttle": {"execute"},
+    "additional": {"execute"},
+    "preserve_throttles": {"execute", "verify", "cancel"},
+    "wait": {"execute", "verify"},
+}
 LOOK_EVERY_S = 1.0
 # A broker that restarts, or that the others have not missed yet, is asked again for so long.
 PATIENCE_S = 60.0
@@ -58,11 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout-ms", type=int, default=10_000, help="for brokers to accept directories")
     parser.add_argument("--additional", action="store_true", help="execute although another reassignment runs")
-    parser.add_argument("--preserve-throttles", action="store_true", help="verify, cancel: leave throttles as they are")
+    parser.add_argument(
+        "--preserve-throttles", action="store_true", help="execute --wait, verify, cancel: leave throttles as they are"
+    )
     parser.add_argument("--wait", action="store_true", help="execute, verify: follow to the end")
 
 
 def run(args: argparse.Namespace) -> int:
+    for name, takers in ACTIONS_OF.items():
+        if getattr(args, name) not in (None, False) and args.action not in takers:
+            option, whose = name.replace("_", "-"), ", ".join(sorted(takers))
+            raise CommandError(f"{args.action} has no --{option}: it is of {whose}.")
     options = command_config.library_options(args, CLIENT_ID)
     if args.action == "generate":
         with _connected(args.bootstrap, options) as cluster:

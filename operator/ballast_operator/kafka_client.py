@@ -21,8 +21,8 @@ import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin import DescribeQuorumRequest
 
+from ballast_operator.pem import as_ascii, load_pair
 from ballast_operator.reachability import why_unreachable
-from ballast_operator.tls_secrets import as_ascii, load_pair
 
 T = TypeVar("T")
 

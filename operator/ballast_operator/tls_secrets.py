@@ -6,10 +6,10 @@ import base64
 import binascii
 import contextlib
 import ssl
-import tempfile
 from collections.abc import Iterable, Mapping
 
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
+from ballast_operator.pem import as_ascii, load_pair
 
 # Of a handshake; three are enough.
 MAX_TURNS = 10
@@ -91,17 +91,3 @@ def _shake_hands(going: ssl.SSLContext, coming: ssl.SSLContext, host: str) -> No
                 waiting.remove(side)
     if waiting:
         raise ssl.SSLError("it does not come to an end")
-
-
-def as_ascii(bundle: str) -> str:
-    """Bundles of certificates have names of authorities as comments, in any language."""
-    return bundle.encode("ascii", "ignore").decode()
-
-
-def load_pair(context: ssl.SSLContext, certificate: str, key: str, password: str | None = None) -> None:
-    # The ssl module reads certificates from files only; the file is gone before anybody else could look for it.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(certificate + "\n" + key)
-        file.flush()
-        # Without a password OpenSSL would ask for one at the terminal.
-        context.load_cert_chain(file.name, password=password or "")

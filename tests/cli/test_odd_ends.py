@@ -143,13 +143,27 @@ def test_where_nobody_listens_is_told_at_once(command: list[str], capsys: pytest
 
 def test_a_broker_without_a_directory_tells_it_once(tmp_path: Path) -> None:
     """Its file is in Latin-1, as Java takes properties to be."""
-    text = "# für Züge\nnode.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none"
+    text = "# für Züge\nnode.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs=/proc/none,/proc/other"
     (tmp_path / "one.properties").write_text(text, encoding="latin-1")
     with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties")) as process:
         told = process.communicate(timeout=60)[1]
         assert process.returncode == 1
-    assert b"broker 1: None of the log directories can be used" in told
+    nothing = b"[Errno 2] No such file or directory: '/proc/%s'"
+    why = nothing % b"none" + b"; " + nothing % b"other"
+    assert b"broker 1: None of the log directories can be used: " + why in told
+    assert told.count(b"log directory /proc/none is offline") == 1
     assert b"never retrieved" not in told
+
+
+def test_a_broker_logs_what_it_is_asked_to(tmp_path: Path) -> None:
+    (tmp_path / "one.properties").write_text("node.id=1\nno.such=1\nlog.dirs=/proc/none")
+    told = {}
+    for level in ("warning", "error"):
+        with running("-m", "ballast_cli", "broker", str(tmp_path / "one.properties"), "--log-level", level) as process:
+            told[level] = process.communicate(timeout=60)[1]
+    assert b"WARNING ballast: property no.such is not known" in told["warning"]
+    assert b"WARNING" not in told["error"]
+    assert b"ERROR ballast_broker.storage.manager: log directory /proc/none is offline" in told["error"]
 
 
 def test_status_says_which_api_does_not_answer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from tests.moves.brokers import Brokers, eventually
 
 from ballast_cli import CommandError, reassign
-from ballast_cli.__main__ import main
+from ballast_cli.__main__ import load, main
 from ballast_cli.reassignment import (
     INTER_BROKER_RATES,
     THROTTLED_REPLICAS,
@@ -70,6 +69,27 @@ def test_no_topics_are_not_all_topics(brokers: Brokers, capsys: pytest.CaptureFi
     assert "topic  is not known to the cluster" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("action", "option", "whose"),
+    [
+        ("generate", "--throttle=1", "execute"),
+        ("cancel", "--replica-alter-log-dirs-throttle=1", "execute"),
+        ("execute", "--topics=orders", "generate"),
+        ("verify", "--brokers=0", "generate"),
+        ("verify", "--additional", "execute"),
+        ("generate", "--wait", "execute, verify"),
+    ],
+)
+def test_an_option_of_another_action_is_refused(
+    action: str, option: str, whose: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Apache Kafka's tool does: who thinks that a plan is throttled would learn it from the network."""
+    path = tmp_path / "plan.json"
+    path.write_text(write_plan({}))
+    assert main(["reassign", action, "--bootstrap", "localhost:1", "--json", str(path), option]) == 2
+    assert f"{action} has no {option.partition('=')[0]}: it is of {whose}." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", ["execute", "verify", "cancel"])
 def test_a_plan_that_moves_nothing_is_done(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `generate` writes it where all is level: what a script does next with it is no mistake."""
@@ -115,16 +135,9 @@ def test_who_stops_following_learns_that_the_moves_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reassign, "progress", interrupt)
-    args = Namespace(
-        bootstrap=brokers.bootstrap,
-        json=str(plan),
-        preserve_throttles=False,
-        wait=True,
-        action="verify",
-        command_config=None,
-    )
+    args = ["verify", "--bootstrap", brokers.bootstrap, "--json", str(plan), "--wait"]
     with pytest.raises(KeyboardInterrupt):
-        reassign.run(args)
+        reassign.run(load("reassign").parse(args))
     told = capsys.readouterr().err
     assert "go on" in told
     assert "reassign verify" in told

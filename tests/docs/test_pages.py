@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.docs.commands import CHANGED, NOT_TYPED, TYPED, commands, pages
 
-from ballast_cli import bench
+from ballast_cli import bench, e2e
 from ballast_cli.__main__ import MODULES, load
 from ballast_local.schema import prune, validate
 
@@ -51,11 +51,8 @@ def parsed(name: str, arguments: list[str]) -> None:
     if name == "bench":
         bench.parse(args)
     elif name == "e2e":
-        files = list((ROOT / "tests" / "kubernetes").glob("test_*.py"))
-        names = [file.stem for file in files]
-        names += [name for file in files for name in re.findall(r"^def (\w+)", file.read_text("utf-8"), re.MULTILINE)]
         for word in args.scenario:
-            assert any(word in name for name in names), f"no scenario is named {word}"
+            assert any(word in name for name in e2e.scenarios()), f"no scenario is named {word}"
 
 
 def test_what_a_parser_does_not_know_is_found_out() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,20 @@ def folder(tmp_path: Path) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "BALLAST_HOME": str(folder / ".ballast")}
+
+
+def with_lock(folder: Path, lock: str) -> dict[str, str]:
+    """An environment in which Python finds the packages of this lock alone, as where nothing else is installed."""
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE))
+    others = [
+        module
+        for module, owners in packages_distributions().items()
+        if locked.isdisjoint(re.sub("[-_.]+", "-", owner).lower() for owner in owners)
+    ]
+    assert "aiohttp" in others
+    (folder / "only").mkdir()
+    (folder / "only" / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({others})\n")
+    return environment(folder) | {"PYTHONPATH": str(folder / "only")}
 
 
 def test_migrate_by_hand(folder: Path) -> None:
@@ -57,11 +73,11 @@ def test_migrate_by_hand(folder: Path) -> None:
 
 
 @contextmanager
-def foreground(folder: Path, command: str, address: str) -> Iterator[None]:
+def foreground(folder: Path, command: str, address: str, variables: dict[str, str]) -> Iterator[None]:
     """A broker that is ready under the address; it ends well when it is interrupted."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "sh", "-c", f"exec {command}"],
-        cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True,
+        cwd=folder, env=variables, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert f"is ready on PLAINTEXT://{address}" in process.stdout.readline()
@@ -78,20 +94,22 @@ def test_a_broker_in_the_foreground(folder: Path) -> None:
         f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
         f"controller.quorum.voters=0@127.0.0.1:{controller}\nlog.dirs={folder}/a,{folder}/b\n"
     )
-    with foreground(folder, command, f"127.0.0.1:{port}"):
+    with foreground(folder, command, f"127.0.0.1:{port}", environment(folder)):
         pass
 
 
 def test_a_broker_by_itself(folder: Path) -> None:
-    """With the file of the page; its port and its directories may be somebody's here."""
+    """With the file of the page; its port and its directories may be somebody's here. Nothing of the operator's is
+    installed for it."""
     broker, status = to_type(f"{HERE}test_a_broker_by_itself")
     (port,) = free_ports(1)
     text = block("docs/configuration.md", "node.id=1").replace("9092", str(port)).replace("/tmp/one", str(folder))
     (folder / "one.properties").write_text(text)
-    with foreground(folder, broker, f"localhost:{port}"):
+    alone = with_lock(folder, "broker")
+    with foreground(folder, broker, f"localhost:{port}", alone):
         seen = subprocess.run(
             ["sh", "-ec", status.replace("9092", str(port))],
-            cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False,
+            cwd=folder, env=alone, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert seen.returncode == 0, seen.stderr
     assert "1 of 1 brokers online" in seen.stdout

@@ -16,9 +16,11 @@ from ballast_cli.__main__ import load
         ("--away 5 --faults 5", "without --faults"),
         ("--faults 5 --provider embedded", "--provider host"),
         ("--faults 5 git", "without names of scenarios"),
+        ("--provider embedded git sotry", "no scenario has 'sotry' in its name"),
+        ("--list command", "no scenario has 'command' in its name"),
     ],
 )
-def test_what_faults_do_not_go_with_is_refused(line: str, told: str) -> None:
+def test_what_cannot_work_is_refused(line: str, told: str) -> None:
     command = load("e2e")
     with pytest.raises(CommandError, match=told):
         e2e.run(command.parse(line.split()))

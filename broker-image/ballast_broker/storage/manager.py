@@ -158,9 +158,8 @@ class LogManager:
         for directory in self.all_directories:
             self._try(directory, lambda directory=directory: self._enter(directory))  # type: ignore[misc]
         if not self.online_directories():
-            raise DirectoryRefused(
-                f"None of the log directories can be used: {[str(d.error) for d in self.directories]}"
-            )
+            why = "; ".join(str(directory.error) for directory in self.directories)
+            raise DirectoryRefused(f"None of the log directories can be used: {why}")
         self.cluster_id = identify(
             [directory for directory in self.all_directories if directory.online],
             self.disk,
