@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import os
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
             f"--compiled, but {storage_log.__file__} is not: ./ballast test --compiled compiles it first"
         )
     config.pluginmanager.register(SpecReport(read_spec(SPEC), read_later(SPEC)), "ballast-spec-report")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's `&` leaves it, also to what tests start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # ---- which tests run
