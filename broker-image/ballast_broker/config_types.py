@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite, isnan
 from typing import Any
 
 LONG_MAX = 2**63 - 1
@@ -17,6 +18,21 @@ class ConfigError(ValueError):
     """A property has a value that is not allowed; the text names the property, the value and what is allowed."""
 
 
+def _double_text(value: float) -> str:
+    """As Java writes a double: with an exponent where it is large or small, as `1.0E10`."""
+    if not isfinite(value):
+        return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    shortest = next(text for digits in range(18) if float(text := f"{value:.{digits}e}") == value)
+    mantissa, _, exponent = shortest.partition("e")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+
+
+def shown(value: Any) -> str:
+    return _double_text(value) if isinstance(value, float) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a value must satisfy: `complaint` says in Kafka's words what is wrong with one, None where nothing is.
@@ -25,7 +41,7 @@ class Rule:
     """
 
     complaint: Callable[[Any], str | None]
-    culprit: Callable[[Any], str] = str
+    culprit: Callable[[Any], str] = shown
 
 
 def between(low: float, high: float | None = None) -> Rule:
@@ -102,16 +118,7 @@ class Property:
             return "true" if value else "false"
         if self.kind == "list":
             return ",".join(value)
-        return _double_text(value) if isinstance(value, float) else str(value)
-
-
-def _double_text(value: float) -> str:
-    """As Java writes a double: with an exponent where it is large or small, as `1.0E10`."""
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value)
-    shortest = next(text for digits in range(18) if float(text := f"{value:.{digits}e}") == value)
-    mantissa, _, exponent = shortest.partition("e")
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+        return shown(value)
 
 
 def _boolean(text: str) -> bool:

@@ -281,3 +281,13 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
 )
 def test_odd_properties_files_are_read_as_java_reads_them(text: str, means: dict[str, str]) -> None:
     assert parse_properties(text) == means
+
+
+@pytest.mark.spec("CLI-10")
+@pytest.mark.parametrize(
+    ("text", "shown"), [("Infinity", "Infinity"), ("-Infinity", "-Infinity"), ("NaN", "NaN"), ("5e6f", "5000000.0")]
+)
+def test_a_double_without_end_can_be_shown(text: str, shown: str) -> None:
+    """As who wants no limit writes it; the configs of the broker could not be described at all."""
+    rate = BROKER_PROPERTIES["log.cleaner.io.max.bytes.per.second"]
+    assert rate.text_of(rate.parse(text)) == shown

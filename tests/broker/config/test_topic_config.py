@@ -64,6 +64,8 @@ def test_roll_hours_are_taken_where_ms_is_not_set() -> None:
         ({"retention.ms": "-2"}, "Invalid value -2 for configuration retention.ms: Value must be at least -1"),
         ({"cleanup.policy": "shred"}, "Invalid value shred for configuration cleanup.policy"),
         ({"min.cleanable.dirty.ratio": "2"}, "Value must be no more than 1"),
+        ({"min.cleanable.dirty.ratio": "2e9"}, "Invalid value 2.0E9 for configuration min.cleanable.dirty.ratio"),
+        ({"min.cleanable.dirty.ratio": "NaN"}, "Invalid value NaN for configuration min.cleanable.dirty.ratio"),
         ({"leader.replication.throttled.replicas": "0:1,x"}, "leader.replication.throttled.replicas"),
         ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "min.compaction.lag.ms (5) >"),
     ],
