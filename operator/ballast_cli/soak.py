@@ -59,8 +59,12 @@ def soak(name: str, times: int, wanted_seed: int | None, data: Path | None) -> i
     begin: Soak = importlib.import_module(f"ballast_cli.soaks.{name}_").begin
     seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
     folder = data_folder(data, f"{name}-{seed}")
-    print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
-    outcome = until_interrupted(lambda: begin(folder, seed, times, say))
+    try:
+        print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
+        outcome = until_interrupted(lambda: begin(folder, seed, times, say))
+    except KeyboardInterrupt:
+        print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
+        raise
     if not outcome.findings:
         shutil.rmtree(folder)
         print(f"{outcome.summary}: {outcome.held}")

@@ -53,12 +53,21 @@ def test_the_simulation_s_soak_sums_up_in_one_line() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    process = ballast("chaos", "--minutes", "5", "--seed", "1", "--data", str(tmp_path / "data"))
+@pytest.mark.parametrize(
+    ("number", "command", "under_way"),
+    [
+        (signal.SIGINT, ("chaos", "--minutes", "5"), "brokers are up"),
+        (signal.SIGTERM, ("chaos", "--minutes", "5"), "brokers are up"),
+        (signal.SIGINT, ("soak", "kill"), "data in"),
+    ],
+)
+def test_interrupted_it_leaves_no_process_and_says_where_its_data_is(
+    tmp_path: Path, number: signal.Signals, command: tuple[str, ...], under_way: str
+) -> None:
+    process = ballast(*command, "--seed", "1", "--data", str(tmp_path / "data"))
     try:
         assert process.stdout is not None
-        while "brokers are up" not in process.stdout.readline():
+        while under_way not in process.stdout.readline():
             assert process.poll() is None, process.stderr and process.stderr.read()
         process.send_signal(number)
         output, error = process.communicate(timeout=DEADLINE_S)
@@ -66,6 +75,7 @@ def test_interrupted_it_leaves_no_process(tmp_path: Path, number: signal.Signals
         process.kill()
         process.communicate()
     assert process.returncode == 130, output + error
+    assert output.endswith(f"interrupted; seed 1; the data stays in {tmp_path / 'data'}\n")
     assert brokers_of(tmp_path / "data") == []
 
 

@@ -324,10 +324,28 @@ def test_claims_outlive_the_cluster_and_it_comes_back_with_its_data(world: World
     world.until_ready("KafkaTopic", "orders", 60)
 
 
+@pytest.mark.spec("OPR-43")
+def test_a_volume_is_exchanged_for_another_in_one_go(world: World) -> None:
+    """The drain is planned while brokers are restarted for the new volume."""
+    world.fill(["orders"], partitions=6, records=3)
+    volumes = [{"name": "a", "size": "5Gi"}, {"name": "d", "size": "4Gi"}]
+    apply(world, volumes=volumes, config={"num.partitions": 2})
+
+    def exchanged() -> bool:
+        mounted = [
+            v["name"] for pod in pods(world).values() for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v
+        ]
+        return sorted(set(mounted)) == ["a", "d"] and len(mounted) == 6
+
+    world.until("d is mounted instead of the other", exchanged, 200)
+    world.until_ready("KafkaCluster", "demo", 60)
+    until_in_sync(world)
+
+
 @pytest.mark.spec("OPR-01", "OPR-44")
 def test_brokers_come_to_another_first_listener_only_by_way_of_both(world: World) -> None:
     """The one that is restarted first would find the others no more, nor be found: it was fenced, and all waited."""
-    rest = {"volumes": [{"name": "a", "size": "5Gi"}, {"name": "c", "size": "4Gi"}], "config": {"num.partitions": 2}}
+    rest = {"volumes": [{"name": "a", "size": "5Gi"}, {"name": "d", "size": "4Gi"}], "config": {"num.partitions": 2}}
     old, new = {"name": "PLAINTEXT", "port": 9092}, {"name": "CLIENTS", "port": 9094}
     for refused in ([{**old, "name": "CLIENTS"}], [new, old]):
         with pytest.raises(ApiError, match="find each other by the first"):

@@ -89,6 +89,9 @@ class StatefulSetController(Controller):
             ):
                 delete_pod(self.client, owner, pod)
                 pod = self.client.get("pods.", owner["metadata"]["namespace"], pod_name)
+            if pod is None and self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
+                # Not the set's own, so that nobody will tell of its end.
+                return LOOK_AGAIN_SECONDS
             if pod is None:
                 self._create(owner, pod_name, revision)
             if not parallel and (pod is None or not _is_available(owner, pod)):
@@ -111,8 +114,6 @@ class StatefulSetController(Controller):
 
     def _create(self, owner: Obj, pod_name: str, revision: str) -> None:
         spec = owner["spec"]
-        if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
-            return
         template, revision = self._template(owner, pod_name, revision)
         labels = {
             REVISION: revision,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import DirectoryId, KafkaView
-from ballast_operator.model.reassignment import ReassignmentSpec
+from ballast_operator.model.reassignment import ANY, ReassignmentSpec
 from ballast_operator.plan.load import cluster_load
 from ballast_operator.plan.volumes import Paths, real_targets
 from ballast_planner import (
@@ -33,6 +33,10 @@ from ballast_planner import (
 
 class InvalidPlanError(ValueError):
     """What the spec asks for cannot be planned; the message says why."""
+
+
+class BrokersAwayError(ValueError):
+    """The spec names directories of brokers that are away: whether there are such, only these know."""
 
 
 class StalePlanError(ValueError):
@@ -61,11 +65,13 @@ def make_plan(
         # Rows that somebody wrote are bound by real sizes only.
         load = cluster_load(view, None if spec.explicit else weights)
         if spec.explicit:
+            _require_told(view, [DirectoryId(*pair) for target in targets for pair in target.to.as_pairs().items()])
             return plan_explicit(load, targets)
         if spec.drain_brokers:
             return plan_drain(load, brokers=spec.drain_brokers)
         if spec.drain_directories:
             rows = [DirectoryId(row.broker, row.directory) for row in spec.drain_directories]
+            _require_told(view, rows)
             return _drain_directories(load, view, [DirectoryId(row.broker, known.get(row, row.path)) for row in rows])
         if spec.replication_factor:
             return plan_replication_factor(load, {row.topic: row.replicas for row in spec.replication_factor})
@@ -81,6 +87,13 @@ def make_plan(
     except (PlanError, PlanFormatError, LoadError, KeyError) as error:
         raise InvalidPlanError(str(error)) from error
     raise InvalidPlanError("the spec names nothing to do")
+
+
+def _require_told(view: KafkaView, named: Iterable[DirectoryId]) -> None:
+    silent = view.brokers.keys() - view.described
+    away = sorted({where.broker for where in named if where.path != ANY} & silent)
+    if away:
+        raise BrokersAwayError(f"brokers {away} are away, and nobody else knows their directories")
 
 
 def _leveling(pinned: Collection[str]) -> PlanOptions:

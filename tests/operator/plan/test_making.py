@@ -8,7 +8,7 @@ import pytest
 from making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
-from ballast_operator.plan.making import InvalidPlanError, StalePlanError, make_plan
+from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, StalePlanError, make_plan
 from ballast_operator.plan.volumes import directory_weights, mounted_paths
 from ballast_planner import Plan
 
@@ -69,6 +69,29 @@ def test_plans_come_from_config_maps_too_as_rows_or_as_kafkas_json(text: str) ->
         plan(planFrom=source)
     with pytest.raises(InvalidPlanError, match="no key"):
         plan(config_maps={"big": {"data": {}}}, planFrom=source)
+
+
+@pytest.mark.spec("OPR-30")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"drainDirectories": [{"broker": 1, "directory": "/a"}]},
+        {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1], "logDirs": ["/b"]}]},
+    ],
+)
+def test_directories_of_a_broker_that_is_away_are_not_said_not_to_exist(spec: dict[str, Any]) -> None:
+    away = replace(
+        SEEN,
+        brokers=SEEN.brokers | {1: SEEN.brokers[1]._replace(online=False)},
+        described=SEEN.described - {1},
+        directories={where: found for where, found in SEEN.directories.items() if where.broker != 1},
+        logs={replica: found for replica, found in SEEN.logs.items() if replica.broker != 1},
+    )
+    with pytest.raises(BrokersAwayError, match=r"brokers \[1\] are away"):
+        plan(away, **spec)
+    assert plan(away, partitions=[{"topic": "orders", "partition": 0, "replicas": [2]}]).moves
+    with pytest.raises(InvalidPlanError, match="broker 1 has no directory /c"):
+        plan(drainDirectories=[{"broker": 1, "directory": "/c"}])
 
 
 @pytest.mark.spec("OPR-30")
