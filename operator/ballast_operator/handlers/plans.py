@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,7 @@ class Plans:
 
     async def _make_plan(self, case: Case, whole: KafkaView) -> None:
         reassignment = case.reassignment
-        error = _not_known(whole)
+        error = _not_known(whole, {row.broker for row in reassignment.spec.drain_directories})
         if error:
             case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=error + "."))
             return
@@ -178,9 +178,9 @@ class Plans:
         return as_claimed(cluster, view) if cluster is not None else view
 
 
-def _not_known(whole: KafkaView) -> str | None:
-    """What would have to be guessed for a plan."""
-    silent = sorted(b.id for b in whole.brokers.values() if b.online and b.id not in whole.described)
+def _not_known(whole: KafkaView, asked: Collection[int]) -> str | None:
+    """What would have to be guessed for a plan. `asked`: brokers of which directories are named; they may be away."""
+    silent = sorted(b.id for b in whole.brokers.values() if (b.online or b.id in asked) and b.id not in whole.described)
     if silent:
         return f"brokers {silent} do not describe their directories"
     sizeless = undescribed_partitions(whole)
