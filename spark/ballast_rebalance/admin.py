@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ballast_planner import Broker, Directory
-from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
+from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 
 UNKNOWN_BYTES = -1
 STORAGE_ERROR = 56
@@ -61,7 +61,7 @@ def measured_of(
         for log_dir in answer["log_dirs"]
     ]
     if not topics and not places:
-        raise Refusal("Balanced", "there are no replicas yet: nothing is to be levelled")
+        raise Refusal("Balanced", EMPTY)
     lacks = _unknown_sizes(topics, {answer["broker"] for answer in answers}, directories, places)
     rows = []
     for topic in topics:

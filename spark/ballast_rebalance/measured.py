@@ -21,6 +21,8 @@ REPLICA_COLUMNS = (
     "bytes_in", "bytes_out", "growth", "peak",
 )  # fmt: skip
 
+EMPTY = "there are no replicas yet: nothing is to be levelled"
+
 
 class Refusal(Exception):
     """No plan is made; `reason` is a CamelCase word for conditions and metrics, the text is for people."""

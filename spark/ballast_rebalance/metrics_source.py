@@ -13,7 +13,7 @@ import pandas as pd
 
 from ballast_planner import Broker, Directory
 from ballast_rebalance.forecast import Floats, sustained_growth
-from ballast_rebalance.measured import REPLICA_COLUMNS, Measured, Refusal
+from ballast_rebalance.measured import EMPTY, REPLICA_COLUMNS, Measured, Refusal
 from ballast_rebalance.prometheus import MATCH, SELECTOR
 from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, PrometheusError
 
@@ -25,6 +25,7 @@ PARTITION_KEYS = ("topic", "partition")
 HISTORY = ("before", "halfway", "peak")
 TRAFFIC = ("bytes_in", "bytes_out")
 SIZE = "ballast_replica_size_bytes"
+COUNT = "ballast_replicas"
 TOTAL = "ballast_log_dir_total_bytes"
 USED = "ballast_log_dir_used_bytes"
 LEADER = "ballast_partition_leader"
@@ -116,6 +117,8 @@ class _Source:
         _one_cluster_at_rest(small)
         directories = _directories(small)
         replicas = self._replicas()
+        if replicas.empty:
+            raise _without_replicas(small)
         lacks = _complete(replicas)
         order_known = bool(replicas["position"].notna().all())
         if not order_known:
@@ -144,7 +147,7 @@ class _Source:
 
     def _small(self) -> pd.DataFrame:
         """Directories and brokers: a row per metric and directory."""
-        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES)
+        metrics = (TOTAL, USED, OFFLINE, CORDONED, RACK, MOVES, COUNT)
         queries = {metric: f"{metric}{{{MATCH}}}" for metric in metrics}
         return pd.DataFrame(self._frame(queries, ("broker", "log_dir", "rack", "cluster_id")).toPandas())
 
@@ -196,11 +199,18 @@ def _sizes_over_time(replicas: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
     return now.to_numpy(np.float64), replicas["halfway"].to_numpy(np.float64), replicas["before"].to_numpy(np.float64)
 
 
+def _without_replicas(small: pd.DataFrame) -> Refusal:
+    """Series of replicas can be switched off; how many there are each broker tells all the same."""
+    counts = small[small["name"] == COUNT]
+    all_tell = set(counts["broker"]) == set(small.loc[small["name"] == TOTAL, "broker"])
+    if all_tell and (counts["value"] == 0).all():
+        return Refusal("Balanced", EMPTY)
+    return Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
+
+
 def _complete(replicas: pd.DataFrame) -> list[str]:
-    """What is not known, in sentences; leaders become yes or no. Raises Refusal where there are no replicas."""
+    """What is not known, in sentences; leaders become yes or no."""
     lacks = []
-    if replicas.empty:
-        raise Refusal("MetricsMissing", f"Prometheus has no {SIZE}: is it switched off on the brokers?")
     if replicas["leader"].isna().all():
         lacks.append("leaders are not known: the first replica is taken for the leader")
     if replicas["bytes_in"].isna().all():

@@ -261,22 +261,6 @@ def test_a_pod_is_not_made_with_a_claim_that_goes(api, namespace, base, pods):
     available(api, f"{base}/statefulsets/s", 1)
 
 
-def test_a_pod_is_made_once_the_orphan_of_its_name_has_gone(api, namespace, base, pods):
-    """It belongs to no set, so none is told of its end: the real controller asks again, too."""
-    api.post(f"{base}/statefulsets", stateful_set(1))
-    available(api, f"{base}/statefulsets/s", 1)
-    before = api.get(f"{pods}/s-0")["metadata"]["uid"]
-    api.delete(f"{base}/statefulsets/s", {"propagationPolicy": "Orphan"})
-    eventually(lambda: owners(api, f"{pods}/s-0") == [])
-    api.patch(f"{pods}/s-0", {"metadata": {"finalizers": ["test.dev/hold"]}})
-    api.delete(f"{pods}/s-0", {"gracePeriodSeconds": 0})
-    api.post(f"{base}/statefulsets", stateful_set(1))
-    eventually(lambda: "observedGeneration" in api.get(f"{base}/statefulsets/s").get("status", {}))
-    api.patch(f"{pods}/s-0", {"metadata": {"finalizers": None}})
-    eventually(lambda: (one := api.find(f"{pods}/s-0")) and one["metadata"]["uid"] != before)
-    available(api, f"{base}/statefulsets/s", 1)
-
-
 def job(name, text, policy="Never", **spec):
     template = {"spec": {"restartPolicy": policy, "containers": [container(text)], "terminationGracePeriodSeconds": 1}}
     return {"metadata": {"name": name}, "spec": {"template": template, **spec}}

@@ -267,6 +267,23 @@ def test_an_orphaned_pod_is_adopted_by_the_next_stateful_set(api, namespace, pod
     eventually(lambda: api.get(pods)["items"] == [])
 
 
+@pytest.mark.spec("OPR-43", "OPR-45")
+def test_an_orphaned_pod_that_ends_is_made_anew_by_the_next_stateful_set(api, namespace, pods):
+    """It was nobody's when it went, so that the set, which had found its name taken, was not told."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    api.post(path, stateful_set(1))
+    eventually(lambda: ready_names(api, pods) == ["s-0"])
+    api.delete(f"{path}/s", {"propagationPolicy": "Orphan"})
+    eventually(lambda: not api.exists(f"{path}/s"))
+    orphan = api.patch(f"{pods}/s-0", {"metadata": {"finalizers": ["test/held"]}})
+    api.delete(f"{pods}/s-0")
+    api.post(path, stateful_set(1))
+    eventually(lambda: (api.get(f"{path}/s").get("status") or {}).get("observedGeneration") == 1)
+    api.patch(f"{pods}/s-0", {"metadata": {"finalizers": None}})
+    eventually(lambda: ready_names(api, pods) == ["s-0"])
+    assert api.get(f"{pods}/s-0")["metadata"]["uid"] != orphan["metadata"]["uid"]
+
+
 @pytest.mark.spec("OPR-43")
 def test_no_pod_is_made_behind_one_that_lacks_a_claim_of_the_templates(api, namespace, pods):
     """As the real controller does it."""

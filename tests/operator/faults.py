@@ -2,7 +2,8 @@
 
 It refuses (409, 410, 429, 503), carries a request out and loses the answer, is gone for a while, and doubles, drops and
 cuts off watch events. What it did is counted, so that a test can tell that something happened at all. The operator gets
-a kubeconfig of its own; Leases are left alone, since who leads is not what is tested.
+a kubeconfig of its own; Leases are left alone, since who leads is not what is tested. What the operator asked for is
+kept, as a role would have to name it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+Right = tuple[str, str, str]  # group, resource, verb
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 HOP_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 
 
@@ -52,6 +55,7 @@ class FaultyApi:
         self._watches: list[web.Request] = []
         self.chances: Chances | None = None
         self.did: Counter[str] = Counter()
+        self.rights: set[Right] = set()
         self.kubeconfig = kubeconfig.parent / "kubeconfig.faulty"
 
     async def start(self) -> None:
@@ -108,7 +112,9 @@ class FaultyApi:
         url = self._server + request.raw_path
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
             if request.query.get("watch") in ("1", "true"):
+                self.rights |= _rights(request)
                 return await self._watch(request, answer)
+            self.rights |= _rights(request, made=answer.status == 201)
             content = await answer.read()
         if request.method != "GET" and "/leases" not in request.path and self._happens("lost_answer"):
             _cut(request)
@@ -149,6 +155,21 @@ class FaultyApi:
         finally:
             self._watches.remove(request)
         return response
+
+
+def _rights(request: web.Request, made: bool = False) -> set[Right]:
+    """What a request needs. Server-side apply of what is not there yet creates it."""
+    parts = request.path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[3:])
+    if not rest:  # discovery, which everybody may do
+        return set()
+    resource, *named = rest[2:] if rest[0] == "namespaces" and len(rest) > 2 else rest
+    resource = "/".join([resource, *named[1:]])
+    if request.method == "GET":
+        watches = request.query.get("watch") in ("1", "true")
+        return {(group, resource, "watch" if watches else "get" if named else "list")}
+    verbs = {VERBS[request.method]} | ({"create"} if made else set())
+    return {(group, resource, verb) for verb in verbs}
 
 
 def _cut(request: web.Request) -> None:

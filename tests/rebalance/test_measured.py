@@ -24,7 +24,15 @@ from ballast_rebalance.measured import (
     with_capacity,
     with_weights,
 )
-from ballast_rebalance.metrics_source import TOTAL, USED, MetricsOptions, _complete, _directories
+from ballast_rebalance.metrics_source import (
+    COUNT,
+    TOTAL,
+    USED,
+    MetricsOptions,
+    _complete,
+    _directories,
+    _without_replicas,
+)
 from ballast_rebalance.proposal import ProposalOptions
 from ballast_rebalance.worth import Threshold, require_worth
 
@@ -302,6 +310,19 @@ def test_a_new_cluster_is_level_before_its_metrics_have_any_replicas(tmp_path: P
         metrics = MetricsOptions("http://127.0.0.1:1")
         outcome = run_once(None, JobOptions(ProposalOptions("demo"), metrics=metrics, bootstrap=one.bootstrap))  # type: ignore[arg-type]
     assert (outcome.reason, outcome.message) == ("Balanced", "there are no replicas yet: nothing is to be levelled")
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize(
+    ("counts", "reason"), [((0.0, 0.0), "Balanced"), ((0.0, 3.0), "MetricsMissing"), ((0.0,), "MetricsMissing")]
+)
+def test_metrics_alone_tell_a_new_cluster_from_one_without_series_of_replicas(
+    counts: tuple[float, ...], reason: str
+) -> None:
+    """Where the job may not ask the brokers, a cluster without topics failed its runs for ever."""
+    rows = [(TOTAL, str(broker), 10.0) for broker in range(2)]
+    rows += [(COUNT, str(broker), count) for broker, count in enumerate(counts)]
+    assert _without_replicas(pd.DataFrame(rows, columns=["name", "broker", "value"])).reason == reason
 
 
 def test_a_move_in_progress_is_waited_for_and_an_old_broker_given_a_capacity() -> None:

@@ -76,7 +76,7 @@ class StatefulSetController(Controller):
 
     def _converge(self, owner: Obj, revision: str, wanted: list[str], pods: dict[str, Obj]) -> float | None:
         """What can be done now; seconds after which to try again what cannot."""
-        parallel = owner["spec"]["podManagementPolicy"] == "Parallel"
+        parallel, again = owner["spec"]["podManagementPolicy"] == "Parallel", None
         for pod_name in wanted:
             pod = pods.get(pod_name)
             if not self._claims(owner, pod_name) and pod is None:
@@ -89,16 +89,13 @@ class StatefulSetController(Controller):
             ):
                 delete_pod(self.client, owner, pod)
                 pod = self.client.get("pods.", owner["metadata"]["namespace"], pod_name)
-            if pod is None and self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
-                # Not the set's own, so that nobody will tell of its end.
-                return LOOK_AGAIN_SECONDS
-            if pod is None:
-                self._create(owner, pod_name, revision)
+            if pod is None and not self._create(owner, pod_name, revision):
+                again = LOOK_AGAIN_SECONDS
             if not parallel and (pod is None or not _is_available(owner, pod)):
-                return None
+                return again
             if pod is not None and not _has_claims(owner, pod):
                 # It wants to give the pod the claim, which nobody can, and gets no further: so does the real one.
-                return None
+                return again
         surplus = sorted((name for name in pods if name not in wanted), key=_ordinal, reverse=True)
         for pod_name in surplus:
             for held in self._held_claims(owner, pod_name):
@@ -107,13 +104,16 @@ class StatefulSetController(Controller):
             if not meta.is_deleting(pods[pod_name]):
                 delete_pod(self.client, owner, pods[pod_name])
             if not parallel:
-                return None
+                return again
         if not surplus:
             self._roll(owner, revision, wanted, pods)
-        return None
+        return again
 
-    def _create(self, owner: Obj, pod_name: str, revision: str) -> None:
+    def _create(self, owner: Obj, pod_name: str, revision: str) -> bool:
+        """False while a pod has the name that is not the set's: of its end nobody tells the set."""
         spec = owner["spec"]
+        if self.client.get("pods.", owner["metadata"]["namespace"], pod_name) is not None:
+            return False
         template, revision = self._template(owner, pod_name, revision)
         labels = {
             REVISION: revision,
@@ -130,6 +130,7 @@ class StatefulSetController(Controller):
         if spec.get("serviceName"):
             pod["spec"]["subdomain"] = spec["serviceName"]
         create_pod(self.client, owner, pod)
+        return True
 
     def _held_claims(self, owner: Obj, pod_name: str) -> list[Obj]:
         names = [one["metadata"]["name"] for one in owner["spec"].get("volumeClaimTemplates") or []]
