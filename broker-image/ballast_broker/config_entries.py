@@ -108,8 +108,10 @@ class ConfigEntry:
 
 def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
     """Values of broker configs that were set at run time; later layers win: all brokers' first, then this one's."""
-    texts = {name: text for layer in layers for name, text in layer.items() if name in BROKER_PROPERTIES}
-    return {name: BROKER_PROPERTIES[name].parse(text) for name, text in texts.items()}
+    known = [
+        (BROKER_PROPERTIES[n], text) for layer in layers for n, text in layer.items() if n in DYNAMIC_BROKER_PROPERTIES
+    ]
+    return {each.name: each.parse(text) for each, text in known if each.understands(text)}
 
 
 class ConfigEntries:
@@ -138,7 +140,7 @@ class ConfigEntries:
             chain = tuple(synonym for synonym, _ in entry.synonyms)
             synonyms = self._synonyms(chain[0], chain) if chain else ()
             value = entry.property.text_of(broker_default(entry, values))
-            if name in overrides:
+            if name in overrides and entry.property.understands(overrides[name]):
                 value = entry.property.text_of(entry.property.parse(overrides[name]))
                 synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
             yield ConfigEntry(name, value, type_of(entry.property), synonyms)
@@ -178,7 +180,7 @@ class ConfigEntries:
 
     def _broker_value(self, known: Property) -> str | None:
         for _, layer in self._layers:
-            if (text := layer.get(known.name)) is not None:
+            if (text := layer.get(known.name)) is not None and known.understands(text):
                 return known.text_of(known.parse(text))  # as it is understood, whatever way it was written
         return None
 

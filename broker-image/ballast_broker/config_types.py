@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -101,6 +104,15 @@ class Property:
         elif "_" in text and self.kind in NUMBERS:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {NUMBERS[self.kind]}")
         return value
+
+    def understands(self, text: str) -> bool:
+        """What the metadata has, Apache Kafka may have written, in ways or for things that are not known here."""
+        try:
+            self.parse(text)
+        except ConfigError as error:
+            log.warning("what is stored is not understood, and does not count: %s", error)
+            return False
+        return True
 
     def _check(self, value: Any) -> None:
         complaint = None if value is None else self.rule.complaint(value)

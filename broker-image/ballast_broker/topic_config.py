@@ -120,7 +120,7 @@ def log_config(overrides: Mapping[str, str], broker: Mapping[str, Any]) -> LogCo
     resolved = {}
     for name, entry in TOPIC_PROPERTIES.items():
         field = entry.property.field
-        if name in overrides:
+        if name in overrides and entry.property.understands(overrides[name]):
             resolved[field] = entry.property.parse(overrides[name])
         else:
             resolved[field] = broker_default(entry, broker)

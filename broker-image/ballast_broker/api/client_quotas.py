@@ -8,7 +8,7 @@ is looked up. Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import ceil
+from math import ceil, isnan
 from typing import TYPE_CHECKING
 
 from ballast_broker.replication.quotas import ByteRate
@@ -42,7 +42,9 @@ class ByteQuotas:
 
     def change(self, by_entity: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """Whoever is in debt stays in debt, unless the limit is another one."""
-        self._limits = {entity: quotas[self._key] for entity, quotas in by_entity.items() if self._key in quotas}
+        limits = {entity: quotas[self._key] for entity, quotas in by_entity.items() if self._key in quotas}
+        # What is no number, as Apache Kafka stores it, too, is no quota.
+        self._limits = {entity: limit for entity, limit in limits.items() if not isnan(limit)}
         self.in_force = bool(self._limits)
         if not self.in_force:
             self._rates.clear()

@@ -56,6 +56,15 @@ def test_nobody_else_is_limited() -> None:
 
 
 @pytest.mark.spec("CLI-11")
+def test_what_is_no_number_limits_nobody() -> None:
+    """Apache Kafka stores it as a quota, and who comes after it finds it there."""
+    made = quotas({ANN_APP: float("nan"), APP: 20.0})
+    found = made.rate_of("ann", "app")
+    assert found is not None
+    assert found.limit == 20
+
+
+@pytest.mark.spec("CLI-11")
 @pytest.mark.parametrize(
     ("entity", "shares_client", "shares_user"),
     [(ANY_ANY, False, False), (ANYBODY, True, False), (ANY_CLIENT, False, True)],

@@ -8,6 +8,7 @@ from dataclasses import fields
 import pytest
 
 from ballast_broker.config import broker_config
+from ballast_broker.config_entries import ConfigEntries, dynamic_values
 from ballast_broker.config_types import ConfigError
 from ballast_broker.log_config import LogConfig
 from ballast_broker.topic_config import TOPIC_PROPERTIES, check_topic_configs, log_config
@@ -87,3 +88,21 @@ def test_a_double_is_written_as_in_java() -> None:
 def test_throttled_replicas_are_a_list_or_a_star() -> None:
     for text in ("*", "0:1,1:2", ""):
         check_topic_configs({"leader.replication.throttled.replicas": text})
+
+
+@pytest.mark.spec("CLU-03", "TOP-23")
+def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -> None:
+    """A broker that takes over from one of Apache Kafka's starts, and shows what counts."""
+    cluster = {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2", "log.cleaner.min.cleanable.ratio": "NaN"}
+    own = {"ssl.protocol": "SSL", "log.retention.ms": "+700000"}
+    stored = {"min.cleanable.dirty.ratio": "0x1p-1", "retention.bytes": "7"}
+    config = broker_config({"node.id": "1"})
+    assert dynamic_values(cluster, own) == {"log.retention.ms": 700_000}
+    log = config.log_config(stored, dynamic_values(cluster, own))
+    assert (log.min_cleanable_dirty_ratio, log.retention_bytes, log.retention_ms) == (0.5, 7, 700_000)
+    entries = ConfigEntries(config, own, cluster)
+    of_topic = {each.name: each.value for each in entries.of_topic(stored)}
+    assert (of_topic["min.cleanable.dirty.ratio"], of_topic["retention.bytes"]) == ("0.5", "7")
+    of_broker = {each.name: each.value for each in entries.of_broker()}
+    assert of_broker["log.retention.ms"] == "700000"
+    assert of_broker["ssl.enabled.protocols"] == "TLSv1.2,TLSv1.3"
