@@ -88,7 +88,7 @@ class Answering:
     def _fetch_snapshot(self, request: Any) -> Any:
         driver = self._driver
         wire.check_cluster(request, driver.quorum.cluster_id)
-        data = wire.only_partition(request)
+        data = wire.asked_partition(request)
         wanted = SnapshotId(data.snapshot_id.end_offset, data.snapshot_id.epoch)
         leader, epoch = driver.core.leader, driver.core.epoch
         if not driver.core.is_leader:

@@ -288,6 +288,9 @@ class RaftCore(Elections):
 
     def handle_fetch(self, now: float, token: int, request: Fetch) -> None:
         """Answered by an `AnswerFetch` effect with this token, at once or when there is something to tell."""
+        if min(request.epoch, request.offset, request.last_epoch, request.max_wait_ms) < 0:
+            self._effects.append(AnswerFetch(token, self._fetch_error(ErrorCode.INVALID_REQUEST)))
+            return
         leadership = self.leadership
         if leadership is None or request.epoch != self.epoch:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER

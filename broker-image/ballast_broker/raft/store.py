@@ -300,7 +300,7 @@ class MetadataStore:
         file = self.disk.open(self.path_of(snapshot), writable=False)
         try:
             whole = file.size()
-            return (file.pread(min(size, whole - position), position) if position < whole else b""), whole
+            return (file.pread(min(size, whole - position), position) if 0 <= position < whole else b""), whole
         finally:
             file.close()
 

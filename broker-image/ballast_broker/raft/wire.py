@@ -1,6 +1,6 @@
 """Between the core's messages and Kafka's: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot. PURE.
 
-There is one partition, `__cluster_metadata-0`. What names another one, or several, is refused as malformed.
+There is one partition, `__cluster_metadata-0`. What names another one, or several, is refused.
 """
 
 from __future__ import annotations
@@ -156,8 +156,23 @@ def only_partition(request: Any) -> Any:
     return request.topics[0].partitions[0]
 
 
+def asked_partition(request: Any) -> Any:
+    """As `only_partition`, of a request: there is but one that may be asked about."""
+    data, topic, key = only_partition(request), request.topics[0], request.API_KEY
+    if key == FETCH:
+        here = (topic.topic_id, data.partition) == (TOPIC_ID, PARTITION)
+    elif key == FETCH_SNAPSHOT:
+        here = (topic.name, data.partition) == (TOPIC, PARTITION)
+    else:
+        here = (topic.topic_name, data.partition_index) == (TOPIC, PARTITION)
+    if not here:
+        unknown = key == FETCH_SNAPSHOT
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.INVALID_REQUEST)
+    return data
+
+
 def decode_vote(request: Any) -> Vote:
-    data = only_partition(request)
+    data = asked_partition(request)
     return Vote(
         data.replica_epoch,
         data.replica_id,
@@ -183,19 +198,19 @@ def _directory(data: Any, field: str) -> UUID | None:
 
 
 def decode_begin(request: Any) -> BeginEpoch:
-    data = only_partition(request)
+    data = asked_partition(request)
     directory = _directory(data, "voter_directory_id")
     return BeginEpoch(data.leader_epoch, data.leader_id, directory, _voter_asked(request))
 
 
 def decode_end(request: Any) -> EndEpoch:
-    data = only_partition(request)
+    data = asked_partition(request)
     successors = [each.candidate_id for each in data.preferred_candidates or ()] or data.preferred_successors or ()
     return EndEpoch(data.leader_epoch, data.leader_id, tuple(successors))
 
 
 def decode_fetch(request: Any) -> Fetch:
-    data = only_partition(request)
+    data = asked_partition(request)
     state = request.replica_state
     replica = state.replica_id if state is not None else request.replica_id
     return Fetch(
@@ -217,7 +232,7 @@ def leader_endpoint(request: Any, listener_name: str) -> tuple[int, Endpoint] | 
     """Of who says that it leads: BeginQuorumEpoch, EndQuorumEpoch."""
     for each in request.leader_endpoints or ():
         if each.name == listener_name:
-            return only_partition(request).leader_id, Endpoint(each.host, each.port)
+            return asked_partition(request).leader_id, Endpoint(each.host, each.port)
     return None
 
 
@@ -266,7 +281,7 @@ def encode_fetch_reply(reply: FetchReply, log_start_offset: int) -> Any:
         high_watermark=reply.high_watermark,
         last_stable_offset=reply.high_watermark,
         log_start_offset=log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=[],
         records=bytes(reply.records),
     )
     data.current_leader = part.LeaderIdAndEpoch(leader_id=reply.leader, leader_epoch=reply.epoch)

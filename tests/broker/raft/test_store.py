@@ -97,6 +97,8 @@ async def test_snapshots_count_once_they_are_complete(tmp_path: Path) -> None:
         store.snapshot_written(SnapshotId(end, 2))
     assert store.start_offset == 4
     assert store.read_snapshot(SnapshotId(8, 2), 4990, 100) == (b"x" * 10, 5000)
+    for nowhere in (-1, 5000):
+        assert store.read_snapshot(SnapshotId(8, 2), nowhere, 100) == (b"", 5000)
     assert store.read_snapshot(SnapshotId(9, 2), 0, 100) is None
     store.new_snapshot(SnapshotId(10, 2)).write(b"half")
     await manager.shutdown()
