@@ -25,6 +25,7 @@ class PeerLink:
         self._timeout_s = timeout_s
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
+        self._asking = 0
 
     async def call(self, request: Any, version: int, *, patience: float = 1.0) -> Any:
         """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""
@@ -33,17 +34,23 @@ class PeerLink:
             # The limit takes effect a turn of the loop later than its time: after a stall of this process both the time
             # is over and the answer is there, and then the answer counts.
             timer = loop.call_later(self._timeout_s * patience, lambda: limit.reschedule(loop.time()))
+            self._asking += 1
             try:
                 return await self._ask(request, version)
+            except asyncio.CancelledError:
+                # The next request need not wait for an answer that nobody wants; but others may be waiting already.
+                if self._asking == 1 or limit.expired():
+                    self.close()
+                raise
             finally:
+                self._asking -= 1
                 timer.cancel()
 
     async def _ask(self, request: Any, version: int) -> Any:
         channel = await self._open()
         try:
             return await channel.call(request, version)
-        except BaseException:
-            # Also when cancelled: an answer that nobody waits for would be taken for that of the next request.
+        except Exception:
             self.close()
             raise
 

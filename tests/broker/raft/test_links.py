@@ -25,6 +25,8 @@ class Peer:
 
     async def call(self, request: Any, version: int) -> str:
         await asyncio.sleep(1.0)
+        if self.closed:
+            raise ConnectionResetError
         return f"answer to {request}"
 
     def close(self) -> None:
@@ -63,3 +65,24 @@ def test_without_an_answer_in_time_the_connection_ends() -> None:
     answer, peer = ask_and_stall(timeout_s=0.8, stall_s=0.1)
     assert isinstance(answer, TimeoutError)
     assert peer.closed
+
+
+@pytest.mark.spec("CLU-02")
+def test_who_gives_up_takes_the_connection_from_nobody_else() -> None:
+    """What others have asked by it is done already, and would be done once more."""
+
+    async def main() -> None:
+        peer = Peer()
+        link = PeerLink(peer, Endpoint("peer", 1), 5.0)
+        first, second = (asyncio.ensure_future(link.call(name, 0)) for name in ("first", "second"))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        assert await second == "answer to second"
+        assert not peer.closed
+        alone = asyncio.ensure_future(link.call("alone", 0))
+        await asyncio.sleep(0.5)
+        alone.cancel()
+        await asyncio.wait([alone])
+        assert peer.closed  # the next one need not wait behind it
+
+    run(main())
