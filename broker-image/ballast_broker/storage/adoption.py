@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.seams import Disk, File
 from ballast_broker.storage import lookup
+from ballast_broker.storage.batch_header import walk
 from ballast_broker.storage.epochs import LeaderEpochs
-from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.flushing import note_unflushed, sync_beside_log
-from ballast_broker.storage.index import SparseIndex
+from ballast_broker.storage.index import OFFSET_ENTRY, SparseIndex
 from ballast_broker.storage.producer_snapshots import replay, snapshot_path
 from ballast_broker.storage.segment import (
     CLEANED_SUFFIX,
@@ -175,6 +175,7 @@ class SegmentCopy:
         # What the source knows at this end, which it will have passed when the copy is done.
         self._producers = None if self._sealed else source.producers.copy()
         self._adopted: Segment | None = None
+        self._without_gap = False
         self._index_tails: list[_IndexTail] = []
         if not self._whole:
             self._max_timestamp = lookup.trusting_index(source, self._segment, self._segment.largest_timestamp)
@@ -205,14 +206,23 @@ class SegmentCopy:
         for tail in self._index_tails:
             tail.copy()
         if self._whole:
-            for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-                _copy_small(self._disk, self._segment.path(kind), target.path(kind))
+            index = _copy_small(self._disk, self._segment.path(INDEX_SUFFIX), target.path(INDEX_SUFFIX))
+            _copy_small(self._disk, self._segment.path(TIME_INDEX_SUFFIX), target.path(TIME_INDEX_SUFFIX))
+            self._without_gap = self._reaches_end(index)
         if self._sealed:
             _copy_small(
                 self._disk,
                 snapshot_path(self._source.folder, self.end_offset),
                 snapshot_path(self._future.folder, self.end_offset),
             )
+
+    def _reaches_end(self, index: bytes) -> bool:
+        """Whether no cleaning has left a gap before the end: by the batches from the last entry of the index on."""
+        position = OFFSET_ENTRY.unpack(index[-OFFSET_ENTRY.size :])[1] if len(index) >= OFFSET_ENTRY.size else 0
+        end = -1
+        for _, header in walk(self.file.target, max(position, 0), self._end):
+            end = header.base_offset + header.last_offset_delta + 1
+        return end == self.end_offset
 
     def sync(self) -> Segment | None:
         """Once it is adopted. Answers the future log's segment, where that is sealed and all of it is durable now."""
@@ -239,7 +249,7 @@ class SegmentCopy:
         _take_over_epochs(future, [entry for entry in self._source.epochs.entries if entry[1] < end])
         self._adopt_producers()
         if self._whole:
-            if _reaches(self._segment, end):  # the one that is copied next may be on the disk before this one is
+            if self._without_gap:  # the one that is copied next may be on the disk before this one is
                 note_unflushed(future, end)
             future.new_segment(end)
         future.invalidate_write_state()
@@ -283,13 +293,6 @@ class SegmentCopy:
         self.file.close()
 
 
-def _reaches(segment: Segment, end: int) -> bool:
-    """Whether no cleaning has left a gap before `end`."""
-    with contextlib.suppress(CorruptFile):
-        return segment.find(end - 1) is not None
-    return False
-
-
 class _IndexTail:
     """The entries of the source's index for what is copied: written behind those that the future log has."""
 
@@ -309,19 +312,20 @@ class _IndexTail:
         self._target.stored(self._at + self._count)
 
 
-def _copy_small(disk: Disk, source: str, target: str) -> None:
-    """Some of these files need not exist, and then none is left of an earlier attempt either."""
+def _copy_small(disk: Disk, source: str, target: str) -> bytes:
+    """Answers what is in it. Some need not exist, and then none is left of an earlier attempt either."""
     try:
         data = disk.read_bytes(source)
     except FileNotFoundError:
         if disk.exists(target):
             disk.remove(target)
-        return
+        return b""
     file = disk.empty_file(target)
     try:
         file.pwrite(data, 0)
     finally:
         file.close()
+    return data
 
 
 def roll_with(source: Log, future: Log) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import checkpoint, loading, starting
+from ballast_broker.storage import adoption, checkpoint, loading, starting
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
@@ -378,6 +378,34 @@ def test_swapping_in_a_future_log(world):
         assert not [name for name in os.listdir(current.directory.path) if name.endswith("-delete")]
         with pytest.raises(ApiError):
             write(current)
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31", "LOG-32")
+@pytest.mark.parametrize("gap", [False, True])
+def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world, gap):
+    """Whether it reaches the next one, and so whether that one is marked, is found out in the thread."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        write(current, 5)
+        current.roll(7 if gap else None)
+        target = next(d for d in manager.directories if d is not current.directory)
+        future = manager.create_future(partition(), target)
+        copy = adoption.SegmentCopy(current, future)
+        copy.file.piece(1 << 20)()
+        copy.finish_files()
+        for segment in current.segments:
+            segment.close()
+        shutil.move(current.folder.path, world.paths[0] + "-elsewhere")
+        copy.adopt()
+        copy.close()
+        assert future.log_end_offset == (7 if gap else 5)
+        marks = [name for name in os.listdir(future.folder.path) if name.endswith(".unflushed")]
+        assert marks == ([] if gap else [f"{5:020d}.unflushed"])
 
     run(story())
 
