@@ -87,7 +87,7 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
     with log.flush_lock:
         if log.truncations == truncations and end > log.recovery_point:
             log.recovery_point = end
-            log.last_flush_ms = log.context.clock.wall_ms()
+            log.last_flush_s = log.context.clock.monotonic()
 
 
 def note_unflushed(log: Log, base_offset: int) -> None:

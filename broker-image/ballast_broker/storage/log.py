@@ -72,7 +72,7 @@ class Log:
         "inspects_records",
         "interruptions",
         "known_positions",
-        "last_flush_ms",
+        "last_flush_s",
         "on_start_moved",
         "recovery_point",
         "segments",
@@ -135,7 +135,7 @@ class Log:
         self.slow_appends = 0  # begun and not done
         self.unindexed_from = NEVER  # where a marker is being written: its entry in `.txnindex` follows
         self.interruptions = 0
-        self.last_flush_ms = 0
+        self.last_flush_s = float("-inf")
         self.closed = False
         self.cleaning_paused = 0
         self.cleaned_to = 0

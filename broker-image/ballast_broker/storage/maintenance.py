@@ -217,9 +217,9 @@ class Maintenance:
 
     async def flush_old(self) -> None:
         """`flush.ms`, where it is set."""
-        now_ms = self._manager.clock.wall_ms()
+        now_s = self._manager.clock.monotonic()
         async for log in self.slices(self._manager.logs.values()):
-            if log.end_offset > log.recovery_point and now_ms - log.last_flush_ms >= log.config.flush_ms:
+            if log.end_offset > log.recovery_point and (now_s - log.last_flush_s) * 1000 >= log.config.flush_ms:
                 await self._flush(log)
 
     async def checkpoint_everything(self) -> None:

@@ -959,6 +959,26 @@ def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others
     run(story())
 
 
+@pytest.mark.spec("LOG-30")
+def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(world, monkeypatch):
+    """One that is set back an hour must not leave an hour's records in memory alone."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        log.update_config(LogConfig(flush_ms=1000))
+        for passed_s, end, flushed in ((5.0, 1, 1), (5.5, 2, 1), (6.0, 3, 3), (7.5, 4, 4)):
+            monkeypatch.setattr(world.clock, "monotonic", lambda passed_s=passed_s: passed_s)
+            write(log)
+            assert log.log_end_offset == end
+            await manager.maintenance.flush_old()
+            assert log.recovery_point == flushed
+            world.clock.now_ms -= 3_600_000
+
+    run(story())
+
+
 @pytest.mark.spec("REP-15")
 def test_maintenance_runs_by_the_clock(world, bench):
     async def story():
