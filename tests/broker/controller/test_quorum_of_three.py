@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.broker.raft.memory import MemoryDisk, MemoryLog
 from ballast_broker.controller.service import ServiceTiming
 from ballast_broker.metadata.image import Listener, MetadataImage
 from ballast_broker.raft import wire
-from ballast_broker.raft.messages import Vote
+from ballast_broker.raft.messages import Fetch, Vote
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
@@ -323,6 +324,19 @@ async def test_there_is_one_partition_that_a_quorum_is_asked_about(topic: str, p
         with pytest.raises(ApiError) as refused:
             await driver.handle(59, 1, kind(topics=[kind.TopicSnapshot(name=topic, partitions=[wanted])]))
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.spec("CLU-04")
+@pytest.mark.parametrize("field", ["epoch", "offset", "last_epoch", "max_wait_ms"])
+async def test_a_fetch_of_less_than_nothing_is_refused_as_by_apache_kafka(field: str) -> None:
+    async with Cluster(voters=1) as cluster:
+        driver = cluster.active.driver
+        asked = replace(Fetch(driver.epoch, 9, 0, 0, 0), **{field: -1})
+        response = await driver.handle(1, 17, wire.encode_request(asked, driver.node_id, driver.quorum))
+        [data] = response.responses[0].partitions
+        assert (response.error_code, data.error_code) == (0, ErrorCode.INVALID_REQUEST)
+        assert (data.high_watermark, data.records) == (-1, b"")
+        assert data.current_leader.leader_epoch == driver.epoch
 
 
 @pytest.mark.spec("CLU-02")
