@@ -21,7 +21,7 @@ from pathlib import Path
 from bench import loop
 from bench.clients import Clients, Sample
 from bench.machine import touch_memory
-from bench.pairs import Ratio, ratio_of
+from bench.pairs import NARROW, Ratio, ratio_of
 from bench.servers import ApacheKafka, Ballast, Server
 
 QUICK_BUDGET_S = 40.0  # from the very start; what is left of the minute is for stopping and for the loop
@@ -70,7 +70,7 @@ class Row:
     @property
     def narrow(self) -> bool:
         ratio = self.ratio(lambda sample: sample.rate)
-        return ratio is not None and ratio.pairs >= 7 and ratio.width <= 0.10
+        return ratio is not None and ratio.pairs >= 7 and ratio.width <= NARROW
 
     def below(self) -> list[str]:
         rate, cpu, p99 = self._ratios()

@@ -7,7 +7,6 @@ the median of the ratios with a 95 % interval, and pairs are added until that in
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 NARROW = 0.10
@@ -34,20 +33,3 @@ def ratio_of(values: list[float]) -> Ratio:
     count = len(ordered)
     reach = 0 if count < 6 else max(0, int((count - 1.96 * count**0.5) / 2))
     return Ratio(statistics.median(ordered), ordered[reach], ordered[count - 1 - reach], count)
-
-
-def alternate(
-    ours: Callable[[], float], theirs: Callable[[], float], *, at_least: int, at_most: int
-) -> tuple[list[float], list[float]]:
-    """Run both in turns (ABBA…), so that drift hits both, until the interval of the ratio is narrow."""
-    own: list[float] = []
-    other: list[float] = []
-    while len(own) < at_most:
-        first, second = (ours, theirs) if len(own) % 2 == 0 else (theirs, ours)
-        results = {first: first(), second: second()}
-        own.append(results[ours])
-        other.append(results[theirs])
-        ratios = [a / b for a, b in zip(own, other, strict=True) if b]
-        if len(ratios) >= at_least and ratio_of(ratios).width <= NARROW:
-            break
-    return own, other

@@ -116,9 +116,6 @@ class ThinDisk(LoopDisk):
         with contextlib.suppress(OSError):
             run("umount", "--lazy", self._below)
 
-    def grow(self, real_bytes: int) -> None:
-        run("mount", "-o", f"remount,size={real_bytes}", self._below)
-
 
 class FaultyMount(Mounted):
     """`e2e.faulty_disk` in a process of its own: answers with the error that it is told."""

@@ -40,7 +40,6 @@ GIVE_UP_S = 1.0  # on an answer that a mutation made long in coming
 REPORT_EVERY = 50_000
 WARM_SHARE = 0.2  # of the frames, before memory is looked at the first time
 MAX_GROWTH_KB = 65_536
-MAX_MORE_FILES = 64
 MAX_SILENCE_S = 5.0
 PATIENCE_S = 60.0
 
@@ -101,7 +100,7 @@ class Frames:
         self._ledger = Ledger(1, 1)
         self._history = History(0, 1)
         self._say = say
-        self._first_kb = self._first_files = 0
+        self._first_kb = 0
 
     def run(self) -> Verdict:
         with self.cluster:

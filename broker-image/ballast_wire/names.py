@@ -17,16 +17,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class TopicIdPartition(NamedTuple):
-    topic_id: UUID
-    topic: str
-    partition: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-
 @lru_cache(maxsize=16_384)  # making one costs more than all else that a request says of a partition
 def uuid_of(raw: bytes) -> UUID:
     return UUID(bytes=raw)

@@ -154,11 +154,6 @@ class Registry:
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         return self._rows.get((group, version, plural))
 
-    def by_kind(self, api_version: str, kind: str) -> Resource | None:
-        group, _, version = api_version.rpartition("/")
-        rows = self._rows.values()
-        return next((row for row in rows if (row.group, row.version, row.kind) == (group, version, kind)), None)
-
     def by_key(self, key: str) -> Resource | None:
         """The row of the storage version, or of another one if that is not served."""
         rows = [row for row in self._rows.values() if row.key == key]

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from ballast_broker.storage.slices import AppendInfo
 
 ACKS_ALL = -1
-NO_TOPIC_ID = UUID(int=0)
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 ADMIN_CLIENT_ID = "__admin_client"
 

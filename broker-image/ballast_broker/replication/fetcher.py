@@ -70,12 +70,10 @@ class Followed:
 
 @dataclass(slots=True)
 class FetchTotals:
-    """Over all groups of this broker, for the metrics."""
+    """What went wrong, over all groups of this broker."""
 
-    bytes_in: int = 0
     failed: int = 0
     truncated_records: int = 0
-    diverged: int = 0
 
 
 class FetcherGroup:
@@ -313,7 +311,6 @@ class FetcherGroup:
                 await replica.append_as_follower_by_thread(memoryview(records), self._threads)
             else:
                 replica.append_as_follower(memoryview(records))
-            self._totals.bytes_in += len(records)
             if followed.throttled:
                 self._rate.record(len(records))
             elif replica.follower_throttled:
@@ -334,7 +331,6 @@ class FetcherGroup:
             replica.topic_partition, lost, offset, epoch, end_offset,
             f"; some were below the high watermark {replica.state.high_watermark}" if committed else "",
         )  # fmt: skip
-        self._totals.diverged += 1
         self._totals.truncated_records += lost
         replica.truncate_to(offset)
 

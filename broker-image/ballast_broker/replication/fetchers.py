@@ -99,6 +99,3 @@ class Fetchers:
         for group in groups:
             await group.close()
         await asyncio.gather(*self._closing)
-
-    def max_lag(self) -> int:
-        return max((f.lag for group in self._groups.values() for f in group.partitions.values()), default=0)

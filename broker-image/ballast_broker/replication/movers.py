@@ -73,7 +73,7 @@ class Movers:
         if topic_partition not in self._logs.future_logs:
             self._logs.create_future(topic_partition, destination)
         future = self._logs.future_logs[topic_partition]
-        move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, self._clock.monotonic())
+        move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path)
         agreed = adoption.common_end(source, future)
         if agreed < future.end_offset:  # the current log lost more in a crash, was cut before that, or was compacted
             move.note_truncation(agreed)
@@ -378,6 +378,4 @@ def position(source: Log, future: Log) -> Position:
             left = adoption.bytes_after(source, end)
         sealed = segment is not source.active
         by_file = (sealed or left >= SMALLEST_COPY_BYTES) and adoption.continues_by_file(source, future)
-    return Position(
-        adoption.beginning(source), source.log_end_offset, future.log_start_offset, end, max(0, left), by_file
-    )
+    return Position(adoption.beginning(source), source.log_end_offset, end, max(0, left), by_file)

@@ -63,7 +63,6 @@ class Move:
     topic_id: UUID
     source: str
     destination: str
-    started_s: float
     stage: Stage = Stage.COPYING
     copied_bytes: int = 0
     flushed: bool = False
@@ -137,7 +136,6 @@ class Position:
 
     source_start: int
     source_end: int
-    future_start: int
     future_end: int
     left_bytes: int
     # The future log's last file is the beginning of one of the source's, and it is worth while to copy what is left.

@@ -55,10 +55,6 @@ class LeaderEpochs:
             return epoch, entries[0][1]
         return entries[number - 1][0], entries[number][1]
 
-    def epoch_of(self, offset: int) -> int:
-        number = bisect_right(self._entries, offset, key=lambda entry: entry[1])
-        return self._entries[number - 1][0] if number else UNDEFINED_EPOCH
-
     def truncate_from_end(self, end_offset: int) -> None:
         entries = self._entries
         while entries and entries[-1][1] >= end_offset:

@@ -12,7 +12,6 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
-from typing import NamedTuple
 
 from ballast_broker.seams import Disk
 from ballast_broker.storage.errors import CorruptFile
@@ -22,11 +21,6 @@ TIME_ENTRY = struct.Struct(">qI")
 _SPILL_ENTRIES = 128
 _PAGE_ENTRIES = 512
 _COLUMNS = (itemgetter(0), itemgetter(1))
-
-
-class OffsetEntry(NamedTuple):
-    relative_offset: int
-    position: int
 
 
 class SparseIndex:

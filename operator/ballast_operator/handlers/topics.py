@@ -25,7 +25,6 @@ from ballast_operator.ledger import Ledger
 from ballast_operator.logs import about
 from ballast_operator.model.kafka import OngoingView, Outcome, TopicView
 from ballast_operator.model.meta import Key
-from ballast_operator.model.reassignment import Phase
 from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.observe import observe_configs_or_errors, observe_ongoing, observe_topics
 from ballast_operator.plan.topics import (
@@ -52,7 +51,6 @@ POLL_SECONDS = 0.1
 STATUSES_AT_ONCE = 8
 # Errors that only say that another controller or broker has to learn something first, or did it already.
 BENIGN = frozenset({"TOPIC_ALREADY_EXISTS", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"})
-ACTIVE = frozenset({Phase.RUNNING, Phase.PAUSED, Phase.VERIFYING})
 
 
 @dataclass

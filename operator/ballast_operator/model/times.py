@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 
 def seconds_of(text: str) -> float:
@@ -17,7 +17,3 @@ def is_time(text: str) -> bool:
     except (ValueError, OverflowError):
         return False
     return True
-
-
-def time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,7 +7,7 @@ true any more, and ends only when nothing moves and its throttles have been put 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -301,7 +301,3 @@ def _running(reason: str, states: Sequence[MoveState]) -> Verdict:
 
 def _rows(states: Sequence[MoveState]) -> str:
     return _some([f"{state.partition}: {state.note}" if state.note else str(state.partition) for state in states])
-
-
-def claimed_partitions(plan: StoredPlan) -> Mapping[TopicPartition, None]:
-    return dict.fromkeys(TopicPartition(move.topic, move.partition) for move in plan.moves)

@@ -27,14 +27,14 @@ D1, D2, D3 = "/d1", "/d2", "/d3"
 
 
 def move(number: int = 0, **fields: object) -> Move:
-    made = Move(TopicPartition("orders", number), UUID(int=500), D1, D2, 0.0)
+    made = Move(TopicPartition("orders", number), UUID(int=500), D1, D2)
     for name, value in fields.items():
         setattr(made, name, value)
     return made
 
 
 def position(future_end: int, *, source_end: int = 100, left: int = 1_000_000, sealed: bool = False) -> Position:
-    return Position(0, source_end, 0, future_end, left, sealed)
+    return Position(0, source_end, future_end, left, sealed)
 
 
 @pytest.mark.spec("DIR-16")

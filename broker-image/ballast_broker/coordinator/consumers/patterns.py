@@ -18,7 +18,6 @@ MOST_STATES = 2_000
 MOST_STEPS = 10 * MOST_STATES  # of making them: what is repeated may be nothing
 MOST_DEPTH = 100
 MOST_REMEMBERED = 2_000
-SPECIAL = "\\.+*?()|[]{}^$"
 MOST_LENGTH = 10_000
 
 
