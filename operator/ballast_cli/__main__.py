@@ -4,8 +4,7 @@ One module per command, imported only when its command is called, so that a brok
 `add_arguments(parser)` and `run(args) -> int`, the exit code. `args.command` is the command's name. A module that
 sets `PASSES_ARGUMENTS_ON = True` gets the arguments it does not know in `args.rest`; elsewhere they are refused. One
 that sets `OWN_HELP = True` adds --help itself.
-A command without its module answers that it is not built yet; adding the file is all that it takes. What a command
-needs installed is written in `./ballast`.
+What a command needs installed is written in `./ballast`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 import argparse
 import errno
 import importlib
-import importlib.util
 import io
 import os
 import sys
@@ -82,10 +80,7 @@ def load(name: str) -> Command:
     """The command of this name; raises CommandError where there is none."""
     if name not in MODULES:
         raise CommandError(f"there is no command '{name}'. ./ballast --help lists them.")
-    module_name = f"ballast_cli.{MODULES[name]}"
-    if importlib.util.find_spec(module_name) is None:
-        raise CommandError(f"'{name}' is not built yet. ./ballast --help says what is.")
-    return Command(name, cast(CommandModule, importlib.import_module(module_name)))
+    return Command(name, cast(CommandModule, importlib.import_module(f"ballast_cli.{MODULES[name]}")))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,14 +7,6 @@ properties; a property given with --override wins over the file.
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
-from collections.abc import Callable
-from typing import cast
-
-from ballast_cli import CommandError
-
-ENTRY = "ballast_broker.__main__"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if importlib.util.find_spec(ENTRY) is None:
-        raise CommandError("the broker is not built yet.")
-    main = cast(Callable[[list[str]], int], importlib.import_module(ENTRY).main)
+    from ballast_broker.__main__ import main  # help needs none of what it imports
+
     overrides = [word for pair in args.override for word in ("--override", pair)]
     return main([args.file, "--log-level", args.log_level, *overrides])
