@@ -231,7 +231,8 @@ def next_restart(
         return Restart(chosen.ordinal, left=left)
     absent = [pod.name for pod in pods if not pod.ready] + _missing_pods(kube, layout.brokers)
     if absent:
-        return Restart(waits=f"{', '.join(absent[:SHOWN])} is not ready", next=chosen.ordinal, left=left)
+        are = "is" if len(absent) == 1 else "are"
+        return Restart(waits=f"{', '.join(absent[:SHOWN])} {are} not ready", next=chosen.ordinal, left=left)
     # A pod is ready as soon as it listens; that the broker is back is what the controller says.
     fenced = [pod.ordinal for pod in pods if pod.ordinal != chosen.ordinal and not view.is_online(pod.ordinal)]
     if fenced and view.is_online(chosen.ordinal):

@@ -137,6 +137,9 @@ def test_the_active_controller_is_restarted_last_and_nobody_needlessly() -> None
 def test_a_pod_that_does_not_work_is_restarted_first_and_without_waiting() -> None:
     broken = kube(revision="old", pods={2: PodFacts("demo-2", "u", 2, False, None, "old")})
     assert restart(broken, view({"orders": topic_view((0, 1, 2), isr={0: (0,)})})).broker == 2
+    starting = {n: PodFacts(f"demo-{n}", "u", n, False, None, "new") for n in (1, 2)}
+    assert restart(kube(revision="old", pods={2: starting[2]}), WHOLE).waits == "demo-2 is not ready"
+    assert restart(kube(revision="old", pods=starting), WHOLE).waits == "demo-1, demo-2 are not ready"
 
 
 @pytest.mark.spec("OPR-43")
