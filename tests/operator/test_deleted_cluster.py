@@ -101,6 +101,21 @@ def test_claims_stay_when_it_is_taken_back_and_belong_to_a_later_cluster_that_wa
     assert world.get("KafkaCluster", "demo")["status"]["clusterId"] == cluster_id  # type: ignore[index]
 
 
+@pytest.mark.spec("OPR-08", "OPR-45")
+@pytest.mark.parametrize("delete", [True, False])
+def test_an_identity_that_somebody_deletes_is_there_again(world: World, delete: bool) -> None:
+    """The next KafkaCluster of this name got another cluster id, with which no broker starts on these claims."""
+    uid = apply(world, delete=delete)
+    until_owned(world, {"a-demo-0"}, {uid} if delete else set())
+    before = world.api("find", IDENTITY)
+    world.api("delete", IDENTITY)
+    world.until(
+        "another of the same content", lambda: (world.api("find", IDENTITY) or {}).get("data") == before["data"]
+    )
+    assert world.api("find", IDENTITY)["metadata"]["uid"] != before["metadata"]["uid"]
+    until_owned(world, {"a-demo-0"}, {uid} if delete else set())
+
+
 @pytest.mark.spec("OPR-08", "OPR-43")
 def test_what_a_version_before_had_tied_to_the_stateful_set_is_untied_without_a_restart(world: World) -> None:
     uid = apply(world, delete=True)

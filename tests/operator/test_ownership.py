@@ -18,6 +18,7 @@ from ballast_operator.status import NotServedError
 
 KEEPS = cluster()
 TAKES = cluster(storage={"deleteClaim": True})
+BORN = new_identity(KEEPS, "id")
 BALLAST = {"apiVersion": "ballast.dev/v1alpha1", "kind": "KafkaCluster", "name": "demo"}
 OURS, FORMER = {**BALLAST, "uid": "uid-demo"}, {**BALLAST, "uid": "uid-before"}
 SET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo", "uid": "uid-set"}
@@ -59,6 +60,14 @@ class Api:
         self.written.append((name, [owner["uid"] for owner in body["metadata"]["ownerReferences"] or ()]))
 
 
+@pytest.mark.spec("OPR-08", "OPR-45")
+async def test_an_identity_is_not_made_anew_after_its_cluster() -> None:
+    """It went as garbage, and would be that of the next one of this name. This API has no `create`."""
+    api = Api(None)
+    api.identity = None  # type: ignore[assignment]
+    assert not await Ownership(cast(Any, SimpleNamespace(api=api))).bring(TAKES, facts(), BORN)
+
+
 def facts(*owners: dict[str, Any]) -> KubeFacts:
     row = ClaimFacts("a-demo-0", "uid", "a", "demo-0", "1Gi", resource_version="4", owners=owners)
     return KubeFacts(exists=True, claims=(row,))
@@ -74,23 +83,23 @@ THERE = {"uid": "uid-demo", "generation": 1}
 async def test_a_cluster_that_may_be_gone_or_want_something_else_is_given_nothing(found: dict[str, Any] | None) -> None:
     """What was heard of it may be old: with `--cascade=orphan` the claims are to stay, and would be garbage at once."""
     api = Api(found)
-    assert not await Ownership(cast(Any, SimpleNamespace(api=api))).bring(TAKES, facts())
+    assert not await Ownership(cast(Any, SimpleNamespace(api=api))).bring(TAKES, facts(), BORN)
     assert api.written == []
 
 
 @pytest.mark.spec("OPR-08", "OPR-45")
 async def test_the_identity_stays_as_long_as_a_claim_may() -> None:
     gives = Api(THERE)
-    assert await Ownership(cast(Any, SimpleNamespace(api=gives))).bring(TAKES, facts())
+    assert await Ownership(cast(Any, SimpleNamespace(api=gives))).bring(TAKES, facts(), BORN)
     assert gives.written == [("a-demo-0", ["uid-demo"]), ("demo-identity", ["uid-demo"])]
     changed = Api(THERE, conflict="a-demo-0")
-    assert not await Ownership(cast(Any, SimpleNamespace(api=changed))).bring(TAKES, facts())
+    assert not await Ownership(cast(Any, SimpleNamespace(api=changed))).bring(TAKES, facts(), BORN)
     assert changed.written == []
     keeps = Api(THERE, identity=[OURS])
-    assert await Ownership(cast(Any, SimpleNamespace(api=keeps))).bring(KEEPS, facts(OURS))
+    assert await Ownership(cast(Any, SimpleNamespace(api=keeps))).bring(KEEPS, facts(OURS), BORN)
     assert keeps.written == [("demo-identity", []), ("a-demo-0", [])]
     same = Api(None, identity=[OURS])
-    assert await Ownership(cast(Any, SimpleNamespace(api=same))).bring(TAKES, facts(OURS))
+    assert await Ownership(cast(Any, SimpleNamespace(api=same))).bring(TAKES, facts(OURS), BORN)
     assert same.written == []
 
 

@@ -24,7 +24,6 @@ from ballast_operator.resources.layout import (
     new_identity,
     read_identity,
     restored_identity,
-    write_identity,
 )
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
 from ballast_operator.resources.pods import claim_templates
@@ -72,13 +71,7 @@ class KubeObjects:
         if found is None:
             cluster_id = cluster.status.cluster_id or base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             born = restored_identity(cluster) or new_identity(cluster, cluster_id)
-            body: dict[str, Any] = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": name, "namespace": namespace, "labels": names.labels(cluster)},
-                "data": write_identity(born),
-            }
-            found = await self._api.create(path_of("v1", "configmaps", namespace), body)
+            found = await self._api.create(path_of("v1", "configmaps", namespace), others.identity(cluster, born))
         _refuse_garbage(cluster, f"ConfigMap {name}", found)
         try:
             self._identity = read_identity(found.get("data") or {})

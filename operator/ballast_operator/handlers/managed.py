@@ -99,7 +99,7 @@ class ManagedCluster:
             layout = plan.held_layout(cluster, self._identity, self._kube)
             await self._lay_out(layout, self._kube)
             await self._restart_troubled(layout)
-            if not await self._ownership.bring(cluster, self._kube):
+            if not await self._ownership.bring(cluster, self._kube, self._identity):
                 again.cluster_within(1.0)
             if self._kube.deleting or not self._kube.exists:
                 again.cluster_within(0.5)

@@ -14,7 +14,8 @@ from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model.cluster import KafkaCluster
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.ownership import Owner, is_owned, owners_wanted
-from ballast_operator.resources import names
+from ballast_operator.resources import names, others
+from ballast_operator.resources.layout import Identity
 
 if TYPE_CHECKING:
     from ballast_operator.cycle import Shared
@@ -28,16 +29,25 @@ class Ownership:
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
 
-    async def bring(self, cluster: KafkaCluster, kube: KubeFacts) -> bool:
+    async def bring(self, cluster: KafkaCluster, kube: KubeFacts, born: Identity) -> bool:
         """Whether all is as the spec says. Identity is kept where a claim is: without it nobody could read that one."""
         path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
         identity = await self._api.find(path)
+        if identity is None:
+            await self._restore(cluster, born)
+            return False
         if not cluster.spec.deletes_claims:
             return await self._identity(cluster, path, identity) and await self._claims(cluster, kube)
         every = [*(claim.owners for claim in kube.all_claims), _owners(identity)]
         if not all(is_owned(cluster, owners) for owners in every) and not await self._is_current(cluster):
             return False
         return await self._claims(cluster, kube) and await self._identity(cluster, path, identity)
+
+    async def _restore(self, cluster: KafkaCluster, born: Identity) -> None:
+        """Somebody deleted it. It is not garbage, which goes after its KafkaCluster."""
+        if await self._is_current(cluster):
+            collection = path_of("v1", "configmaps", cluster.meta.namespace)
+            await self._api.create(collection, others.identity(cluster, born))
 
     async def _is_current(self, cluster: KafkaCluster) -> bool:
         """Whether the KafkaCluster is there just now and says what we read. The one that was heard of may be older."""
@@ -55,9 +65,7 @@ class Ownership:
             done &= await self._write(path, version, claim.owners, wanted)
         return done
 
-    async def _identity(self, cluster: KafkaCluster, path: str, found: Mapping[str, Any] | None) -> bool:
-        if found is None:
-            return True
+    async def _identity(self, cluster: KafkaCluster, path: str, found: Mapping[str, Any]) -> bool:
         version = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
         return await self._write(path, version, _owners(found), owners_wanted(cluster, _owners(found)))
 
@@ -77,5 +85,5 @@ class Ownership:
         return True
 
 
-def _owners(found: Mapping[str, Any] | None) -> tuple[Owner, ...]:
-    return tuple(((found or {}).get("metadata") or {}).get("ownerReferences") or ())
+def _owners(found: Mapping[str, Any]) -> tuple[Owner, ...]:
+    return tuple(found["metadata"].get("ownerReferences") or ())

@@ -6,13 +6,23 @@ from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
 from ballast_operator.resources import names, security
-from ballast_operator.resources.layout import Layout
+from ballast_operator.resources.layout import Identity, Layout, write_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
 from ballast_operator.resources.properties import config_map_data, config_map_name
 
 
 def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
     return {"name": name, "namespace": cluster.meta.namespace, "labels": names.labels(cluster)}
+
+
+def identity(cluster: KafkaCluster, born: Identity) -> dict[str, Any]:
+    """What outlives the KafkaCluster with its claims: without it nobody could read these."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(cluster, names.identity(cluster)),
+        "data": write_identity(born),
+    }
 
 
 def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
