@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
-from ballast_operator.handlers import claims
+from ballast_operator.handlers import claims, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.secured import Secured
@@ -25,6 +25,7 @@ from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.quantity import counted
+from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
@@ -38,6 +39,7 @@ from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import failed_directories, health
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.secured import Reach, reach_of
+from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
@@ -64,6 +66,13 @@ class Scene:
     view: KafkaView
     kafka: KafkaConnection
     again: Again
+    quorum: QuorumView | None = None
+
+    @property
+    def voting(self) -> frozenset[int]:
+        """Brokers that vote on the metadata, as far as anybody can tell."""
+        found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
+        return found if self.identity.dedicated else found.union(self.identity.voters)
 
 
 class ManagedCluster:
@@ -159,13 +168,19 @@ class ManagedCluster:
         """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
         assert self._identity is not None
         self._answered = True
+        quorum, view = await voters.observe(kafka, self._identity, view)
         view = replace(view, ongoing=await observe_ongoing(kafka))
-        scene = Scene(cluster, self._identity, self._kube, view, kafka, again)
+        scene = Scene(cluster, self._identity, self._kube, view, kafka, again, quorum)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
+        went = await voters.bring(self._objects, scene, self._restarts(scene))
+        if went.acted and went.verdict is not None:
+            again.cluster_within(LOOK_SECONDS)
+            before = cluster.status
+            return went.verdict, replace(status, drains=before.drains, retained_claims=before.retained_claims)
         drains: list[Drain] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
@@ -178,10 +193,13 @@ class ManagedCluster:
         await self._heal_directories(scene)
         await self._unregister(scene)
         layout = plan.held_layout(cluster, scene.identity, scene.kube)
+        if spare_controllers(scene.identity, scene.kube, quorum):
+            layout = replace(layout, controllers=0)
+            await self._lay_out(layout, scene.kube)
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        found = (self._refused, self._lost(), *said, grown, self._racks(scene))
+        found = (self._refused, self._lost(), went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
@@ -208,7 +226,8 @@ class ManagedCluster:
             status,
             bootstrap_servers=",".join(addresses)
             or f"{names.bootstrap_service(cluster)}.{self._key.namespace}.svc:{port}",
-            voters=scene.identity.voters,
+            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
+            kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
             broker_count=kube.replicas,
             brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",
             selector=names.selector_text(cluster, BROKER_ROLE),
@@ -222,12 +241,10 @@ class ManagedCluster:
         if not excess:
             await self._drop(name)
             return None
-        voters = [broker for broker in excess if broker in scene.identity.voters and not scene.identity.dedicated]
-        if voters:
-            least = max(scene.identity.voters) + 1
-            return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
         left = plan.replicas_on(scene.view, excess)
         if left == 0 and exposed.isdisjoint(excess) and self._drained(name) and await self._are_empty(scene, excess):
+            if not scene.voting.isdisjoint(excess):
+                return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="they vote until they are empty")
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
@@ -252,7 +269,7 @@ class ManagedCluster:
         """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
         for broker in scene.view.brokers.values():
             wanted = broker.id < max(scene.kube.replicas, scene.cluster.spec.brokers)
-            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.identity.voters:
+            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.voting:
                 continue
             if plan.replicas_on(scene.view, [broker.id]) == 0:
                 outcome = await kafka_actions.unregister_broker(scene.kafka, broker.id)
@@ -432,7 +449,7 @@ class ManagedCluster:
             return None  # a pod would come back as it was
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         wanted = pods.revision(layout, BROKER_ROLE)
-        if not plan.outdated_brokers(scene.kube, wanted, scene.view):
+        if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
             return await self._roll_controllers(scene, layout)
         least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
         min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
@@ -466,6 +483,13 @@ class ManagedCluster:
         if restart.waits is not None:
             return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
         return None
+
+    def _restarts(self, scene: Scene) -> bool:
+        """Whether nodes have yet to come to what they are to be."""
+        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+        brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
+        outdated = any(pod.revision != controllers for pod in scene.kube.controllers.values())
+        return outdated or bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
 
     async def _tidy(self, scene: Scene) -> None:
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
