@@ -100,10 +100,10 @@ async def observe_leader(kafka: KafkaConnection) -> tuple[int, int] | None:
     return None if found is None else (found.leader_id, found.leader_epoch)
 
 
-def _quorum_request(**least: int) -> Any:
+def _quorum_request() -> Any:
     row = DescribeQuorumRequest.TopicData
     topic = row(topic_name="__cluster_metadata", partitions=[row.PartitionData(partition_index=0)])
-    return DescribeQuorumRequest(topics=[topic], **least)
+    return DescribeQuorumRequest(topics=[topic])
 
 
 def _told(response: Any) -> Any:
@@ -112,12 +112,11 @@ def _told(response: Any) -> Any:
 
 
 async def observe_quorum(kafka: KafkaConnection) -> QuorumView | None:
-    """Who votes and who looks on; None where nobody leads. The level is asked for first: it is never lowered, so the
-    voters that are told with it may be changed by it."""
+    """Who votes and who looks on; None where nobody leads. Brokers that cannot change voters tell no directories."""
     asked = ApiVersionsRequest(client_software_name="ballast-operator", client_software_version="1", min_version=3)
     features = (await kafka.send(asked)).finalized_features or ()
     version = next((row.max_version_level for row in features if row.name == KRAFT_VERSION), STATIC)
-    response = await kafka.send(_quorum_request(min_version=2))
+    response = await kafka.send(_quorum_request())
     found = _told(response)
     if found is None or not found.current_voters:
         return None

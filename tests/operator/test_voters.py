@@ -108,3 +108,16 @@ def test_a_voter_that_lost_its_disk_votes_again_with_another(world: World) -> No
     world.until("it is added anew", said, 60)
     assert any("controller 2 is being removed" in text for text in told)
     until_they_vote(world, 0, 1, 2)
+
+
+def test_who_votes_is_known_from_the_status_when_the_identity_is_lost(world: World) -> None:
+    """Made anew, it is that of a cluster whose voters can change: no node is told to found anything."""
+    before = uids(world)
+    identity = path_of("v1", "configmaps", "default", "demo-identity")
+    world.api("delete", identity)
+    world.kill_operator()
+    world.restart_operator()
+    found = world.until("the identity is there again", lambda: world.api("find", identity), 60)
+    assert (found["data"]["voters"], found["data"]["dynamic"]) == ("0,1,2", "true")
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert uids(world) == before

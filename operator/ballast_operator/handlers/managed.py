@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
-from ballast_operator.handlers import claims, voters
+from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.secured import Secured
-from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
 from ballast_operator.model.fields import write
@@ -31,7 +31,6 @@ from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
     observe_broker_configs,
     observe_directories,
-    observe_effective_config,
     observe_ongoing,
     observe_topics,
 )
@@ -42,8 +41,8 @@ from ballast_operator.plan.secured import Reach, reach_of
 from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
-from ballast_operator.status import CLUSTER, EVENTS, SHARED, Verdict, ready_condition
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
+from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CORDON = "cordoned.log.dirs"
-MIN_INSYNC = "min.insync.replicas"
 LOOK_SECONDS = 2.0
 
 
@@ -73,6 +71,11 @@ class Scene:
         """Brokers that vote on the metadata, as far as anybody can tell."""
         found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
         return found if self.identity.dedicated else found.union(self.identity.voters)
+
+    async def as_told_by(self, broker: int) -> KafkaView:
+        """What this broker itself knows of topics."""
+        topics, _, errors = await observe_topics(self.kafka, None, broker)
+        return replace(self.view, topics=topics, topic_errors=errors)
 
 
 class ManagedCluster:
@@ -176,7 +179,7 @@ class ManagedCluster:
             return SHARED["Paused"].says(), status
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
-        went = await voters.bring(self._objects, scene, self._restarts(scene))
+        went = await voters.bring(self._objects, scene, restarts.are_due(scene))
         if went.acted and went.verdict is not None:
             again.cluster_within(LOOK_SECONDS)
             before = cluster.status
@@ -316,14 +319,9 @@ class ManagedCluster:
         for broker in brokers:
             if not scene.view.is_online(broker):
                 continue  # it was asked nothing, and can be given nothing
-            if plan.replicas_on(await self._as_told_by(broker, scene), [broker]) != 0:
+            if plan.replicas_on(await scene.as_told_by(broker), [broker]) != 0:
                 return False
         return True
-
-    async def _as_told_by(self, broker: int, scene: Scene) -> KafkaView:
-        """What this broker itself knows of topics."""
-        topics, _, errors = await observe_topics(scene.kafka, None, broker)
-        return replace(scene.view, topics=topics, topic_errors=errors)
 
     async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
         found, logs, described = await observe_directories(scene.kafka, brokers)
@@ -441,55 +439,10 @@ class ManagedCluster:
                 log.warning("cluster %s: broker %s could not be cordoned: %s", self._key, name, outcome.message)
         return frozenset({int(change.name) for change in changes} | unread)
 
-    # Restarts.
-
     async def _roll(self, scene: Scene) -> Verdict | None:
-        """Restart one broker whose pod is not as it should be, if the partitions allow it."""
         if not scene.kube.exists or scene.kube.deleting or self._refused is not None:
             return None  # a pod would come back as it was
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
-        wanted = pods.revision(layout, BROKER_ROLE)
-        if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
-            return await self._roll_controllers(scene, layout)
-        least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
-        min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
-        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
-        if restart.broker is not None and scene.view.is_online(restart.broker):
-            # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
-            try:
-                own = await self._as_told_by(restart.broker, scene)
-            except KafkaUnavailableError as error:
-                return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
-            restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
-        if restart.broker is not None:
-            if restart.unprotected:
-                said = EVENTS["Unprotected"].says(
-                    node=f"broker {restart.broker}", partitions=_some(restart.unprotected)
-                )
-                self._shared.events.send(scene.cluster, "Warning", said.reason, said.message)
-            await self._objects.restart(scene.cluster, scene.kube.pods[restart.broker])
-            return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
-        if restart.waits is not None:
-            return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
-        return None
-
-    async def _roll_controllers(self, scene: Scene, layout: Layout) -> Verdict | None:
-        """After the brokers, those of the controllers that have pods of their own."""
-        wanted = pods.revision(layout, CONTROLLER_ROLE)
-        restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.view.controller)
-        if restart.broker is not None:
-            await self._objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
-            return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)
-        if restart.waits is not None:
-            return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
-        return None
-
-    def _restarts(self, scene: Scene) -> bool:
-        """Whether nodes have yet to come to what they are to be."""
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
-        brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
-        outdated = any(pod.revision != controllers for pod in scene.kube.controllers.values())
-        return outdated or bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
+        return await restarts.roll(self._objects, self._shared.events, scene)
 
     async def _tidy(self, scene: Scene) -> None:
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
@@ -514,8 +467,3 @@ def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
 
 def _ids(brokers: Any) -> str:
     return ", ".join(map(str, brokers))
-
-
-def _some(names_: tuple[str, ...], limit: int = 10) -> str:
-    more = f" and {len(names_) - limit} more" if len(names_) > limit else ""
-    return ", ".join(names_[:limit]) + more

@@ -17,7 +17,7 @@ class Member(NamedTuple):
     """A node with its disk: one with another disk is somebody else. Times are by the leader's clock."""
 
     node: int
-    directory: UUID
+    directory: UUID | None
     end_offset: int
     fetched_ms: int
     caught_up_ms: int
