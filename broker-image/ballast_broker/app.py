@@ -226,11 +226,16 @@ class Node:
         )
 
     def _own_controller_endpoints(self) -> dict[str, QuorumEndpoint]:
-        """Where this node is to be found as a voter."""
-        if not self.config.is_controller:
+        """Where this node is to be found as a voter: as it says itself, else where the others find it already. What it
+        listens on may be an address that changes with its next start."""
+        config = self.config
+        if not config.is_controller:
             return {}
-        names = self.config.controller_names
-        return {e.name: QuorumEndpoint(e.host, e.port) for e in self.addresses() if e.name in names}
+        found = {e.name: QuorumEndpoint(e.host, e.port) for e in self.addresses() if e.name in config.controller_names}
+        named = next((voter for voter in config.voters if voter.node_id == config.node_id), None)
+        if named is not None and config.controller_names.isdisjoint(e.name for e in config.advertised_all):
+            found[config.controller_listener] = QuorumEndpoint(named.host, named.port)
+        return found
 
     def _listen_for_controllers(self) -> None:
         if self.controller is None:

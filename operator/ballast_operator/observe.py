@@ -18,7 +18,7 @@ from kafka.protocol.admin import (
     DescribeQuorumRequest,
     ListPartitionReassignmentsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError, refused
 from ballast_operator.model.kafka import (
@@ -35,7 +35,10 @@ from ballast_operator.model.kafka import (
     TopicPartition,
     TopicView,
 )
+from ballast_operator.model.quorum import STATIC, Member, QuorumView
 
+KRAFT_VERSION = "kraft.version"
+PROCESS_ROLES = "process.roles"
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 DYNAMIC_TOPIC_SOURCE = 1
@@ -93,11 +96,39 @@ async def observe_leader(kafka: KafkaConnection) -> tuple[int, int] | None:
     """(active controller, its epoch) as the quorum knows them; None where there is none, or it does not tell us."""
     if not await kafka.supports(DescribeQuorumRequest):
         return None
+    found = _told(await kafka.send(_quorum_request()))
+    return None if found is None else (found.leader_id, found.leader_epoch)
+
+
+def _quorum_request() -> Any:
     row = DescribeQuorumRequest.TopicData
     topic = row(topic_name="__cluster_metadata", partitions=[row.PartitionData(partition_index=0)])
-    response = await kafka.send(DescribeQuorumRequest(topics=[topic]))
+    return DescribeQuorumRequest(topics=[topic])
+
+
+def _told(response: Any) -> Any:
     found = [part for topic in response.topics for part in topic.partitions if not part.error_code]
-    return (found[0].leader_id, found[0].leader_epoch) if found and not response.error_code else None
+    return found[0] if found and not response.error_code else None
+
+
+async def observe_quorum(kafka: KafkaConnection) -> QuorumView | None:
+    """Who votes and who looks on; None where nobody leads. Brokers that cannot change voters tell no directories."""
+    asked = ApiVersionsRequest(client_software_name="ballast-operator", client_software_version="1", min_version=3)
+    features = (await kafka.send(asked)).finalized_features or ()
+    version = next((row.max_version_level for row in features if row.name == KRAFT_VERSION), STATIC)
+    response = await kafka.send(_quorum_request())
+    found = _told(response)
+    if found is None or not found.current_voters:
+        return None
+    hosts = {node.node_id: listener.host for node in response.nodes for listener in node.listeners if listener.host}
+    voters = {row.replica_id: _member(row) for row in found.current_voters}
+    observers = tuple(_member(row) for row in found.observers)
+    return QuorumView(version, found.leader_id, found.high_watermark, voters, observers, hosts)
+
+
+def _member(row: Any) -> Member:
+    times = (row.last_fetch_timestamp, row.last_caught_up_timestamp)
+    return Member(row.replica_id, row.replica_directory_id, row.log_end_offset, *times)
 
 
 async def observe_topics(
@@ -185,6 +216,22 @@ async def observe_broker_configs(kafka: KafkaConnection, brokers: Iterable[int])
             if not row.error_code:
                 found[broker] = _set_values(row.configs, DYNAMIC_BROKER_SOURCE)
     return found
+
+
+async def observe_controllers(kafka: KafkaConnection, brokers: Iterable[int]) -> dict[int, bool]:
+    """Whether these brokers run as controllers, too; one that could not be read is absent."""
+    requests = {
+        broker: DescribeConfigsRequest(resources=[(BROKER_RESOURCE, str(broker), [PROCESS_ROLES])])
+        for broker in brokers
+    }
+    return {
+        broker: "controller" in (config.value or "").split(",")
+        for broker, response in (await kafka.send_each(requests)).items()
+        if not isinstance(response, Exception)
+        for row in response.results
+        for config in row.configs
+        if config.name == PROCESS_ROLES
+    }
 
 
 async def observe_effective_config(kafka: KafkaConnection, topics: Iterable[str], key: str) -> dict[str, str]:

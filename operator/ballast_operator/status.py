@@ -251,9 +251,14 @@ CLUSTER = _table(
         "VolumeHeld", FALSE, "Volume {volume} cannot be removed: {error}.",
         "Put it back in spec.volumes, or remove what holds it.",
     ),
+    Reason("VotersChanging", FALSE, "Controllers {voters} vote and {wanted} are to: {step}.", "It goes on by itself."),
     Reason(
-        "VotersCannotChange", FALSE, "Brokers {brokers} vote in the controller quorum, which cannot be changed yet.",
-        "Set spec.brokers to at least {least}.", stalled=True,
+        "VotersHeld", FALSE, "Controllers {voters} vote and {wanted} are to, but that cannot be: {error}.",
+        "Bring back what is missing, or put spec.controllers back. It is tried again.",
+    ),
+    Reason(
+        "ControllersElsewhere", FALSE, "The cluster was made with controllers.mode {mode}, which stays.",
+        "Put it back in spec.controllers.", stalled=True,
     ),
     Reason(
         "VolumeNeeded", FALSE, "Volume {volume} holds the metadata log and cannot be removed.",

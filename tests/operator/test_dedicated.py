@@ -96,3 +96,35 @@ def test_controllers_keep_the_class_of_their_claims_when_another_volume_is_the_f
 
     world.until("the broker has the new volume", lambda: "b-demo-0" in claims(), 60)
     world.until_ready("KafkaCluster", "demo", 60)
+
+
+@pytest.mark.spec("OPR-42", "CLU-05")
+def test_one_controller_becomes_three_and_one_again_also_by_an_operator_that_was_killed(world: World) -> None:
+    def voters() -> list[int]:
+        return list((world.get("KafkaCluster", "demo") or {})["status"]["voters"])
+
+    def controllers() -> set[str]:
+        return {name for name in revisions(world) if "controller" in name}
+
+    volumes = [{"name": "b", "size": "4Gi", "storageClassName": "slow"}, *SPEC["volumes"]]
+    rest = {**SPEC, "config": {"num.partitions": 3}, "volumes": volumes}
+    three = {"mode": "Dedicated", "count": 3}
+    world.apply("KafkaCluster", "demo", {**rest, "controllers": three})
+    world.until("a second one votes", lambda: len(voters()) == 2, 90)
+    world.kill_operator()
+    world.restart_operator()
+    world.until("three vote", lambda: voters() == [100_000, 100_001, 100_002], 60)
+    world.until_ready("KafkaCluster", "demo", 60)
+    before = revisions(world)
+    world.apply("KafkaCluster", "demo", {**rest, "controllers": SPEC["controllers"]})
+
+    def gone() -> bool:
+        left = controllers()
+        assert len(left) >= len(voters()), "a pod went that votes"
+        return left == {"demo-controller-0"}
+
+    world.until("only the first is left", gone, 60)
+    assert voters() == [100_000]
+    world.until_ready("KafkaCluster", "demo", 60)
+    assert revisions(world).items() <= before.items(), "nobody was restarted for that"
+    world.until_ready("KafkaTopic", "orders", 60)

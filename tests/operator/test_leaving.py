@@ -54,7 +54,7 @@ class Told:
 
 def scene_of(seen: KafkaView, cache: Cache | None = None, **spec: Any) -> tuple[ManagedCluster, Scene, Told]:
     told, subject = Told(), cluster(brokers=3, **spec)
-    shared = SimpleNamespace(api=None, cache=cache or Cache(), writer=told, now=lambda: NOW)
+    shared = SimpleNamespace(api=None, cache=cache or Cache(), writer=told, events=None, now=lambda: NOW)
     managed = ManagedCluster(subject.key, cast(Any, shared))
     managed._objects = cast(Any, told)
     kube = KubeFacts(
@@ -101,7 +101,7 @@ async def test_a_broker_that_is_to_be_restarted_is_asked_itself_who_is_in_sync(m
         return {"orders": "1"}
 
     monkeypatch.setattr("ballast_operator.handlers.managed.observe_topics", said_by)
-    monkeypatch.setattr("ballast_operator.handlers.managed.observe_effective_config", least)
+    monkeypatch.setattr("ballast_operator.handlers.restarts.observe_effective_config", least)
     managed, scene, told = scene_of(view({"orders": topic_view((0, 1, 2))}, brokers=range(4)))
     said = await managed._roll(scene)
     assert (said and said.reason, told.deleted) == ("RollWaits", [])
@@ -177,6 +177,10 @@ async def test_who_votes_is_not_chosen_a_second_time() -> None:
     objects = KubeObjects(cast(Any, SimpleNamespace(api=Api())))
     identity = await objects.identity(grown)
     assert (identity.cluster_id, identity.voters, identity.dedicated) == ("known", (0,), False)
+    assert not identity.dynamic
+    changed = cluster({"clusterId": "known", "voters": [100_000, 100_001], "kraftVersion": 1})
+    identity = await KubeObjects(cast(Any, SimpleNamespace(api=Api()))).identity(changed)
+    assert (identity.voters, identity.dedicated, identity.dynamic) == ((100_000, 100_001), True, True)
 
 
 @pytest.mark.spec("OPR-04")

@@ -151,15 +151,6 @@ def test_scale_up_proposes_and_scale_down_holds_until_everything_is_drained(worl
     assert retained == ["a-demo-3", "b-demo-3"]
 
 
-@pytest.mark.spec("OPR-42")
-def test_brokers_that_vote_cannot_be_removed(world: World) -> None:
-    apply(world, brokers=2)
-    assert "at least 3" in world.until_reason("KafkaCluster", "demo", "VotersCannotChange")
-    assert len(pods(world)) == 3
-    apply(world)
-    world.until_ready("KafkaCluster", "demo")
-
-
 @pytest.mark.spec("OPR-43")
 @pytest.mark.spec("OPR-44")
 def test_a_changed_configuration_and_another_volume_roll_while_clients_go_on(world: World) -> None:

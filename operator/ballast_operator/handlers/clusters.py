@@ -33,7 +33,17 @@ log = logging.getLogger(__name__)
 UNHEALTHY_LOOK_SECONDS = 1.0
 # Reasons that are no cause for concern.
 IN_COURSE = frozenset(
-    {"Ready", "Starting", "DirectoriesUnknown", "Paused", "Rolling", "RollWaits", "ScalingDown", "DrainingVolume"}
+    {
+        "Ready",
+        "Starting",
+        "DirectoriesUnknown",
+        "Paused",
+        "Rolling",
+        "RollWaits",
+        "ScalingDown",
+        "DrainingVolume",
+        "VotersChanging",
+    }
 )
 
 

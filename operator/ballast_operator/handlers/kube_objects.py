@@ -58,6 +58,7 @@ class KubeObjects:
     def __init__(self, shared: Shared) -> None:
         self._api = shared.api
         self._identity: Identity | None = None
+        self._identity_version = ""
         self._outside: frozenset[str] | None = None
         self._monitored = True  # for all that is known
         self.nodes: dict[str, NodeFacts] = {}
@@ -78,7 +79,17 @@ class KubeObjects:
         except (KeyError, ValueError) as error:
             said = CLUSTER["IdentityUnreadable"].says(name=name, error=f"{type(error).__name__} {error}")
             raise NotServedError(said) from error
+        self._identity_version = found["metadata"].get("resourceVersion") or ""
         return self._identity
+
+    async def change_identity(self, cluster: KafkaCluster, before: Identity, after: Identity) -> None:
+        """Unless somebody else has changed it since. Either way it is read anew."""
+        self._identity = None
+        if await self.identity(cluster) == before:
+            path = path_of("v1", "configmaps", cluster.meta.namespace, names.identity(cluster))
+            self._identity = None
+            meta = {"resourceVersion": self._identity_version}
+            await self._api.merge(path, {"metadata": meta, "data": write_identity(after)})
 
     async def facts(self, cluster: KafkaCluster) -> KubeFacts:
         """What exists now."""
@@ -92,10 +103,13 @@ class KubeObjects:
         facts = kube_facts(cluster, stateful_set, found_pods, claims)
         dedicated = self._identity is not None and self._identity.dedicated
         sets = (stateful_set, await self._stateful_set(cluster, CONTROLLER_ROLE) if dedicated else None)
+        controllers = max(facts.controllers, default=-1) + 1
         if sets[1] is not None:
+            controllers = int(sets[1]["spec"]["replicas"])
             template = sets[1]["spec"]["template"]["spec"]
             facts = replace(facts, internal=facts.internal | internal_secrets([template]))
-        facts = replace(facts, sets=frozenset(one["metadata"]["uid"] for one in sets if one is not None))
+        uids = frozenset(one["metadata"]["uid"] for one in sets if one is not None)
+        facts = replace(facts, sets=uids, controller_replicas=controllers)
         names_ = {pod.node for pod in facts.pods.values() if pod.node} if cluster.spec.rack is not None else set()
         self.nodes = {name: await self._node(name) for name in sorted(names_)}
         return with_racks(cluster, facts, self.nodes)

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError
-from ballast_operator.handlers import claims
+from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.ownership import Ownership
 from ballast_operator.handlers.secured import Secured
-from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
+from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.actions import AlterConfig
 from ballast_operator.model.cluster import ClusterStatus, Drain, KafkaCluster, OnDirectoryFailure, OnScaleUp
 from ballast_operator.model.fields import write
 from ballast_operator.model.kafka import BROKER, DirectoryId, KafkaView
 from ballast_operator.model.meta import Key
 from ballast_operator.model.quantity import counted
+from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.reassignment import ENDS, Phase, Reassignment
 from ballast_operator.model.times import seconds_of
 from ballast_operator.observe import (
     observe_broker_configs,
     observe_directories,
-    observe_effective_config,
     observe_ongoing,
     observe_topics,
 )
@@ -38,10 +38,11 @@ from ballast_operator.plan import managed as plan
 from ballast_operator.plan.cluster_status import client_addresses, failed_directories, health
 from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.secured import Reach, reach_of
+from ballast_operator.plan.voters import spare_controllers
 from ballast_operator.resources import names, pods
 from ballast_operator.resources.layout import Identity, Layout
-from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
-from ballast_operator.status import CLUSTER, EVENTS, SHARED, Verdict, ready_condition
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE
+from ballast_operator.status import CLUSTER, SHARED, Verdict, ready_condition
 from ballast_operator.worker import Again
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CORDON = "cordoned.log.dirs"
-MIN_INSYNC = "min.insync.replicas"
 LOOK_SECONDS = 2.0
 
 
@@ -64,6 +64,18 @@ class Scene:
     view: KafkaView
     kafka: KafkaConnection
     again: Again
+    quorum: QuorumView | None = None
+
+    @property
+    def voting(self) -> frozenset[int]:
+        """Brokers that vote on the metadata, as far as anybody can tell."""
+        found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
+        return found if self.identity.dedicated else found.union(self.identity.voters)
+
+    async def as_told_by(self, broker: int) -> KafkaView:
+        """What this broker itself knows of topics."""
+        topics, _, errors = await observe_topics(self.kafka, None, broker)
+        return replace(self.view, topics=topics, topic_errors=errors)
 
 
 class ManagedCluster:
@@ -159,13 +171,19 @@ class ManagedCluster:
         """With Kafka's answer: drain, remove, restart, grow. The status says the first thing that is not done."""
         assert self._identity is not None
         self._answered = True
+        quorum, view = await voters.observe(kafka, self._identity, view)
         view = replace(view, ongoing=await observe_ongoing(kafka))
-        scene = Scene(cluster, self._identity, self._kube, view, kafka, again)
+        scene = Scene(cluster, self._identity, self._kube, view, kafka, again, quorum)
         status = self._base_status(scene, status)
         if cluster.meta.paused:
             return SHARED["Paused"].says(), status
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
+        went = await voters.bring(self._objects, scene, restarts.are_due(scene))
+        if went.acted and went.verdict is not None:
+            again.cluster_within(LOOK_SECONDS)
+            before = cluster.status
+            return went.verdict, replace(status, drains=before.drains, retained_claims=before.retained_claims)
         drains: list[Drain] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
@@ -178,10 +196,13 @@ class ManagedCluster:
         await self._heal_directories(scene)
         await self._unregister(scene)
         layout = plan.held_layout(cluster, scene.identity, scene.kube)
+        if spare_controllers(scene.identity, scene.kube, quorum):
+            layout = replace(layout, controllers=0)
+            await self._lay_out(layout, scene.kube)
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
         status = replace(status, drains=tuple(drains), retained_claims=claims.retained(layout, scene.kube, view))
-        found = (self._refused, self._lost(), *said, grown, self._racks(scene))
+        found = (self._refused, self._lost(), went.verdict, *said, grown, self._racks(scene))
         verdict = next((one for one in found if one is not None), None)
         if verdict is not None:
             again.cluster_within(LOOK_SECONDS)
@@ -206,7 +227,8 @@ class ManagedCluster:
         return replace(
             status,
             bootstrap_servers=",".join(client_addresses(cluster, kube, scene.view)) or service,
-            voters=scene.identity.voters,
+            voters=tuple(sorted(scene.quorum.voters)) if scene.quorum else scene.identity.voters,
+            kraft_version=scene.quorum.version if scene.quorum else scene.cluster.status.kraft_version,
             broker_count=kube.replicas,
             brokers_text=f"{status.brokers_online or 0}/{cluster.spec.brokers}",
             selector=names.selector_text(cluster, BROKER_ROLE),
@@ -220,12 +242,10 @@ class ManagedCluster:
         if not excess:
             await self._drop(name)
             return None
-        voters = [broker for broker in excess if broker in scene.identity.voters and not scene.identity.dedicated]
-        if voters:
-            least = max(scene.identity.voters) + 1
-            return CLUSTER["VotersCannotChange"].says(brokers=_ids(voters), least=least)
         left = plan.replicas_on(scene.view, excess)
         if left == 0 and exposed.isdisjoint(excess) and self._drained(name) and await self._are_empty(scene, excess):
+            if not scene.voting.isdisjoint(excess):
+                return CLUSTER["ScaleDownHeld"].says(brokers=_ids(excess), error="they vote until they are empty")
             layout = plan.wanted_layout(
                 scene.cluster, scene.identity, scene.kube, scene.cluster.spec.brokers,
                 plan.leaving_volumes(scene.cluster, scene.kube),
@@ -250,7 +270,7 @@ class ManagedCluster:
         """Brokers that are gone for good are forgotten: offline, without a pod, without a replica, not wanted."""
         for broker in scene.view.brokers.values():
             wanted = broker.id < max(scene.kube.replicas, scene.cluster.spec.brokers)
-            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.identity.voters:
+            if broker.online or wanted or broker.id in scene.kube.pods or broker.id in scene.voting:
                 continue
             if plan.replicas_on(scene.view, [broker.id]) == 0:
                 outcome = await kafka_actions.unregister_broker(scene.kafka, broker.id)
@@ -297,14 +317,9 @@ class ManagedCluster:
         for broker in brokers:
             if not scene.view.is_online(broker):
                 continue  # it was asked nothing, and can be given nothing
-            if plan.replicas_on(await self._as_told_by(broker, scene), [broker]) != 0:
+            if plan.replicas_on(await scene.as_told_by(broker), [broker]) != 0:
                 return False
         return True
-
-    async def _as_told_by(self, broker: int, scene: Scene) -> KafkaView:
-        """What this broker itself knows of topics."""
-        topics, _, errors = await observe_topics(scene.kafka, None, broker)
-        return replace(scene.view, topics=topics, topic_errors=errors)
 
     async def _hold_nothing(self, scene: Scene, directories: Collection[DirectoryId], brokers: Sequence[int]) -> bool:
         found, logs, described = await observe_directories(scene.kafka, brokers)
@@ -422,48 +437,10 @@ class ManagedCluster:
                 log.warning("cluster %s: broker %s could not be cordoned: %s", self._key, name, outcome.message)
         return frozenset({int(change.name) for change in changes} | unread)
 
-    # Restarts.
-
     async def _roll(self, scene: Scene) -> Verdict | None:
-        """Restart one broker whose pod is not as it should be, if the partitions allow it."""
         if not scene.kube.exists or scene.kube.deleting or self._refused is not None:
             return None  # a pod would come back as it was
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
-        wanted = pods.revision(layout, BROKER_ROLE)
-        if not plan.outdated_brokers(scene.kube, wanted, scene.view):
-            return await self._roll_controllers(scene, layout)
-        least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
-        min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
-        restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
-        if restart.broker is not None and scene.view.is_online(restart.broker):
-            # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
-            try:
-                own = await self._as_told_by(restart.broker, scene)
-            except KafkaUnavailableError as error:
-                return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
-            restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
-        if restart.broker is not None:
-            if restart.unprotected:
-                said = EVENTS["Unprotected"].says(
-                    node=f"broker {restart.broker}", partitions=_some(restart.unprotected)
-                )
-                self._shared.events.send(scene.cluster, "Warning", said.reason, said.message)
-            await self._objects.restart(scene.cluster, scene.kube.pods[restart.broker])
-            return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
-        if restart.waits is not None:
-            return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
-        return None
-
-    async def _roll_controllers(self, scene: Scene, layout: Layout) -> Verdict | None:
-        """After the brokers, those of the controllers that have pods of their own."""
-        wanted = pods.revision(layout, CONTROLLER_ROLE)
-        restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.view.controller)
-        if restart.broker is not None:
-            await self._objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
-            return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)
-        if restart.waits is not None:
-            return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
-        return None
+        return await restarts.roll(self._objects, self._shared.events, scene)
 
     async def _tidy(self, scene: Scene) -> None:
         layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
@@ -488,8 +465,3 @@ def _same_mode(reassignment: Reassignment, mode: Mapping[str, Any]) -> bool:
 
 def _ids(brokers: Any) -> str:
     return ", ".join(map(str, brokers))
-
-
-def _some(names_: tuple[str, ...], limit: int = 10) -> str:
-    more = f" and {len(names_) - limit} more" if len(names_) > limit else ""
-    return ", ".join(names_[:limit]) + more

@@ -281,6 +281,7 @@ class ClusterStatus:
     bootstrap_servers: str | None = None
     controller: int | None = None
     voters: tuple[int, ...] = ()
+    kraft_version: int | None = None
     broker_count: int | None = None
     brokers_online: int | None = None
     brokers_text: str | None = None

@@ -109,7 +109,10 @@ TOPIC = "Topic"
 
 @dataclass(frozen=True, slots=True)
 class KafkaView:
-    """`logs` holds the replicas of those brokers that are in `described`; of the others nothing is known."""
+    """`logs` holds the replicas of those brokers that are in `described`; of the others nothing is known.
+
+    `controllers` says of brokers that told whether they run as controllers, too.
+    """
 
     cluster_id: str = ""
     controller: int = -1
@@ -124,6 +127,7 @@ class KafkaView:
     described: frozenset[int] = frozenset()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    controllers: Mapping[int, bool] = field(default_factory=dict)
 
     def is_online(self, broker: int) -> bool:
         known = self.brokers.get(broker)

@@ -73,6 +73,7 @@ class KubeFacts:
 
     `sets` are the uids of the StatefulSets that there are, of brokers and of controllers. `internal` are the Secrets by
     which pods and sets speak TLS among themselves, "" being no TLS; `principal` is who they are by it.
+    `controller_replicas` is what the controllers' StatefulSet wants; without one, what their pods amount to.
     """
 
     exists: bool = False
@@ -88,6 +89,7 @@ class KubeFacts:
     sets: frozenset[str] = frozenset()
     internal: frozenset[str] = frozenset()
     principal: str = ""
+    controller_replicas: int = 0
 
     @property
     def all_claims(self) -> tuple[ClaimFacts, ...]:

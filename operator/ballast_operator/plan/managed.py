@@ -6,7 +6,7 @@ Nothing that holds a replica is ever removed, and nothing is removed while it is
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId
@@ -35,7 +35,7 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
     new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
     added = tuple(sorted({*kube.added, *new}))
-    return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal)
+    return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas)
 
 
 def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
@@ -57,7 +57,7 @@ def wanted_layout(
     held = held_layout(cluster, identity, kube)
     wanted = {volume.name for volume in cluster.spec.volumes}
     kept = tuple(volume for volume in held.volumes if volume.name in wanted or volume.name in volumes)
-    return Layout(cluster, identity, brokers, kept, held.added, held.racks, held.principal)
+    return replace(held, brokers=brokers, volumes=kept)
 
 
 def excess_brokers(cluster: KafkaCluster, kube: KubeFacts) -> tuple[int, ...]:
@@ -157,18 +157,27 @@ class Restart:
     unprotected: tuple[str, ...] = ()
 
 
-def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView) -> list[PodFacts]:
-    """Pods of another revision, and those whose broker has told another rack than that of its node."""
+def outdated_brokers(kube: KubeFacts, revision: str, view: KafkaView, layout: Layout) -> list[PodFacts]:
+    """Pods of another revision, those whose broker has told another rack than that of its node, and those that are to
+    run as controllers and do not."""
     return [
         pod
         for pod in kube.pods.values()
-        if pod.deleting_since is None and (pod.revision != revision or _in_other_rack(pod, kube, view))
+        if pod.deleting_since is None
+        and (pod.revision != revision or _in_other_rack(pod, kube, view) or _lacks_its_role(pod, view, layout))
     ]
 
 
 def _in_other_rack(pod: PodFacts, kube: KubeFacts, view: KafkaView) -> bool:
     broker = view.brokers.get(pod.ordinal)
     return pod.ready and broker is not None and broker.online and broker.rack != kube.racks.get(pod.ordinal)
+
+
+def _lacks_its_role(pod: PodFacts, view: KafkaView, layout: Layout) -> bool:
+    """Who votes no more goes on as a controller until something else restarts it: that does no harm."""
+    identity = layout.identity
+    to_be = identity.dynamic and pod.ordinal in identity.voters
+    return to_be and pod.ready and view.controllers.get(pod.ordinal) is False
 
 
 def next_controller_restart(kube: KubeFacts, revision: str, voters: Collection[int], active: int) -> Restart:
@@ -215,7 +224,7 @@ def next_restart(
     While pods lack a volume of the layout, by number: their StatefulSet makes no pod behind one that lacks it.
     """
     pods = [kube.pods[ordinal] for ordinal in sorted(kube.pods) if ordinal < layout.brokers]
-    outdated = [pod for pod in outdated_brokers(kube, revision, view) if pod.ordinal < layout.brokers]
+    outdated = [pod for pod in outdated_brokers(kube, revision, view, layout) if pod.ordinal < layout.brokers]
     if not outdated:
         return Restart()
     if any(not set(layout.volume_names) <= set(pod.claims) for pod in outdated):

@@ -12,24 +12,42 @@ from typing import Any
 from ballast_operator.model.cluster import ControllerMode, Controllers, KafkaCluster, Volume
 from ballast_operator.resources.names import FIRST_CONTROLLER_ID, METADATA_VOLUME
 
+# The first of them vote in the end whatever changes, so that this many of them are asked who leads.
+ASKED = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a cluster is born with and keeps: its id, the nodes that vote, the replicas that topics get by default, and
-    the volume with the metadata log (empty where it is not known: the first one then)."""
+    the volume with the metadata log (empty where it is not known: the first one then).
+
+    With `dynamic` the metadata log says who votes, and `voters` are the nodes that run as controllers: who votes, is to
+    vote, or did until a moment ago.
+    """
 
     cluster_id: str
     voters: tuple[int, ...]
     dedicated: bool = False
     replication: int = 1
     metadata: str = ""
+    dynamic: bool = False
+
+    @property
+    def first_controller(self) -> int:
+        return FIRST_CONTROLLER_ID if self.dedicated else 0
+
+    @property
+    def asked(self) -> range:
+        """The nodes that are asked who leads."""
+        return range(self.first_controller, self.first_controller + ASKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """`volumes` holds the data volumes in the order of log.dirs, those being drained at the end.
 
-    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate.
+    `racks` holds those of the brokers whose rack is known, `principal` is who the nodes are by their certificate, and
+    `controllers` is how many have pods of their own already.
     """
 
     cluster: KafkaCluster
@@ -39,6 +57,14 @@ class Layout:
     added: tuple[int, ...] = ()
     racks: Mapping[int, str] = field(default_factory=dict)
     principal: str = ""
+    controllers: int = 0
+
+    @property
+    def controller_pods(self) -> int:
+        """Of those that vote none goes, nor of those that are there, until that is said for them."""
+        if not self.identity.dedicated:
+            return 0
+        return max(self.controllers, max(self.identity.voters, default=-1) - FIRST_CONTROLLER_ID + 1)
 
     @property
     def volume_names(self) -> tuple[str, ...]:
@@ -50,7 +76,12 @@ def voters_for(controllers: Controllers | None, brokers: int) -> tuple[int, ...]
     if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
         return tuple(FIRST_CONTROLLER_ID + ordinal for ordinal in range(controllers.count))
     wanted = controllers.count if controllers is not None else min(3, brokers)
-    return tuple(range(wanted if wanted % 2 else wanted - 1))
+    return tuple(range(odd(wanted)))
+
+
+def odd(count: int) -> int:
+    """With an even number of voters no more may be lost than with one less."""
+    return count if count % 2 else count - 1
 
 
 def new_identity(cluster: KafkaCluster, cluster_id: str) -> Identity:
@@ -67,14 +98,16 @@ def restored_identity(cluster: KafkaCluster) -> Identity | None:
     if status.cluster_id is None or not status.voters:
         return None
     dedicated = min(status.voters) >= FIRST_CONTROLLER_ID
-    return Identity(status.cluster_id, status.voters, dedicated, min(3, cluster.spec.brokers))
+    dynamic = bool(status.kraft_version)
+    return Identity(status.cluster_id, status.voters, dedicated, min(3, cluster.spec.brokers), dynamic=dynamic)
 
 
 def read_identity(data: Mapping[str, Any]) -> Identity:
     voters = tuple(int(text) for text in str(data["voters"]).split(",") if text)
     replication = int(data.get("replication") or 1)
     metadata = str(data.get("metadataVolume") or "")
-    return Identity(str(data["clusterId"]), voters, data.get("dedicated") == "true", replication, metadata)
+    dedicated, dynamic = (data.get(key) == "true" for key in ("dedicated", "dynamic"))
+    return Identity(str(data["clusterId"]), voters, dedicated, replication, metadata, dynamic)
 
 
 def write_identity(identity: Identity) -> dict[str, str]:
@@ -82,6 +115,7 @@ def write_identity(identity: Identity) -> dict[str, str]:
         "clusterId": identity.cluster_id,
         "voters": ",".join(map(str, identity.voters)),
         "dedicated": "true" if identity.dedicated else "false",
+        "dynamic": "true" if identity.dynamic else "false",
         "replication": str(identity.replication),
         "metadataVolume": identity.metadata,
     }

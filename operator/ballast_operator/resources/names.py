@@ -93,6 +93,13 @@ def host(cluster: KafkaCluster, pod: str) -> str:
     return f"{pod}.{headless_service(cluster)}.{cluster.meta.namespace}.svc"
 
 
+def node_host(cluster: KafkaCluster, node: int) -> str:
+    """The DNS name of the pod of a broker or controller by its id."""
+    controller = node >= FIRST_CONTROLLER_ID
+    ordinal, role = (node - FIRST_CONTROLLER_ID, CONTROLLER_ROLE) if controller else (node, BROKER_ROLE)
+    return host(cluster, pod_name(cluster, ordinal, role))
+
+
 def mount_path(volume: str) -> str:
     return f"{MOUNT_ROOT}/{volume}"
 

@@ -110,7 +110,6 @@ def disruption_budget(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def config_map(layout: Layout) -> dict[str, Any]:
-    controllers = len(layout.identity.voters) if layout.identity.dedicated else 0
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -119,7 +118,7 @@ def config_map(layout: Layout) -> dict[str, Any]:
             "namespace": layout.cluster.meta.namespace,
             "labels": names.labels(layout.cluster, CONFIG_ROLE),
         },
-        "data": config_map_data(layout, controllers),
+        "data": config_map_data(layout, layout.controller_pods),
     }
 
 

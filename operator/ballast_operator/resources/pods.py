@@ -30,7 +30,7 @@ GRACE_SECONDS = 60
 def stateful_set(layout: Layout, role: str) -> dict[str, Any]:
     """The StatefulSet of brokers, or of controllers with pods of their own."""
     cluster = layout.cluster
-    replicas = layout.brokers if role == BROKER_ROLE else len(layout.identity.voters)
+    replicas = layout.brokers if role == BROKER_ROLE else layout.controller_pods
     annotations = _annotations(layout) if role == BROKER_ROLE else {}
     return {
         "apiVersion": "apps/v1",

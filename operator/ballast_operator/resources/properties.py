@@ -43,7 +43,7 @@ def shared_properties(layout: Layout) -> dict[str, str]:
         "min.insync.replicas": str(max(1, replication - 1)),
         **spec.config,
         "cluster.id": layout.identity.cluster_id,
-        "controller.quorum.voters": _voters(layout),
+        **_quorum(layout),
         "controller.listener.names": CONTROLLER_LISTENER,
         "inter.broker.listener.name": security.endpoints(cluster)[0].name,
         "listener.security.protocol.map": security.protocol_map(cluster),
@@ -62,14 +62,14 @@ def _transaction_log(replication: int) -> dict[str, str]:
     }
 
 
-def _voters(layout: Layout) -> str:
-    cluster = layout.cluster
-    role = CONTROLLER_ROLE if layout.identity.dedicated else BROKER_ROLE
-    first = FIRST_CONTROLLER_ID if layout.identity.dedicated else 0
-    hosts = {
-        voter: names.host(cluster, names.pod_name(cluster, voter - first, role)) for voter in layout.identity.voters
-    }
-    return ",".join(f"{voter}@{host}:{CONTROLLER_PORT}" for voter, host in hosts.items())
+def _quorum(layout: Layout) -> dict[str, str]:
+    """Whom to ask for the metadata: as long as nobody has changed the voters, these themselves, by name."""
+    cluster, identity = layout.cluster, layout.identity
+    chosen = identity.asked if identity.dynamic else identity.voters
+    at = {node: f"{names.node_host(cluster, node)}:{CONTROLLER_PORT}" for node in chosen}
+    if identity.dynamic:
+        return {"controller.quorum.bootstrap.servers": ",".join(at.values())}
+    return {"controller.quorum.voters": ",".join(f"{node}@{place}" for node, place in at.items())}
 
 
 def directory_properties(layout: Layout, metadata_only: bool = False) -> dict[str, str]:
@@ -87,20 +87,28 @@ def node_properties(layout: Layout, ordinal: int, role: str) -> dict[str, str]:
     cluster = layout.cluster
     if role == CONTROLLER_ROLE:
         own = {"node.id": str(FIRST_CONTROLLER_ID + ordinal), "process.roles": "controller"}
+        if layout.identity.dynamic:
+            own["advertised.listeners"] = _as_controller(cluster, FIRST_CONTROLLER_ID + ordinal)
         directories = directory_properties(layout, metadata_only=True)
         return {**shared_properties(layout), **directories, "log.dirs": names.log_dir(METADATA_VOLUME), **own}
     votes = ordinal in layout.identity.voters and not layout.identity.dedicated
+    advertised = [_advertised(cluster, listener, ordinal) for listener in security.endpoints(cluster)]
+    if votes and layout.identity.dynamic:
+        advertised.append(_as_controller(cluster, ordinal))
     own = {
         "node.id": str(ordinal),
         "process.roles": "broker,controller" if votes else "broker",
-        "advertised.listeners": ",".join(
-            _advertised(cluster, listener, ordinal) for listener in security.endpoints(cluster)
-        ),
+        "advertised.listeners": ",".join(advertised),
         **security.listener_security(cluster),
     }
     if ordinal in layout.racks:
         own["broker.rack"] = layout.racks[ordinal]
     return {**shared_properties(layout), **directory_properties(layout), **own}
+
+
+def _as_controller(cluster: KafkaCluster, node: int) -> str:
+    """Where the log of metadata is to find it: the address that it listens on is another one after each start."""
+    return f"{CONTROLLER_LISTENER}://{names.node_host(cluster, node)}:{CONTROLLER_PORT}"
 
 
 def _advertised(cluster: KafkaCluster, listener: Listener, ordinal: int) -> str:

@@ -323,8 +323,9 @@ def test_a_broker_that_tells_another_rack_is_restarted_and_one_without_is_named(
     seen = view({})
     told = {n: broker._replace(rack=rack) for (n, broker), rack in zip(seen.brokers.items(), TOLD, strict=True)}
     seen = replace(seen, brokers=told)
-    assert [pod.ordinal for pod in managed.outdated_brokers(facts, "new", seen)] == [1]
-    assert managed.next_restart(facts, "new", seen, {}, managed.held_layout(subject, IDENTITY, facts)).broker == 1
+    layout = managed.held_layout(subject, IDENTITY, facts)
+    assert [pod.ordinal for pod in managed.outdated_brokers(facts, "new", seen, layout)] == [1]
+    assert managed.next_restart(facts, "new", seen, {}, layout).broker == 1
     lacking, error = managed.racks_unknown(subject, facts, NODES)
     assert (lacking, error) == ([2], "node n-2 has no label zone")
     assert managed.racks_unknown(cluster(), facts, NODES) == ([], "")

@@ -49,6 +49,23 @@ def test_each_broker_has_a_file_of_its_own_with_its_directories_in_order() -> No
     assert last["advertised.listeners"] == "PLAINTEXT://demo-3.demo-brokers.default.svc:9092"
 
 
+@pytest.mark.spec("OPR-42", "CLU-05")
+def test_once_voters_can_change_nodes_ask_for_the_quorum_and_who_votes_is_in_no_other_file() -> None:
+    found = layout()
+    changed = replace(found, identity=replace(found.identity, dynamic=True))
+    voter, other = properties(changed, "demo-0"), properties(changed, "demo-3")
+    hosts = [f"demo-{number}.demo-brokers.default.svc" for number in range(4)]
+    for file in (voter, other):
+        assert "controller.quorum.voters" not in file
+        assert file["controller.quorum.bootstrap.servers"] == ",".join(f"{host}:9093" for host in hosts[:3])
+    assert voter["advertised.listeners"] == f"PLAINTEXT://{hosts[0]}:9092,CONTROLLER://{hosts[0]}:9093"
+    assert other["advertised.listeners"] == f"PLAINTEXT://{hosts[3]}:9092"
+    assert config_map_name(changed) != config_map_name(found)
+    fewer = replace(changed, identity=replace(changed.identity, voters=(0,)))
+    assert config_map_name(fewer) == config_map_name(changed), "nobody is restarted who votes as before"
+    assert properties(fewer, "demo-1")["process.roles"] == "broker"
+
+
 @pytest.mark.spec("OPR-40")
 def test_a_listener_with_node_ports_is_reached_from_outside_broker_by_broker() -> None:
     outside = {"name": "OUT_SIDE", "port": 9094, "nodePorts": {"host": "node.example", "first": 32000}}

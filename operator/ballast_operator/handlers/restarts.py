@@ -1,0 +1,72 @@
+"""Restarts of a cluster's nodes, one at a time: those whose pods are not as they should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ballast_operator.events import WARNING, Events
+from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.kafka_client import KafkaUnavailableError
+from ballast_operator.observe import observe_effective_config
+from ballast_operator.plan import managed as plan
+from ballast_operator.resources import pods
+from ballast_operator.resources.layout import Layout
+from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, FIRST_CONTROLLER_ID
+from ballast_operator.status import CLUSTER, EVENTS, Verdict
+
+if TYPE_CHECKING:
+    from ballast_operator.handlers.managed import Scene
+
+MIN_INSYNC = "min.insync.replicas"
+
+
+def are_due(scene: Scene) -> bool:
+    """Whether nodes have yet to come to what they are to be."""
+    layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+    brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
+    outdated = any(pod.revision != controllers for pod in scene.kube.controllers.values())
+    return outdated or bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
+
+
+async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | None:
+    """Restart one broker whose pod is not as it should be, if the partitions allow it."""
+    layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+    wanted = pods.revision(layout, BROKER_ROLE)
+    if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
+        return await _roll_controllers(objects, scene, layout)
+    least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
+    min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
+    restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
+    if restart.broker is not None and scene.view.is_online(restart.broker):
+        # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
+        try:
+            own = await scene.as_told_by(restart.broker)
+        except KafkaUnavailableError as error:
+            return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
+        restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
+    if restart.broker is not None:
+        if restart.unprotected:
+            said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=_some(restart.unprotected))
+            events.send(scene.cluster, WARNING, said.reason, said.message)
+        await objects.restart(scene.cluster, scene.kube.pods[restart.broker])
+        return CLUSTER["Rolling"].says(node=f"broker {restart.broker}", left=restart.left)
+    if restart.waits is not None:
+        return CLUSTER["RollWaits"].says(node=f"broker {restart.next}", error=restart.waits)
+    return None
+
+
+async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
+    """After the brokers, those of the controllers that have pods of their own."""
+    wanted = pods.revision(layout, CONTROLLER_ROLE)
+    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.view.controller)
+    if restart.broker is not None:
+        await objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
+        return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)
+    if restart.waits is not None:
+        return CLUSTER["RollWaits"].says(node=f"controller {restart.next}", error=restart.waits)
+    return None
+
+
+def _some(names_: tuple[str, ...], limit: int = 10) -> str:
+    more = f" and {len(names_) - limit} more" if len(names_) > limit else ""
+    return ", ".join(names_[:limit]) + more
