@@ -24,6 +24,7 @@ from ballast_operator.resources.layout import (
     new_identity,
     read_identity,
     restored_identity,
+    write_identity,
 )
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_ROLE, ROLE_LABEL
 from ballast_operator.resources.pods import claim_templates
