@@ -52,6 +52,19 @@ def test_the_simulation_s_soak_sums_up_in_one_line() -> None:
     assert output.splitlines()[-1].endswith("everything held")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_simulation_s_soak_ends_when_it_is_told_to(number: signal.Signals) -> None:
+    process = ballast("soak", "sim", "--from", "1")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "20000 schedules from seed 1 on, on 2 processes\n"
+    process.send_signal(number)
+    output, error = process.communicate(timeout=DEADLINE_S)  # until none of its processes has it open any more
+    assert process.returncode == 130, output + error
+    assert "interrupted after 0 of 20000 schedules" in output
+    assert "Traceback" not in error
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("number", "command", "under_way"),
