@@ -15,11 +15,14 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import folder, minutes
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 LONG_MINUTES = 10.0
 
@@ -37,15 +40,9 @@ def run(args: argparse.Namespace) -> int:
     folder = data_folder(args.data, f"chaos-{seed}")
     sys.path.append(str(ROOT))
     from e2e.chaos import Chaos, Settings
-    from e2e.processes import until_interrupted
 
     settings = Settings(seed, seconds=args.minutes * 60, kinds=kinds(args.minutes))
-    print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
-    try:
-        verdict = until_interrupted(Chaos(folder, settings, say).run)
-    except KeyboardInterrupt:
-        print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
-        raise
+    verdict = on_data(folder, seed, Chaos(folder, settings, say).run)
     summary = (
         f"{verdict.faults} faults, {verdict.acknowledged:,} records acknowledged ({verdict.unplaced} without offset), "
         f"{verdict.consumed:,} read; longest silence of a partition {verdict.longest_silence_s:.1f} s"
@@ -73,6 +70,18 @@ def kinds(length: float) -> tuple[str, ...]:
 
 def say(line: str) -> None:
     print(line, flush=True)
+
+
+def on_data(folder: Path, seed: int, work: Callable[[], T]) -> T:
+    """Its result; whoever interrupts it is told where the data stays."""
+    from e2e.processes import until_interrupted
+
+    try:
+        print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
+        return until_interrupted(work)
+    except KeyboardInterrupt:
+        print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
+        raise
 
 
 def data_folder(wanted: Path | None, name: str) -> Path:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ballast_cli import CommandError
 from ballast_cli.arguments import folder
-from ballast_cli.chaos import data_folder, say
+from ballast_cli.chaos import data_folder, on_data, say
 from ballast_cli.soaks import Soak, simulation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,17 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def soak(name: str, times: int, wanted_seed: int | None, data: Path | None) -> int:
-    from e2e.processes import until_interrupted
-
     begin: Soak = importlib.import_module(f"ballast_cli.soaks.{name}_").begin
     seed = secrets.randbelow(1_000_000) if wanted_seed is None else wanted_seed
     folder = data_folder(data, f"{name}-{seed}")
-    try:
-        print(f"seed {seed}; data in {folder}; Ctrl-C ends it", flush=True)
-        outcome = until_interrupted(lambda: begin(folder, seed, times, say))
-    except KeyboardInterrupt:
-        print(f"interrupted; seed {seed}; the data stays in {folder}", flush=True)
-        raise
+    outcome = on_data(folder, seed, lambda: begin(folder, seed, times, say))
     if not outcome.findings:
         shutil.rmtree(folder)
         print(f"{outcome.summary}: {outcome.held}")

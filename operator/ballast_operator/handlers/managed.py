@@ -67,6 +67,11 @@ class Scene:
     quorum: QuorumView | None = None
 
     @property
+    def layout(self) -> Layout:
+        """As it is to be just now."""
+        return plan.held_layout(self.cluster, self.identity, self.kube)
+
+    @property
     def voting(self) -> frozenset[int]:
         """Brokers that vote on the metadata, as far as anybody can tell."""
         found = frozenset() if self.quorum is None else frozenset(self.quorum.voters)
@@ -195,7 +200,7 @@ class ManagedCluster:
         await self._propose(scene)
         await self._heal_directories(scene)
         await self._unregister(scene)
-        layout = plan.held_layout(cluster, scene.identity, scene.kube)
+        layout = scene.layout
         if spare_controllers(scene.identity, scene.kube, quorum):
             layout = replace(layout, controllers=0)
             await self._lay_out(layout, scene.kube)
@@ -443,10 +448,9 @@ class ManagedCluster:
         return await restarts.roll(self._objects, self._shared.events, scene)
 
     async def _tidy(self, scene: Scene) -> None:
-        layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
         configs = {pod.config for pod in scene.kube.pods.values()}
         if configs != self._tidied:
-            await self._objects.drop_old_configs(layout, scene.kube)
+            await self._objects.drop_old_configs(scene.layout, scene.kube)
             self._tidied = configs
 
 

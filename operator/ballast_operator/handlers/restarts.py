@@ -22,7 +22,7 @@ MIN_INSYNC = "min.insync.replicas"
 
 def are_due(scene: Scene) -> bool:
     """Whether nodes have yet to come to what they are to be."""
-    layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+    layout = scene.layout
     brokers, controllers = (pods.revision(layout, role) for role in (BROKER_ROLE, CONTROLLER_ROLE))
     outdated = any(pod.revision != controllers for pod in scene.kube.controllers.values())
     return outdated or bool(plan.outdated_brokers(scene.kube, brokers, scene.view, layout))
@@ -30,7 +30,7 @@ def are_due(scene: Scene) -> bool:
 
 async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | None:
     """Restart one broker whose pod is not as it should be, if the partitions allow it."""
-    layout = plan.held_layout(scene.cluster, scene.identity, scene.kube)
+    layout = scene.layout
     wanted = pods.revision(layout, BROKER_ROLE)
     if not plan.outdated_brokers(scene.kube, wanted, scene.view, layout):
         return await _roll_controllers(objects, scene, layout)

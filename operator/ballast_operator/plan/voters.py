@@ -19,7 +19,7 @@ from ballast_operator.plan.kube import KubeFacts
 from ballast_operator.plan.managed import excess_brokers, replicas_on
 from ballast_operator.resources import names
 from ballast_operator.resources.layout import Identity, odd, voters_for
-from ballast_operator.resources.names import FIRST_CONTROLLER_ID
+from ballast_operator.resources.names import CONTROLLER_ROLE, FIRST_CONTROLLER_ID
 
 
 class Kind(Enum):
@@ -80,8 +80,8 @@ def host_of(cluster: KafkaCluster, quorum: QuorumView, kube: KubeFacts, node: in
     """Where a new voter is, as the others tell where they are: by name, unless pods have none that anybody could ask
     for. It says so better itself when it votes."""
     if any(host != names.node_host(cluster, voter) for voter, host in quorum.hosts.items()):
-        pods = kube.controllers if node >= FIRST_CONTROLLER_ID else kube.pods
-        address = pods[node - FIRST_CONTROLLER_ID if node >= FIRST_CONTROLLER_ID else node].address
+        ordinal, role = names.place_of(node)
+        address = (kube.controllers if role == CONTROLLER_ROLE else kube.pods)[ordinal].address
         if address is not None:
             return address
     return names.node_host(cluster, node)

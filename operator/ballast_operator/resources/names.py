@@ -93,11 +93,14 @@ def host(cluster: KafkaCluster, pod: str) -> str:
     return f"{pod}.{headless_service(cluster)}.{cluster.meta.namespace}.svc"
 
 
+def place_of(node: int) -> tuple[int, str]:
+    """Ordinal and role of the pod of a broker or controller by its id."""
+    return (node, BROKER_ROLE) if node < FIRST_CONTROLLER_ID else (node - FIRST_CONTROLLER_ID, CONTROLLER_ROLE)
+
+
 def node_host(cluster: KafkaCluster, node: int) -> str:
-    """The DNS name of the pod of a broker or controller by its id."""
-    controller = node >= FIRST_CONTROLLER_ID
-    ordinal, role = (node - FIRST_CONTROLLER_ID, CONTROLLER_ROLE) if controller else (node, BROKER_ROLE)
-    return host(cluster, pod_name(cluster, ordinal, role))
+    """The DNS name of its pod."""
+    return host(cluster, pod_name(cluster, *place_of(node)))
 
 
 def mount_path(volume: str) -> str:
