@@ -17,6 +17,7 @@ from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import adoption, checkpoint, loading, starting
+from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
@@ -408,6 +409,61 @@ def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world, gap):
         assert marks == ([] if gap else [f"{5:020d}.unflushed"])
 
     run(story())
+
+
+@pytest.mark.spec("DIR-31", "LOG-32")
+@pytest.mark.parametrize("same", [0, 3, 7, 9, 12])
+@pytest.mark.parametrize("index", ["whole", "lies"])
+def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world, same, index):
+    """Up to `same` both have the same; only the copy has segments that begin at 3 and at 9."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
+        for log in (current, future):
+            for offset in range(12):
+                if log is future and offset in (3, 9):
+                    log.roll()
+                value = b"v" * (20 if offset < same or log is current else 30)
+                batch = encode_batch([Record(b"k", value, 1_750_000_000_000)])
+                log.append_as_leader(batch, 0, now_ms=1_750_000_000_000)
+            log.update_high_watermark(12)
+        for segment in current.segments:
+            segment.close()
+        elsewhere = world.paths[0] + "-elsewhere"
+        shutil.move(current.folder.path, elsewhere)
+        agreed = CommonEnd(current, future)
+        shutil.move(elsewhere, current.folder.path)
+        if index == "lies":
+            Path(current.active.path(".index")).write_bytes(b"\0\0\0\1\0\0\0\7")
+            current.active.offset_index.stored(1)
+            agreed = CommonEnd(current, future)
+        # As far as the copy's segments tell.
+        edges = [edge for edge in (0, 3, 9, 12) if edge <= same]
+        assert await asyncio.to_thread(agreed.find) == edges[-1]
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31")
+async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world):
+    manager = world.manager()
+    await manager.start()
+    current = create(manager)
+    write(current, 5)
+    future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
+    write(future, 5)
+    agreed = CommonEnd(current, future)
+    for segment in current.segments:
+        segment.close()
+    current.truncate_fully_and_start_at(7)
+    await manager.maintenance.remove_everything_waiting()
+    assert await asyncio.to_thread(agreed.find) is None
+    assert all(directory.online for directory in manager.directories)
+    assert await asyncio.to_thread(CommonEnd(current, future).find) == 7
+    await manager.shutdown()
 
 
 @pytest.mark.spec("DIR-31")
