@@ -184,7 +184,7 @@ class ManagedCluster:
             return SHARED["Paused"].says(), status
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
-        went = await voters.bring(self._objects, scene, restarts.are_due(scene))
+        went = await voters.bring(self._objects, scene, lambda: restarts.are_due(scene))
         if went.acted and went.verdict is not None:
             again.cluster_within(LOOK_SECONDS)
             before = cluster.status
@@ -203,6 +203,8 @@ class ManagedCluster:
         layout = scene.layout
         if spare_controllers(scene.identity, scene.kube, quorum):
             layout = replace(layout, controllers=0)
+            spare = plan.spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
+            await claims.mark_drained(self._objects, cluster, spare)
             await self._lay_out(layout, scene.kube)
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)
