@@ -29,6 +29,11 @@ def endpoints(cluster: KafkaCluster) -> tuple[Listener, ...]:
     return (*own, *cluster.spec.listeners)
 
 
+def port_name(at: int) -> str:
+    """What the port of the listener at this place among them is called in pods."""
+    return f"kafka-{at + 1}" if at else "kafka"
+
+
 def protocol_map(cluster: KafkaCluster) -> str:
     inside = "SSL" if cluster.spec.internal_secret else "PLAINTEXT"
     found = {listener.name: _protocol(listener) for listener in endpoints(cluster)}
