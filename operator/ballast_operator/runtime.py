@@ -13,7 +13,7 @@ from typing import Any
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, Kind, older
-from ballast_operator.clock import monotonic, utc_now
+from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.kubeconfig import ApiAccess
@@ -56,12 +56,13 @@ class Runtime:
         self._relist_seconds = relist_seconds
         self._relist_at = monotonic() + relist_seconds
         self.writer = Writer(self.api, self.cache)
-        self.events = Events(self.api, utc_now)
+        self._now = self.api.clock.now
+        self.events = Events(self.api, self._now)
         self.metrics = Metrics()
         # A session of its own: a renewal must not wait behind a thousand statuses.
         self._lease_api = KubernetesApi(access)
         self.leader = Leader(self._lease_api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
-        self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, utc_now)
+        self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, self._now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
         self._background: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
@@ -182,7 +183,9 @@ class Runtime:
         ]
         if told == said:
             return
-        full = [{**one, "lastTransitionTime": utc_now(), "observedGeneration": broken.meta.generation} for one in said]
+        full = [
+            {**one, "lastTransitionTime": self._now(), "observedGeneration": broken.meta.generation} for one in said
+        ]
         path = path_of(API_VERSION, PLURALS[kind], key.namespace, key.name, "status")
         try:
             await self.api.merge(path, {"status": {"observedGeneration": broken.meta.generation, "conditions": full}})

@@ -1,8 +1,8 @@
 """Reads and changes objects of Kubernetes over its HTTP API. Decides nothing.
 
-Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection) are tried again a
-few times; every other refusal is an `ApiError` that the caller has to understand. Status is written as a merge patch
-with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
+Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection, what is no JSON)
+are tried again a few times; every other refusal is an `ApiError` that the caller has to understand. Status is written
+as a merge patch with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from ballast_operator.clock import ServerClock
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.meta import GROUP, VERSION, Key
 
@@ -90,6 +91,7 @@ class KubernetesApi:
         self._parallel = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
         self._token: tuple[float, str | None] = (-TOKEN_LIFE_SECONDS, None)
         self.requests: dict[str, int] = {}
+        self.clock = ServerClock()
 
     async def get(self, path: str) -> Object:
         return await self._request("GET", path)
@@ -169,7 +171,12 @@ class KubernetesApi:
                 failure = str(error) or type(error).__name__
                 continue
             if status < 400:
-                return dict(json.loads(text)) if text else {}
+                try:
+                    return dict(json.loads(text)) if text else {}
+                except ValueError:
+                    # Whatever answered in its place, it may be there again in a moment.
+                    failure = f"the answer is no object: {text[:100].decode(errors='replace')}"
+                    continue
             if status not in (429, 500, 502, 503, 504):
                 raise _error(status, text)
             failure = str(_error(status, text))
@@ -194,6 +201,7 @@ class KubernetesApi:
         async with session.request(
             method, self._access.server + path, data=data, params=query, headers=headers
         ) as answer:
+            self.clock.heard(answer.headers.get("Date"))
             text = await answer.read()
             after = answer.headers.get("Retry-After", "")
             return answer.status, text, float(after) if after.isdigit() else 0.0
