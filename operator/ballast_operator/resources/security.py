@@ -138,12 +138,13 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
     return found
 
 
-def hosts(cluster: KafkaCluster, brokers: int) -> tuple[str, ...]:
-    """The names by which nodes go to each other, of the brokers that are wanted or there, and of controllers."""
+def hosts(cluster: KafkaCluster, brokers: int, controllers: int = 0) -> tuple[str, ...]:
+    """The names by which nodes go to each other, of the brokers and controllers that are wanted or there."""
     found = [names.pod_name(cluster, ordinal) for ordinal in range(max(brokers, cluster.spec.brokers))]
-    controllers = cluster.spec.controllers
-    if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
-        found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers.count)]
+    wanted = cluster.spec.controllers
+    if wanted is not None and wanted.mode is ControllerMode.DEDICATED:
+        controllers = max(controllers, wanted.count)
+    found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers)]
     return tuple(names.host(cluster, pod) for pod in found)
 
 
