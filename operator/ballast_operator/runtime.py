@@ -24,6 +24,7 @@ from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
 from ballast_operator.model.meta import API_VERSION, Key, Meta, read_meta
+from ballast_operator.neighbours import Neighbours
 from ballast_operator.status import READY, SHARED, STALLED
 from ballast_operator.worker import Worker
 
@@ -61,7 +62,9 @@ class Runtime:
         self.metrics = Metrics()
         # A session of its own: a renewal must not wait behind a thousand statuses.
         self._lease_api = KubernetesApi(access)
-        self.leader = Leader(self._lease_api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
+        own = lease_namespace or access.namespace
+        self.leader = Leader(self._lease_api, own, LEASE, self._leadership_changed)
+        self.neighbours = Neighbours(self._lease_api, own, LEASE, self._namespaces_wanted, self._given_back)
         self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, self._now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
         self._background: list[asyncio.Task[None]] = []
@@ -74,7 +77,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Start what runs in the background."""
-        for run in (self.leader.run, self.events.run, self._keep_house):
+        for run in (self.leader.run, self.neighbours.run, self.events.run, self._keep_house):
             self._background.append(asyncio.create_task(run(), name=run.__qualname__))
 
     def end_workers(self) -> None:
@@ -171,7 +174,7 @@ class Runtime:
         meta = body["metadata"]
         key = Key(meta["namespace"], meta["name"])
         broken = self._kind(kind).broken.get(key)
-        if broken is None or not self.leader.leads:
+        if broken is None or not self._acts_in(key.namespace):
             return
         verdict = SHARED["InvalidSpec"].says(error=broken.error)
         said = [
@@ -196,7 +199,8 @@ class Runtime:
 
     def _worker(self, cluster: Key) -> Worker:
         if cluster not in self._workers:
-            worker = Worker(cluster, ClusterCycle(cluster, self._shared), lambda: self.leader.leads, monotonic)
+            cycle = ClusterCycle(cluster, self._shared)
+            worker = Worker(cluster, cycle, lambda: self._acts_in(cluster.namespace), monotonic)
             self._workers[cluster] = (worker, asyncio.create_task(worker.run(), name=f"worker {cluster}"))
         return self._workers[cluster][0]
 
@@ -206,14 +210,29 @@ class Runtime:
         # What another leader did meanwhile is in the cache, but for what a watch has lost: that is looked for first.
         self.cache.whole = False
         self._relist_at = monotonic()
-        # Everything is looked at once from the beginning.
+        self._look_at_all()
+
+    def _acts_in(self, namespace: str) -> bool:
+        return self.leader.leads and not self.neighbours.has(namespace)
+
+    def _namespaces_wanted(self) -> set[str]:
+        return {cluster.namespace for cluster in self._workers} if self.leader.leads else set()
+
+    def _given_back(self, namespace: str) -> None:
+        self._relist_at = monotonic()
+        self._look_at_all(namespace)
+
+    def _look_at_all(self, namespace: str | None = None) -> None:
+        """Everything is looked at once from the beginning, or all of one namespace."""
         for kind in (self.cache.topics, self.cache.reassignments):
             for resource in kind:
-                self._worker(resource.cluster).add(
-                    topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
-                )
+                if namespace in (None, resource.meta.namespace):
+                    self._worker(resource.cluster).add(
+                        topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
+                    )
         for cluster in self.cache.clusters:
-            self._worker(cluster.key).add(cluster=True, reassignments=True)
+            if namespace in (None, cluster.meta.namespace):
+                self._worker(cluster.key).add(cluster=True, reassignments=True)
 
     # Probes.
 
