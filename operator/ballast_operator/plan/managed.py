@@ -34,9 +34,16 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
     ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
-    new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
+    new = _new_brokers(kube, brokers) if kube.exists and kube.replicas else []
     added = tuple(sorted({*kube.added, *new}))
     return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas)
+
+
+def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:
+    """Those that the set is to get and never had: one whose claims were not drained was only taken out of it, by
+    somebody who has scaled the set itself."""
+    known = {claim.ordinal for claim in kube.claims if not claim.drained and not claim.deleting}
+    return [ordinal for ordinal in range(kube.replicas, brokers) if ordinal not in known]
 
 
 def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:

@@ -37,6 +37,10 @@ def test_brokers_that_are_too_many_stay_until_they_are_drained() -> None:
 def test_brokers_that_are_added_are_marked_for_a_proposal() -> None:
     assert managed.held_layout(cluster(brokers=5), IDENTITY, kube(3)).added == (3, 4)
     assert managed.held_layout(cluster(brokers=3), IDENTITY, KubeFacts()).added == ()
+    # Who scales the StatefulSet itself takes brokers out of it that have their share: it is put back, and that is all.
+    rows = {n: ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "10Gi", drained=n == 2) for n in (1, 2, 3)}
+    taken_out = kube(1, claims=(rows[1], rows[2], replace(rows[3], deleting=True)))
+    assert managed.held_layout(cluster(brokers=4), IDENTITY, taken_out).added == (2, 3)
 
 
 @pytest.mark.spec("OPR-42")
@@ -310,6 +314,16 @@ def test_without_its_stateful_set_a_cluster_is_what_its_claims_hold() -> None:
     assert [(claim.name, claim.pod) for claim in facts.controller_claims] == [
         ("metadata-demo-controller-0", "demo-controller-0")
     ]
+
+
+@pytest.mark.spec("OPR-04", "OPR-42")
+@pytest.mark.parametrize("spoilt", ["x", "[]", '{"a": "east"}', "{", "3,", ",four,"])
+def test_marks_that_somebody_has_spoilt_are_none(spoilt: str) -> None:
+    """Every look at the cluster failed by them, and nothing told why."""
+    marks = {"ballast.dev/racks": spoilt, "ballast.dev/added-brokers": spoilt}
+    found = {"metadata": {"annotations": marks}, "spec": {"replicas": 3, "template": {"spec": {}}}}
+    facts = kube_facts(cluster(rack={"topologyKey": "zone"}), found, [], [])
+    assert (facts.replicas, facts.racks, facts.added) == (3, {}, (3,) if spoilt == "3," else ())
 
 
 @pytest.mark.spec("OPR-40", "OPR-43")
