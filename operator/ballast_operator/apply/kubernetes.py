@@ -61,7 +61,12 @@ class ApiError(Exception):
 
 
 class ApiUnavailableError(Exception):
-    """The API server could not be reached, or asked to come back later too often."""
+    """The API server could not be reached, or asked to come back later too often. `answer` is what it said last, if
+    that was about the request: it may fail for one object alone, as where an admission webhook is down."""
+
+    def __init__(self, message: str, answer: ApiError | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None, sub: str = "") -> str:
@@ -160,7 +165,7 @@ class KubernetesApi:
         content_type: str = "application/json",
     ) -> Object:
         self.requests[method] = self.requests.get(method, 0) + 1
-        failure = "no attempt was made"
+        failure, answer = "no attempt was made", None
         for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
@@ -168,21 +173,22 @@ class KubernetesApi:
                 async with self._parallel:
                     status, text, retry_after = await self._send(method, path, body, query, content_type)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = str(error) or type(error).__name__
+                failure, answer = str(error) or type(error).__name__, None
                 continue
             if status < 400:
                 try:
                     return dict(json.loads(text)) if text else {}
                 except ValueError:
                     # Whatever answered in its place, it may be there again in a moment.
-                    failure = f"the answer is no object: {text[:100].decode(errors='replace')}"
+                    failure, answer = f"the answer is no object: {text[:100].decode(errors='replace')}", None
                     continue
             if status not in (429, 500, 502, 503, 504):
                 raise _error(status, text)
-            failure = str(_error(status, text))
+            told = _error(status, text)
+            failure, answer = str(told), told if status == 500 else None
             if retry_after:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, retry_after))
-        raise ApiUnavailableError(f"{method} {path}: {failure}")
+        raise ApiUnavailableError(f"{method} {path}: {failure}", answer)
 
     async def _send(
         self,

@@ -236,8 +236,12 @@ class KubeObjects:
             return
         try:
             await self._api.apply(path, body)
-        except ApiError as error:
-            raise ApiError(error.status, error.reason, f"{body['kind']} {meta['name']}: {error.message}") from error
+        except (ApiError, ApiUnavailableError) as error:
+            refusal = error if isinstance(error, ApiError) else error.answer
+            if refusal is None:
+                raise
+            message = f"{body['kind']} {meta['name']}: {refusal.message}"
+            raise ApiError(refusal.status, refusal.reason, message) from error
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""
