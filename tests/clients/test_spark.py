@@ -37,7 +37,8 @@ def found(spark: RunningSpark, broker: RunningBroker) -> Reading:
     """What a batch read with these options finds, in its order within each partition."""
 
     def find(**options: str) -> list[Record]:
-        return in_order(spark.read(broker.bootstrap, includeHeaders="true", **options))
+        chosen = {"includeHeaders": "true", "kafka.fetch.max.wait.ms": "20", **options}
+        return in_order(spark.read(broker.bootstrap, **chosen))
 
     return find
 

@@ -167,7 +167,7 @@ class Queries:
         self._source = {
             "kafka.bootstrap.servers": bootstrap, "subscribe": "source", "startingOffsets": "earliest",
             "includeHeaders": "true", "kafka.isolation.level": "read_committed", "kafka.request.timeout.ms": "5000",
-            "maxOffsetsPerTrigger": "1000",
+            "maxOffsetsPerTrigger": "1000", "kafka.fetch.max.wait.ms": "20",
         }  # fmt: skip
         self.files = folder / "files"
         self._checkpoint = folder / "checkpoint"
@@ -261,7 +261,6 @@ def test_exactly_once_into_files_and_at_least_once_into_a_topic(tmp_path: Path) 
         assert sorted(each["value"] for each in source) == sent
         assert in_order(files) == in_order(source)
         assert contents(whole(cluster.bootstrap, "copy", COPIES)) == contents(source)
-        cluster.stop()
         complaints = [line for broker in cluster.brokers for line in broker.complaints()]
         assert not complaints, complaints
 
