@@ -273,7 +273,7 @@ CLUSTER = _table(
     Reason(
         "VolumeClaimed", FALSE,
         "Volume {volume} is not added: its claims of before, such as {claim}, are of storage class {found}.",
-        "Delete these claims (status.retainedClaims), or give the volume another name.", stalled=True,
+        "Delete these claims (status.retainedClaims), name that class, or give the volume another name.", stalled=True,
     ),
 )  # fmt: skip
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.status import NotServedError, Reason
+
+
+def refusal_in(error: ApiError | ApiUnavailableError) -> str | None:
+    """What stands in the way of this request and of no other, if that is so."""
+    answer = error if isinstance(error, ApiError) else error.answer
+    if answer is None or (isinstance(error, ApiError) and not error.refused):
+        return None
+    return answer.message.rstrip(".")
 
 
 @contextmanager

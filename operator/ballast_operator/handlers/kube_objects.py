@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -137,8 +138,9 @@ class KubeObjects:
         cluster = layout.cluster
         await self.apply_owned(cluster, others.service_account(cluster))
         await self.apply_owned(cluster, others.headless_service(cluster))
-        await self.apply_owned(cluster, others.bootstrap_service(cluster))
-        await self._apply_outside_services(layout)
+        running = {ordinal: pod.ports for ordinal, pod in kube.pods.items()}
+        await self.apply_owned(cluster, others.bootstrap_service(cluster, running.values()))
+        await self._apply_outside_services(layout, running)
         await self.apply_owned(cluster, others.config_map(layout))
         await self.apply_owned(cluster, others.disruption_budget(cluster))
         monitor = others.pod_monitor(cluster)
@@ -152,11 +154,11 @@ class KubeObjects:
         if not kube.deleting:
             await self._apply_stateful_set(layout, BROKER_ROLE)
 
-    async def _apply_outside_services(self, layout: Layout) -> None:
+    async def _apply_outside_services(self, layout: Layout, running: Mapping[int, others.Ports]) -> None:
         """Each node port is given once: those that are not wanted any more go first, and while some Services come by
         theirs, the others may get what these had."""
         cluster = layout.cluster
-        left = others.outside_services(cluster, layout.brokers)
+        left = others.outside_services(cluster, layout.brokers, running)
         wanted = frozenset(service["metadata"]["name"] for service in left)
         if self._outside != wanted:
             await self._drop_services(cluster, wanted)
@@ -234,8 +236,12 @@ class KubeObjects:
             return
         try:
             await self._api.apply(path, body)
-        except ApiError as error:
-            raise ApiError(error.status, error.reason, f"{body['kind']} {meta['name']}: {error.message}") from error
+        except (ApiError, ApiUnavailableError) as error:
+            refusal = error if isinstance(error, ApiError) else error.answer
+            if refusal is None:
+                raise
+            message = f"{body['kind']} {meta['name']}: {refusal.message}"
+            raise ApiError(refusal.status, refusal.reason, message) from error
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""

@@ -198,7 +198,7 @@ async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
     topics, missing, errors = await observe_topics(kafka, None)
     online = [broker.id for broker in view.brokers.values() if broker.online]
     directories, logs, described = await observe_directories(kafka, online)
-    return replace(
+    whole = replace(
         view,
         topics=topics,
         missing=missing,
@@ -207,3 +207,4 @@ async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
         logs=logs,
         described=described,
     )
+    return whole.with_absent()
