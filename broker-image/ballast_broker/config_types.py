@@ -58,7 +58,9 @@ def between(low: float, high: float | None = None) -> Rule:
     def complaint(value: Any) -> str | None:
         if value < low:
             return f"Value must be at least {low}"
-        return None if high is None or value <= high else f"Value must be no more than {high}"
+        if high is not None and value > high:  # NaN is not, and is let pass by Apache Kafka, too
+            return f"Value must be no more than {high}"
+        return None
 
     return Rule(complaint)
 
