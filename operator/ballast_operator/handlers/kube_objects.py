@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
+from ballast_operator.apply.refused import answer_in
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
@@ -237,11 +238,11 @@ class KubeObjects:
         try:
             await self._api.apply(path, body)
         except (ApiError, ApiUnavailableError) as error:
-            refusal = error if isinstance(error, ApiError) else error.answer
-            if refusal is None:
+            answer = answer_in(error)
+            if answer is None:
                 raise
-            message = f"{body['kind']} {meta['name']}: {refusal.message}"
-            raise ApiError(refusal.status, refusal.reason, message) from error
+            message = f"{body['kind']} {meta['name']}: {answer.message}"
+            raise ApiError(answer.status, answer.reason, message) from error
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""
