@@ -133,7 +133,7 @@ TOPIC = _table(
     ),
     Reason("KafkaError", FALSE, "Kafka answered {error}", "It is tried again."),
     Reason(
-        "KubernetesRefused", FALSE, "Kubernetes refuses the Reassignment that the topic needs: {error}.",
+        "KubernetesRefused", FALSE, "Kubernetes refuses what the topic needs: {error}.",
         "Give Kubernetes what it lacks; it is tried again.",
     ),
     Reason(

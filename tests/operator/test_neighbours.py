@@ -76,15 +76,15 @@ def test_it_acts_where_the_operator_of_a_namespace_is_gone(ballast_world: World,
     world = ballast_world
     config = yaml.safe_load(world.kubeconfig.read_text())
     for context in config["contexts"]:
-        context["context"]["namespace"] = "elsewhere"
+        context["context"]["namespace"] = "another-home"
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    world.api("create", path_of("v1", "namespaces", None), {"metadata": {"name": "elsewhere"}})
+    world.api("create", path_of("v1", "namespaces", None), {"metadata": {"name": "another-home"}})
     other = world.start_another_operator(path)
     log = world.data / "other.log"
     try:
         world.until("it leaves the namespace alone", lambda: "it is left to that one" in log.read_text())
-        leads = path_of("coordination.k8s.io/v1", "leases", "elsewhere", "ballast-operator")
+        leads = path_of("coordination.k8s.io/v1", "leases", "another-home", "ballast-operator")
         assert world.api("find", leads)["spec"]["holderIdentity"], "it leads all the same"
         world.end_operator()
         world.topic("taken-over", partitions=1, replicas=1)

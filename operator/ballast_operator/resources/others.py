@@ -126,6 +126,18 @@ def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, tar
     }
 
 
+def node_ports(service: Mapping[str, Any]) -> list[int]:
+    return [port["nodePort"] for port in service["spec"].get("ports") or () if "nodePort" in port]
+
+
+def keep_former_node_ports(service: dict[str, Any], found: Mapping[str, Any], wanted: Collection[int]) -> None:
+    """Until it is restarted a broker tells clients the node port of before, unless somebody else is to have that."""
+    (port,) = service["spec"]["ports"]
+    for number in sorted({*node_ports(found)} - {*wanted, port["port"]}):
+        former = {"name": f"former-{number}", "port": number, "targetPort": port["targetPort"], "nodePort": number}
+        service["spec"]["ports"].append(former)
+
+
 def service_account(cluster: KafkaCluster) -> dict[str, Any]:
     """Brokers ask Kubernetes for nothing; the account exists so that they do not run as the namespace's default."""
     return {
