@@ -74,7 +74,7 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     from ballast_broker.net.channel import SocketNetwork
     from ballast_broker.net.server import Server
     from ballast_broker.real_world import RealClock, RealRandom
-    from ballast_broker.settings import connection_limits
+    from ballast_broker.settings import connection_limits, connection_rates
     from ballast_broker.storage.disk import RealDisk, RealThreads
     from ballast_broker.storage.errors import DirectoryRefused
     from ballast_broker.world import World
@@ -103,9 +103,10 @@ async def _run(config: BrokerConfig, lag: LoopLag | None) -> int:
     except ConfigError as error:
         print(f"broker {config.node_id}: {error}", file=sys.stderr)
         return 2
-    server = Server(connection_limits(config, handles.connections), threads, accesses)
+    clock = RealClock()
+    server = Server(connection_limits(config, handles.connections), threads, accesses, connection_rates(config, clock))
     world = World(
-        RealDisk(), RealClock(), RealRandom(), threads, quorum_threads, SocketNetwork(client_id, between), server,
+        RealDisk(), clock, RealRandom(), threads, quorum_threads, SocketNetwork(client_id, between), server,
         open_files=handles.logs, quorum_network=SocketNetwork(client_id, to_controllers),
         probing=SocketNetwork(client_id),
     )  # fmt: skip
@@ -182,6 +183,7 @@ def _observed(node: Node, server: Server, lag: LoopLag) -> Observed:
         image=lambda: node.image,
         logs=node.logs,
         requests=node.request_metrics,
+        quotas=node.client_quotas,
         traffic=node.traffic,
         quorum=node.driver,
         server=server,

@@ -36,16 +36,17 @@ from ballast_broker.controller.lifecycle import (
 )
 from ballast_broker.controller.replica import MetadataReplica
 from ballast_broker.controller.service import ControllerService
-from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers
+from ballast_broker.controller_requests import CONTROLLER_APIS, ControllerHandlers, is_of_nodes
 from ballast_broker.coordinator.leadership import GroupLeadership, TransactionLeadership
 from ballast_broker.coordinator.markers import MarkerSender
 from ballast_broker.coordinator.service import GroupCoordinator
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CoordinatorStore
 from ballast_broker.coordinator.transaction_service import TransactionCoordinator
 from ballast_broker.coordinator.verification import TransactionVerifier
+from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import TRANSACTION_VERSION
 from ballast_broker.metadata.gate import NO_EPOCH, RegistrationGate
-from ballast_broker.metadata.image import Listener, MetadataImage
+from ballast_broker.metadata.image import ClientQuotasImage, ConfigsImage, Listener, MetadataImage
 from ballast_broker.raft.describe import describe_request
 from ballast_broker.raft.driver import RaftDriver
 from ballast_broker.raft.links import PeerLink
@@ -83,6 +84,7 @@ class Node:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.request_metrics = RequestMetrics()
         self.authorizer = authorizer_of(config)
+        self.client_quotas = ClientQuotas(world.clock, settings.quota_windows(config))
         self.traffic = Traffic()
         self.logs: LogManager
         self.driver: RaftDriver
@@ -93,6 +95,7 @@ class Node:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dispatchers: list[Dispatcher] = []
         self._cluster_id = ""
+        self._rates_known: tuple[ClientQuotasImage | None, ConfigsImage | None] = (None, None)
 
     @property
     def image(self) -> MetadataImage:
@@ -170,6 +173,8 @@ class Node:
             interval_between_snapshots_s=config.metadata_log_max_snapshot_interval_ms / 1000,
         )
         self.metadata.add_publisher(self.authorizer.publish)
+        self.metadata.add_publisher(self.client_quotas.publish)
+        self.metadata.add_publisher(self._limit_connections)
         self.driver = RaftDriver(
             node_id=config.node_id,
             quorum=self._quorum(store),
@@ -192,6 +197,7 @@ class Node:
                 random=world.random,
                 network=world.probing or world.network,
                 timing=settings.controller_timing(config),
+                mutations=lambda asker: self.client_quotas.mutations.rate_of(asker.user, asker.client_id),
             )
 
     async def _is_led_already(self) -> bool:
@@ -237,14 +243,32 @@ class Node:
             found[config.controller_listener] = QuorumEndpoint(named.host, named.port)
         return found
 
+    def _limit_connections(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        quotas, configs = self._rates_known
+        if image.client_quotas is not quotas or image.configs is not configs:
+            self._rates_known = image.client_quotas, image.configs
+            self.world.listening.limit_rates(settings.creation_rates(self.config, image))
+
     def _listen_for_controllers(self) -> None:
         if self.controller is None:
             return
-        handlers = ControllerHandlers(self.driver, self.controller, lambda: self.image, self._cluster_id)
-        services = ControllerServices(self.authorizer, lambda: self.image)
+        services = ControllerServices(self.authorizer, lambda: self.image, self.client_quotas)
+        handlers = ControllerHandlers(
+            self.driver,
+            self.controller,
+            lambda: self.image,
+            self._cluster_id,
+            self.client_quotas,
+            self.world.clock.monotonic,
+        )
         for endpoint in self.config.controller_listeners:
             dispatcher = Dispatcher(
-                services, CONTROLLER_APIS, self.request_metrics, self.world.clock.monotonic, handlers=handlers.of
+                services,
+                CONTROLLER_APIS,
+                self.request_metrics,
+                self.world.clock.monotonic,
+                handlers=handlers.of,
+                is_of_nodes=lambda context, _: is_of_nodes(context),
             )
             self.listen(endpoint, dispatcher)
 
@@ -372,7 +396,6 @@ class _Broker:
             self.replicas.publish,
             leadership.publish,
             of_transactions.publish,
-            self.services.client_quotas.publish,
         ]
         self._gate = RegistrationGate(config.node_id, self._epoch, publishers, self._caught_up.set)
         node.metadata.add_publisher(self._gate.publish)
@@ -418,7 +441,7 @@ class _Broker:
             transactions=self.transactions,
             verifier=self._verifier,
             traffic=node.traffic,
-            client_quotas=ClientQuotas(node.world.clock),
+            client_quotas=node.client_quotas,
             authorizer=node.authorizer,
             next_producer_id=ids.next,
             create_internal_topic=topics.create_internal,

@@ -60,6 +60,8 @@ BROKER_PROPERTIES = {
         _P("controller.quorum.retry.backoff.ms", "int", 20, between(0)),
         _P("controller.quorum.standalone", "boolean", False),
         _P("controller.quorum.voters", "list", ()),
+        _P("controller.quota.window.num", "int", 11, between(1)),
+        _P("controller.quota.window.size.seconds", "int", 1, between(1)),
         _P("cordoned.log.dirs", "list", ()),
         _P("default.replication.factor", "int", 1, between(1)),
         _P("delete.topic.enable", "boolean", True),
@@ -122,6 +124,7 @@ BROKER_PROPERTIES = {
         _P("log.roll.ms", "long", None),
         _P("log.segment.bytes", "int", 1_073_741_824, between(1_048_576)),
         _P("log.segment.delete.delay.ms", "long", 60_000, between(0)),
+        _P("max.connection.creation.rate", "int", INT_MAX, between(0)),
         _P("max.connections", "int", INT_MAX, between(0)),
         _P("max.connections.per.ip", "int", INT_MAX, between(0)),
         _P("max.incremental.fetch.session.cache.slots", "int", 1000, between(0)),
@@ -152,6 +155,8 @@ BROKER_PROPERTIES = {
         _P("process.roles", "list", ("broker", "controller"), each_of("broker", "controller")),
         _P("producer.id.expiration.check.interval.ms", "int", 600_000, between(1)),
         _P("producer.id.expiration.ms", "int", 86_400_000, between(1)),
+        _P("quota.window.num", "int", 11, between(1)),
+        _P("quota.window.size.seconds", "int", 1, between(1)),
         _P("queued.max.request.bytes", "long", -1),
         _P("replica.alter.log.dirs.io.max.bytes.per.second", "long", LONG_MAX, between(0)),
         _P("replica.fetch.backoff.ms", "int", 1000, between(0)),
@@ -217,6 +222,8 @@ ONLY_DYNAMIC = frozenset(
 )
 
 
+# A listener may have its own, beside what concerns security.
+OF_A_LISTENER = frozenset({"max.connection.creation.rate"})
 AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 
 
@@ -437,8 +444,8 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
     of_listeners = {}
     for name, text in merged.items():
         known = BROKER_PROPERTIES.get(name)
-        if known is None and (place := listener_property(name)) is not None:
-            of_listeners[place] = parse_of_listener(name, place[1], text)
+        if known is None and (place := listener_property(name, OF_A_LISTENER)) is not None:
+            of_listeners[place] = parse_of_listener(name, BROKER_PROPERTIES.get(place[1]), text)
             continue
         if known is None and name.endswith(JAAS_SUFFIX[1:]):
             warnings.append(f"property {name} has no effect: name it {PREFIX}LISTENER.MECHANISM{JAAS_SUFFIX}")

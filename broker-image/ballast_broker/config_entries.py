@@ -41,6 +41,7 @@ DYNAMIC_BROKER_PROPERTIES = frozenset(
         "log.roll.ms",
         "log.segment.bytes",
         "log.segment.delete.delay.ms",
+        "max.connection.creation.rate",
         "message.max.bytes",
         "min.insync.replicas",
         "replica.alter.log.dirs.io.max.bytes.per.second",

@@ -6,20 +6,29 @@ CLUSTER_ACTION, and what a broker forwards it has looked at itself; of anybody e
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ballast_broker.api import describe_acls, sasl
 from ballast_broker.api.authorizer import CLUSTER, Operation
+from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.permissions import ask_for_what_is_allowed, check_cluster
 from ballast_broker.api.registry import Api, Handler
+from ballast_broker.api.request_time import RequestTime, Timed
+from ballast_broker.controller.error_responses import is_not_controller
 from ballast_broker.controller.service import API_KEYS, ControllerService
 from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
+from ballast_wire.envelope import Enclosed, disclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
+from ballast_wire.fast.reader import MalformedRequest
 from ballast_wire.messages import message
+
+logger = logging.getLogger(__name__)
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 SASL_KEYS = frozenset({17, 36})
@@ -30,6 +39,9 @@ RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOT
 OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, REMOVE_VOTER: Operation.ALTER}
 # What nodes alone ask a controller for.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
+ENVELOPE = 58
+# Without a quota, whatever they ask for: as nodes of the cluster they call themselves so (`SocketNetwork`).
+NODE_NAME = re.compile(r"broker-\d+")
 
 
 def _api(key: int, name: str, lowest: int, highest: int) -> Api:
@@ -62,6 +74,7 @@ CONTROLLER_APIS = {
         _api(DESCRIBE_QUORUM, "DescribeQuorum", 0, 2),
         _api(56, "AlterPartition", 2, 3),
         _api(57, "UpdateFeatures", 0, 2),
+        _api(ENVELOPE, "Envelope", 0, 0),
         _api(59, "FetchSnapshot", 0, 1),
         _api(DESCRIBE_CLUSTER, "DescribeCluster", 0, 2),
         _api(62, "BrokerRegistration", 0, 4),
@@ -76,21 +89,41 @@ CONTROLLER_APIS = {
     )
 }
 
+# What brokers send on for others.
+FORWARDED = {key: CONTROLLER_APIS[key].name for key in API_KEYS - OF_NODES}
+
+
+def is_of_nodes(context: RequestContext) -> bool:
+    """Whether it is the cluster's own, of which no quota may keep it; what they send on says for whom."""
+    if context.api_key in OF_NODES or context.api_key in RAFT_KEYS - OF_ADMINS.keys() or context.api_key == ENVELOPE:
+        return True
+    return NODE_NAME.fullmatch(context.client_id or "") is not None and context.may(Operation.CLUSTER_ACTION, CLUSTER)
+
 
 class ControllerHandlers:
     def __init__(
-        self, driver: RaftDriver, service: ControllerService, image: Callable[[], MetadataImage], cluster_id: str
+        self,
+        driver: RaftDriver,
+        service: ControllerService,
+        image: Callable[[], MetadataImage],
+        cluster_id: str,
+        quotas: ClientQuotas,
+        now: Callable[[], float],
     ) -> None:
         self._driver = driver
         self._service = service
         self._image = image
         self._cluster_id = cluster_id
+        self._quotas = quotas
+        self._now = now
 
     def of(self, api: Api) -> Handler:
         if api.key in RAFT_KEYS:
             return self._raft
         if api.key in API_KEYS:
             return self._controller
+        if api.key == ENVELOPE:
+            return self._envelope
         if api.key in SASL_KEYS:
             return sasl.handle
         if api.key == DESCRIBE_ACLS:
@@ -106,14 +139,45 @@ class ControllerHandlers:
         return await self._driver.handle(context.api_key, context.version, request)
 
     async def _controller(self, request: Any, context: RequestContext) -> Any:
+        asker = None if is_of_nodes(context) else context.asker
+
         async def ask(allowed: Any) -> Any:
-            return await self._service.handle(context.api_key, context.version, allowed, context)
+            return await self._service.handle(context.api_key, context.version, allowed, context, asker)
 
         if context.api_key in OF_NODES:
             check_cluster(Operation.CLUSTER_ACTION, context)
         elif not context.may(Operation.CLUSTER_ACTION, CLUSTER):
             return await ask_for_what_is_allowed(request, context, ask)
         return await ask(request)
+
+    async def _envelope(self, request: Any, context: RequestContext) -> Any:
+        """Something that a broker sends on. As of all that comes from brokers, they have looked whether it may be."""
+        if not context.authorize(Operation.CLUSTER_ACTION, CLUSTER):
+            return refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        try:
+            enclosed = disclose(request, FORWARDED)
+        except MalformedRequest as error:
+            logger.info("%s sends what cannot be sent on: %s", context.host, error)
+            return refusal(ErrorCode.INVALID_REQUEST)
+        api = next(each for each in CONTROLLER_APIS.values() if each.name == enclosed.name)
+        if not api.lowest <= enclosed.version <= api.highest:
+            return refusal(ErrorCode.UNSUPPORTED_VERSION)
+        response = await self._answer(api, enclosed)
+        if is_not_controller(response):
+            return refusal(ErrorCode.NOT_CONTROLLER)
+        return enclose_answer(enclosed, response)
+
+    async def _answer(self, api: Api, enclosed: Enclosed) -> Any:
+        """What it takes of the time counts for who has asked; the broker lets him wait."""
+        asker = enclosed.asker
+        work = self._service.handle(api.key, enclosed.version, enclosed.request, None, asker)
+        rate = self._quotas.requests.rate_of(asker.user, asker.client_id)
+        if rate is None:
+            return await work
+        time = RequestTime(self._quotas.requests, rate, self._now, None)
+        response = await Timed(work, time)
+        response.throttle_time_ms = max(response.throttle_time_ms, time.tell_ms())
+        return response
 
     async def _versions(self, request: Any, context: RequestContext) -> Any:
         kind = message("ApiVersionsResponse")

@@ -19,6 +19,7 @@ from ballast_broker.request_metrics import LATENCY_BOUNDS_S, Histogram
 from ballast_wire.names import TopicPartition
 
 if TYPE_CHECKING:
+    from ballast_broker.api.client_quotas import ClientQuotas
     from ballast_broker.coordinator.service import GroupCoordinator
     from ballast_broker.coordinator.transaction_service import TransactionCoordinator
     from ballast_broker.loop_lag import LoopLag
@@ -58,6 +59,7 @@ class Observed:
     image: Callable[[], MetadataImage]
     logs: LogManager
     requests: RequestMetrics
+    quotas: ClientQuotas
     traffic: Traffic
     quorum: RaftDriver
     server: Server
@@ -102,6 +104,7 @@ class MetricsPage:
         yield from self._of_the_node()
         yield from self._of_directories()
         yield from self._of_requests()
+        yield from self._of_quotas(self._seen.quotas)
         if self._seen.replicas is not None:
             yield from self._of_replication(self._seen.replicas)
             if self._seen.per_partition:
@@ -126,6 +129,7 @@ class MetricsPage:
         yield from family("ballast_connections", "gauge", [(own, len(server.connections))])
         yield from family("ballast_connections_accepted_total", "counter", [(own, server.accepted_count)])
         yield from family("ballast_connections_refused_total", "counter", [(own, server.refused_count)])
+        yield from family("ballast_connections_delayed_total", "counter", [(own, server.delayed_count)])
         yield from family("ballast_request_queue_bytes", "gauge", [(own, server.queued_bytes)])
 
     def _of_the_cluster(self, image: MetadataImage, *, tells: bool) -> Iterator[str]:
@@ -168,6 +172,13 @@ class MetricsPage:
         for name, seconds in longest:
             yield head(f"ballast_event_loop_longest_{name}", "gauge")
             yield f"ballast_event_loop_longest_{name}{{{own}}} {seconds:.6f}\n"
+
+    def _of_quotas(self, quotas: ClientQuotas) -> Iterator[str]:
+        kinds = [(f"{self._broker},{label_set(quota=name)}", each) for name, each in quotas.by_name().items()]
+        yield from family("ballast_quota_throttles_total", "counter", [(own, each.throttles) for own, each in kinds])
+        yield head("ballast_quota_throttled_seconds_total", "counter")
+        for own, each in kinds:
+            yield f"ballast_quota_throttled_seconds_total{{{own}}} {each.throttled_ms / 1000:.3f}\n"
 
     # -- replication ----------------------------------------------------------------------------------------------
     def _of_replication(self, replicas: Replicas) -> Iterator[str]:

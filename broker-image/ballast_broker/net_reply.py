@@ -46,8 +46,18 @@ class Principal(NamedTuple):
 ANONYMOUS = Principal()
 
 
+class Time(Protocol):
+    """Told of what the requests of a connection take of the loop's thread."""
+
+    def begins(self) -> None: ...
+    def ends(self) -> None: ...
+
+
 class Peer(Protocol):
     """Who sends: a connection, as far as a dispatcher may know it."""
+
+    time: Time | None
+    """Whoever dispatches sets it, where there is a quota of it."""
 
     @property
     def principal(self) -> Principal: ...
@@ -61,7 +71,7 @@ class Peer(Protocol):
         """Called once, when the connection has ended."""
 
     def hold(self, seconds: float) -> None:
-        """Read nothing more for so long; answers are still sent."""
+        """Read nothing more for so long, or for as long as was said before; answers are still sent."""
 
 
 Dispatch = Callable[[Peer, memoryview], Reply]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import isnan
 
+from ballast_broker.api.client_quotas import QuotaWindows
 from ballast_broker.config import RACK_AWARE_SELECTOR, BrokerConfig
 from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
@@ -16,13 +18,18 @@ from ballast_broker.coordinator.service import CoordinatorConfig
 from ballast_broker.coordinator.transaction_service import TransactionConfig
 from ballast_broker.log_config import LogConfig
 from ballast_broker.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
+from ballast_broker.net.connection_rates import ConnectionRates, CreationRates, canonical
 from ballast_broker.net.server import Limits
 from ballast_broker.raft.terms import Timeouts
+from ballast_broker.rates import Window
 from ballast_broker.replication.settings import ReplicationSettings
+from ballast_broker.seams import Clock
 from ballast_broker.storage.context import StorageConfig
 
 Texts = tuple[tuple[str, str], ...]
 
+CREATION_RATE = "max.connection.creation.rate"
+ADDRESS, ADDRESS_RATE = "ip", "connection_creation_rate"
 MINUTE_MS = 60_000
 METADATA_SEGMENT_MS = 7 * 24 * 3_600_000
 
@@ -147,19 +154,54 @@ def connection_limits(config: BrokerConfig, handles: int) -> Limits:
     """Not more than there are `handles` for them. Buffer sizes only where they were given: the kernel tunes its own
     better than Kafka's 100 KB."""
     given = config.given
-    own = config.controller_names
-    if len(config.client_listeners) > 1:  # as Kafka has it: where brokers have a listener that clients need not use
-        own |= {config.inter_broker_listener}
     return Limits(
         max_request_bytes=config.socket_request_max_bytes,
         max_connections=min(config.max_connections, handles),
-        own_listeners=own,
+        own_listeners=own_listeners(config),
         max_connections_per_ip=config.max_connections_per_ip,
         max_queued_bytes=config.queued_max_request_bytes,
         max_idle_ms=config.connections_max_idle_ms,
         backlog=config.socket_listen_backlog_size,
         send_buffer_bytes=config.socket_send_buffer_bytes if "socket.send.buffer.bytes" in given else -1,
         receive_buffer_bytes=config.socket_receive_buffer_bytes if "socket.receive.buffer.bytes" in given else -1,
+    )
+
+
+def connection_rates(config: BrokerConfig, clock: Clock) -> ConnectionRates:
+    of_listeners = {e.name: config.of_listeners.get((e.name.lower(), CREATION_RATE)) for e in config.listeners_all}
+    return ConnectionRates(
+        clock,
+        CreationRates(config.max_connection_creation_rate),
+        of_listeners={name: limit for name, limit in of_listeners.items() if limit is not None},
+        own_listeners=own_listeners(config),
+        window=quota_windows(config).of_clients,
+    )
+
+
+def creation_rates(config: BrokerConfig, image: MetadataImage) -> CreationRates:
+    """As they are set at run time, else in the file."""
+    layers = (image.configs.of(RESOURCE_BROKER, ""), image.configs.of(RESOURCE_BROKER, str(config.node_id)))
+    of_all = dynamic_values(*layers).get(CREATION_RATE, config.max_connection_creation_rate)
+    of_addresses = {}
+    for entity, quotas in image.client_quotas.by_entity.items():
+        limit = quotas.get(ADDRESS_RATE)
+        kind, address = entity[0]
+        if limit is not None and kind == ADDRESS and not isnan(limit):
+            of_addresses[None if address is None else canonical(address)] = limit
+    return CreationRates(of_all, of_addresses)
+
+
+def own_listeners(config: BrokerConfig) -> frozenset[str]:
+    """Those that only nodes of the cluster come through, as Kafka has it: the controllers', and where brokers have one
+    that clients need not use, that one."""
+    own = config.controller_names
+    return own | {config.inter_broker_listener} if len(config.client_listeners) > 1 else own
+
+
+def quota_windows(config: BrokerConfig) -> QuotaWindows:
+    return QuotaWindows(
+        Window(config.quota_window_num, config.quota_window_size_seconds),
+        Window(config.controller_quota_window_num, config.controller_quota_window_size_seconds),
     )
 
 

@@ -10,6 +10,7 @@ from ballast_broker.net_reply import Dispatch
 from ballast_broker.seams import Clock, Disk, Network, Random, Threads
 
 if TYPE_CHECKING:
+    from ballast_broker.net.connection_rates import CreationRates
     from ballast_broker.storage.cleaner_process import CleanerRunner
 
 
@@ -23,6 +24,9 @@ class Listening(Protocol):
         """
 
     def accept(self, name: str) -> None: ...
+
+    def limit_rates(self, rates: CreationRates) -> None:
+        """So many connections a second may be made."""
 
     def stop_listening(self) -> None: ...
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.clients.running import RunningBroker
@@ -188,6 +189,73 @@ def test_a_feature_as_the_page_enables_it(tool: Tool) -> None:
     assert f"{feature} was downgraded to 0." in tool("features", "downgrade", "--feature", f"{feature}=0")
     enabled = tool("features", *(word.replace("NAME=LEVEL", f"{feature}=1") for word in words[2:]))
     assert f"{feature} was upgraded to 1." in enabled
+
+
+@pytest.mark.spec("CLI-11")
+def test_quotas_as_the_page_sets_them(own_broker: Callable[..., RunningBroker]) -> None:
+    broker = own_broker()
+    commands = to_type("tests/clients/test_java_tools.py::test_quotas_as_the_page_sets_them")
+    assert [command.split()[:3] for command in commands] == [
+        ["kafka-configs.sh", "--bootstrap-server", "HOST:PORT"]
+    ] * 4
+
+    def configs(*words: str) -> str:
+        return run("configs", "--bootstrap-server", broker.bootstrap, *words)
+
+    *changes, look = [command.split()[3:] for command in commands]
+    for change in changes:
+        assert "Completed updating" in configs(*change)
+    described = configs(*look)
+    assert "request_percentage=20.0" in described
+    assert "producer_byte_rate=1048576.0" in described
+    assert "controller_mutation_rate=10.0" in configs("--describe", "--entity-type", "clients")
+    assert "connection_creation_rate=50.0" in configs("--describe", "--entity-type", "ips")
+    removed = ["--alter", "--delete-config", "connection_creation_rate", "--entity-type", "ips"]
+    configs(*removed, "--entity-name", "10.0.0.1")
+    assert "connection_creation_rate" not in configs("--describe", "--entity-type", "ips")
+    both = ["--entity-type", "users", "--entity-name", "bob", "--entity-type", "clients", "--entity-name", "app"]
+    configs("--alter", "--add-config", "request_percentage=0.5", *both)
+    assert "request_percentage=0.5" in configs("--describe", *both)
+
+
+@pytest.mark.spec("CLI-11")
+def test_a_tool_that_may_make_no_more_topics_is_told_and_makes_them_later(
+    own_broker: Callable[..., RunningBroker], topic: str
+) -> None:
+    """The Java client asks again, for as long as its user is patient; kafka-topics is not."""
+    broker = own_broker()
+
+    def tool(name: str, *words: object, **how: Any) -> str:
+        return run(name, "--bootstrap-server", broker.bootstrap, *words, **how)
+
+    entity = ("--entity-type", "clients", "--entity-default")
+    tool("configs", "--alter", "--add-config", "controller_mutation_rate=0.01", *entity)
+    tool("topics", "--create", "--topic", topic)
+    refused = tool("topics", "--create", "--topic", f"{topic}-2", code=1)
+    assert "The throttling quota has been exceeded." in refused
+    assert tool("topics", "--list").split() == [topic]
+    tool("configs", "--alter", "--add-config", "controller_mutation_rate=100", *entity)
+    tool("topics", "--create", "--topic", f"{topic}-2")
+    assert set(tool("topics", "--list").split()) == {topic, f"{topic}-2"}
+
+
+@pytest.mark.spec("CLI-11")
+def test_java_producers_and_consumers_get_through_a_quota_of_time(
+    broker: RunningBroker, tool: Tool, topic: str
+) -> None:
+    entity = ("--entity-type", "clients", "--entity-name", "busy")
+    tool("configs", "--alter", "--add-config", "request_percentage=0.01", *entity)
+    try:
+        tool("topics", "--create", "--topic", topic)
+        lines = [f"value {number}" for number in range(20)]
+        said = "client.id=busy"
+        tool("console-producer", "--topic", topic, "--producer-property", said, stdin="\n".join(lines) + "\n")
+        read = tool(
+            "console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 20, "--consumer-property", said
+        )
+        assert [line for line in read.splitlines() if line.startswith("value")] == lines
+    finally:
+        tool("configs", "--alter", "--delete-config", "request_percentage", *entity)
 
 
 def test_leaderless_partitions_as_the_page_says(tool: Tool, topic: str) -> None:

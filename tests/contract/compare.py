@@ -44,6 +44,7 @@ OPAQUE = {
     "cluster_id": "CLUSTER",
     "producer_id": "PRODUCER",
     "session_id": "SESSION",
+    "throttle_time_ms": "TIME",
     "total_bytes": "BYTES",
     "transaction_start_time_ms": "TIME",
     "usable_bytes": "BYTES",
@@ -55,7 +56,7 @@ OPAQUE = {
     "replica_directory_id": "DIRECTORY",
     "leader_epoch": "EPOCH",
 }
-NOTHING = {"session_id": (0,)}  # what is not replaced, where it is something else than -1
+NOTHING = {"session_id": (0,), "throttle_time_ms": (0,)}  # what is not replaced, where it is something else than -1
 METADATA_TOPIC_ID = UUID(int=1)
 OF_THE_QUORUM = ("DescribeQuorum", "UpdateRaftVoter")
 OPAQUE_ONLY_IN = dict.fromkeys(("high_watermark", "leader_epoch", "log_end_offset"), OF_THE_QUORUM)

@@ -14,7 +14,8 @@ TIMEOUT_S = 30.0
 class WireClient:
     """`call` answers the decoded response; a closed connection is a ConnectionError."""
 
-    def __init__(self, host: str, port: int, own_host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str, port: int, own_host: str = "127.0.0.1", client_id: str = "contract") -> None:
+        self._client_id = client_id
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S, source_address=(own_host, 0))
         self._correlation_id = 0
 
@@ -24,7 +25,7 @@ class WireClient:
     def call(self, request: Any, version: int) -> Any:
         self._correlation_id += 1
         request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id="contract")
+        request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
         self._socket.sendall(request.encode(header=True, framed=True))
         name = type(request).__name__.removesuffix("Request") + "Response"
         return self._receive(message(name), version)

@@ -45,6 +45,7 @@ TYPED = (
         "kafka-configs",
         "tests/clients/test_java_consumer_protocol.py::test_a_group_is_configured",
     ),
+    ("docs/operations.md", "kafka-configs", "tests/clients/test_java_tools.py::test_quotas_as_the_page_sets_them"),
     (
         "docs/operations.md",
         r"kafka-features.* NAME=LEVEL$",

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tests.sim.disk import Crashed
 from tests.sim.loop import NODE, SimLoop
 
+from ballast_broker.net.connection_rates import CreationRates
 from ballast_broker.net_reply import ANONYMOUS, Dispatch, Pending
 from ballast_wire.headers import API_VERSIONS_KEY, frame_request, is_flexible
 from ballast_wire.messages import message
@@ -99,6 +100,9 @@ class SimListening:
             if listener.node == self._node and listener.name == name:
                 listener.accepting.set()
 
+    def limit_rates(self, rates: CreationRates) -> None:
+        """Nobody comes in here but nodes."""
+
     def stop_listening(self) -> None:
         mine = [where for where, who in self._fabric.listeners.items() if who.node == self._node]
         for where in mine:
@@ -136,6 +140,7 @@ class SimPeer:
         self.host = f"/{host}"
         self.listener = listener
         self.principal = ANONYMOUS
+        self.time: Any = None
         self.callbacks: list[Callable[[], None]] = []
 
     def on_close(self, callback: Callable[[], None]) -> None:

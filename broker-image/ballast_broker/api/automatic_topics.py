@@ -14,6 +14,7 @@ from ballast_broker.config import BrokerConfig
 from ballast_broker.controller.client import ControllerClient
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.metadata.image import MetadataImage
+from ballast_wire.envelope import Asker
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.messages import message
 
@@ -65,8 +66,10 @@ class AutomaticTopics:
         self._in_flight: set[str] = set()
         self._too_few: dict[str, int] = {}  # how many brokers were alive when it was last said that there are too few
 
-    def create(self, names: list[str]) -> None:
-        self._begin([name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)])
+    def create(self, names: list[str], asker: Asker | None = None) -> None:
+        """It counts against the quota of `asker`, the first who asks."""
+        new = [name for name in names if name not in self._in_flight][: MOST_IN_FLIGHT - len(self._in_flight)]
+        self._begin(new, asker)
 
     def create_internal(self, name: str) -> None:
         if name in self._in_flight:
@@ -87,10 +90,10 @@ class AutomaticTopics:
             return
         self._begin([name])
 
-    def _begin(self, names: list[str]) -> None:
+    def _begin(self, names: list[str], asker: Asker | None = None) -> None:
         if names:
             self._in_flight.update(names)
-            self._spawn(self._create(names), f"creation of {len(names)} topics")
+            self._spawn(self._create(names, asker), f"creation of {len(names)} topics")
 
     def _wanted(self, name: str) -> Any:
         kind = message("CreateTopicsRequest").CreatableTopic
@@ -122,11 +125,11 @@ class AutomaticTopics:
             configs=[kind.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
         )
 
-    async def _create(self, names: list[str]) -> None:
+    async def _create(self, names: list[str], asker: Asker | None) -> None:
         topics = [self._wanted(name) for name in names]
         request = message("CreateTopicsRequest")(topics=topics, timeout_ms=TIMEOUT_MS, validate_only=False)
         try:
-            response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000)
+            response = await self._controller.call(request, VERSION, timeout_s=TIMEOUT_MS / 1000, asker=asker)
         except ApiError as error:
             log.warning("topics %s could not be created: %s", ", ".join(sorted(names)), error)
             return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ballast_wire.envelope import Asker
+
 if TYPE_CHECKING:
     from ballast_broker.api.authorizer import Operation, Resource, ResourceKind
     from ballast_broker.api.services import BrokerServices
@@ -31,6 +33,16 @@ class RequestContext:
     def may_for_any(self, operation: Operation, kind: ResourceKind) -> bool:
         """Whether there is at least one resource of this kind to which he may do it."""
         return self.broker.authorizer.allows_for_any(self.connection, operation, kind)
+
+    @property
+    def asker(self) -> Asker:
+        """As who asks is named to a controller."""
+        return Asker(self.connection.principal.name, self.client_id or "", self.connection.host)
+
+    @property
+    def asker_to_tell(self) -> Asker | None:
+        """Who asks, where a controller has to know it for the sake of quotas."""
+        return self.asker if self.broker.client_quotas.concern_controllers(self.asker) else None
 
     @property
     def principal(self) -> Principal:

@@ -13,12 +13,14 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from ballast_broker.api.client_quotas import NO_NAME, Throttle
+from ballast_broker.api.client_quotas import NO_NAME, ByteQuotas, ClientQuotas, Throttle
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.fetch import Fetch, Quota
 from ballast_broker.api.produce import Produce
 from ballast_broker.api.registry import Api, Handler, handler_of
+from ballast_broker.api.request_time import RequestTime, Timed, is_between_brokers
 from ballast_broker.api.services import BrokerServices, ControllerServices
+from ballast_broker.controller.commands.mutations import STRICT_SINCE
 from ballast_broker.net_reply import Peer, Pending, Reply
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_wire.entries import entries_in
@@ -47,7 +49,8 @@ _HEADER_START_BYTES = 10
 
 
 class Dispatcher:
-    """`apis` says what is answered here; `handlers` may give some of them another handler (a controller's listener)."""
+    """`apis` says what is answered here; `handlers` may give some of them another handler (a controller's listener).
+    `is_of_nodes` says what the cluster's own nodes ask, which is beyond any quota."""
 
     def __init__(
         self,
@@ -59,8 +62,13 @@ class Dispatcher:
         produce: Produce | None = None,
         fetch: Fetch | None = None,
         handlers: Callable[[Api], Handler] = lambda api: handler_of(api.module),
+        is_of_nodes: Callable[[RequestContext, Any], bool] = lambda context, request: is_between_brokers(
+            context.api_key, context.version, request
+        ),
     ) -> None:
         self._broker = cast(BrokerServices, broker)  # a controller's handlers ask for no more than it has
+        self._quotas: ClientQuotas = broker.client_quotas
+        self._is_of_nodes = is_of_nodes
         self._apis = apis
         self._metrics = metrics
         self._produce = produce
@@ -77,8 +85,10 @@ class Dispatcher:
             raise MalformedRequest(f"request header: {error}") from error
         if key == PRODUCE and self._produce is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
-            throttle = self._throttle(peer, frame) if self._broker.client_quotas.produce.in_force else None
+            throttle = self._throttle(peer, frame, began) if self._quotas.on_produce else None
             reply = self._produce.handle(frame, body, version, correlation_id, peer, throttle)
+            if throttle is not None and throttle.time is not None:
+                throttle.time.ends()
             if type(reply) is Pending:
                 self._measure_later(reply, "Produce", began)
             else:
@@ -86,8 +96,10 @@ class Dispatcher:
             return reply
         if key == FETCH and self._fetch is not None:
             body = _HEADER_START_BYTES + client_id_bytes if client_id_bytes > 0 else _HEADER_START_BYTES
-            quota = self._fetch_quota(peer, frame) if self._broker.client_quotas.fetch.in_force else None
+            quota = self._fetch_quota(peer, frame, began) if self._quotas.on_fetch else None
             reply = self._fetch.handle(frame, body, version, correlation_id, peer, quota)
+            if quota is not None and quota.time is not None:
+                quota.time.ends()
             if type(reply) is Pending:
                 self._measure_later(reply, "Fetch", began)
             else:
@@ -97,23 +109,44 @@ class Dispatcher:
         context = RequestContext(self._broker, key, version, correlation_id, client_id, peer)
         return self._general(context, frame, body, began)
 
-    def _throttle(self, peer: Peer, frame: memoryview) -> Throttle | None:
+    def _throttle(self, peer: Peer, frame: memoryview, began: float) -> Throttle | None:
         """A produce counts against its client's quota as it comes; who is over is not read from for a while."""
         client_id = parse_request_header(frame).client_id or NO_NAME
-        rate = self._broker.client_quotas.produce.rate_of(peer.principal.name, client_id)
-        if rate is None:
-            return None
-        rate.record(len(frame))
-        wait_s = rate.wait_s()
-        if not wait_s:
-            return None
-        peer.hold(wait_s)
-        return Throttle(self._broker.clock, wait_s)
+        time = self._time_of(peer, client_id, began)
+        rate = self._quotas.produce.rate_of(peer.principal.name, client_id)
+        wait_s = 0.0
+        if rate is not None:
+            rate.record(len(frame))
+            wait_s = rate.wait_s()
+            if wait_s:
+                self._hold(peer, wait_s, self._quotas.produce)
+        return Throttle(self._broker.clock, wait_s, time) if wait_s or time is not None else None
 
-    def _fetch_quota(self, peer: Peer, frame: memoryview) -> Quota | None:
+    def _fetch_quota(self, peer: Peer, frame: memoryview, began: float) -> Quota | None:
         client_id = parse_request_header(frame).client_id or NO_NAME
-        rate = self._broker.client_quotas.fetch.rate_of(peer.principal.name, client_id)
-        return None if rate is None else Quota(rate, peer.hold)
+        time = self._time_of(peer, client_id, began)
+        rate = self._quotas.fetch.rate_of(peer.principal.name, client_id)
+        if rate is None and time is None:
+            return None
+        return Quota(rate, lambda wait_s: self._hold(peer, wait_s, self._quotas.fetch), time)
+
+    @staticmethod
+    def _hold(peer: Peer, wait_s: float, quotas: ByteQuotas) -> None:
+        quotas.note(round(wait_s * 1000))
+        peer.hold(wait_s)
+
+    def _time_of(self, peer: Peer, client_id: str, began: float) -> RequestTime | None:
+        """What measures the time of this client's requests, from now on; None where it may take any."""
+        quotas = self._quotas.requests
+        rate = quotas.rate_of(peer.principal.name, client_id)
+        time = cast("RequestTime | None", peer.time)
+        if rate is None:
+            peer.time = None
+            return None
+        if time is None or time.rate is not rate:
+            time = peer.time = RequestTime(quotas, rate, self._now, peer)
+        time.goes_on_since(began)
+        return time
 
     def _measure_later(self, reply: Pending, name: str, began: float) -> None:
         reply.future.add_done_callback(lambda _: self._metrics.answered(name, self._now() - began))
@@ -128,9 +161,15 @@ class Dispatcher:
             request = None  # its handler answers with what is supported, in version 0
         else:
             request = self._decode(api, context.version, frame, body)
-        task = asyncio.get_running_loop().create_task(self._run(api, request, context, began))
+        time = None
+        if self._quotas.on_requests and not self._is_of_nodes(context, request):
+            time = self._time_of(context.connection, context.client_id or NO_NAME, began)
+        work = self._run(api, request, context, began, time)
+        task = asyncio.get_running_loop().create_task(work if time is None else Timed(work, time))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if time is not None:
+            time.ends()
         return Pending(task, pipelined=False)
 
     def _decode(self, api: Api, version: int, frame: memoryview, body: int) -> Any:
@@ -151,7 +190,9 @@ class Dispatcher:
             raise MalformedRequest(f"{api.name} version {version} names more than {MOST_ENTRIES} things")
         return request
 
-    async def _run(self, api: Api, request: Any, context: RequestContext, began: float) -> tuple[bytes] | None:
+    async def _run(
+        self, api: Api, request: Any, context: RequestContext, began: float, time: RequestTime | None
+    ) -> tuple[bytes] | None:
         try:
             response = await self._handlers(api)(request, context)
         except ApiError as refused:
@@ -165,11 +206,24 @@ class Dispatcher:
         if response is None:
             return None
         version = response.version if response.version is not None else context.version
+        self._tell(response, context, time)
         for code in errors_in(response, version):
             self._metrics.refused(api.name, code)
         flexible = is_flexible(api.name + "Request", version)
         data = response.encode(version=version)
         return (frame_response(context.api_key, context.correlation_id, data, flexible=flexible),)
+
+    def _tell(self, response: Any, context: RequestContext, time: RequestTime | None) -> None:
+        """For how long the client is to wait, by the quota of time or as the controller has told."""
+        told_ms = getattr(response, "throttle_time_ms", 0)
+        if told_ms:
+            context.connection.hold(told_ms / 1000)
+            if context.api_key in STRICT_SINCE:
+                self._quotas.mutations.note(told_ms)
+        if time is not None:
+            throttle_ms = time.tell_ms()
+            if throttle_ms > told_ms and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = throttle_ms
 
     def close(self) -> None:
         for task in self._tasks:

@@ -26,6 +26,7 @@ from ballast_broker.api.fetch_sessions import (
 )
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.produce import node_endpoints
+from ballast_broker.api.request_time import RequestTime
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.replication.quotas import ByteRate
 from ballast_broker.replication.reading import (
@@ -82,8 +83,12 @@ Target = tuple[TopicPartition, UUID, Resource, PlainAnswer]
 class Quota(NamedTuple):
     """Of the client that asks."""
 
-    rate: ByteRate
+    rate: ByteRate | None  # of bytes
     hold: Callable[[float], None]  # its connection is not read from for so long
+    time: RequestTime | None = None
+
+    def tell_ms(self) -> int:
+        return 0 if self.time is None else self.time.tell_ms()
 
 
 class Fetch:
@@ -121,10 +126,14 @@ class Fetch:
         request = parse_fetch(frame, position, version)
         if request.isolation not in ISOLATION_LEVELS:
             return self._not_isolated(request, version, correlation_id)
-        if request.replica_id >= 0:
-            quota = None  # replication has throttles of its own
+        if request.replica_id >= 0 and quota is not None:  # replication has throttles of its own
+            if quota.time is not None:
+                quota.time.exempt()
+            peer.time = None
+            quota = None
+        rate = None if quota is None else quota.rate
         asked = self._asked(request, version, peer)
-        throttled_s = 0.0 if quota is None else min(quota.rate.wait_s(), LONGEST_FETCH_WAIT_S)
+        throttled_s = 0.0 if rate is None else min(rate.wait_s(), LONGEST_FETCH_WAIT_S)
         try:
             session, incremental = self._session(request, asked, version, peer, may_open=not throttled_s)
         except ApiError as error:
@@ -132,14 +141,15 @@ class Fetch:
             return list(encode_fetch_response(version, correlation_id, [], error=error.code))
         if quota is not None and throttled_s:
             quota.hold(throttled_s)
-            return _nothing_for(throttled_s, version, correlation_id, session)
+            throttle_ms = max(ceil(throttled_s * 1000), quota.tell_ms())
+            return _nothing_for(throttle_ms, version, correlation_id, session)
         tells_aborted = request.isolation == READ_COMMITTED and request.replica_id < 0
         answer = _Answer(
             self, session, None if incremental else asked, version, correlation_id, peer.listener, tells_aborted, quota
         )
         max_bytes = min(request.max_bytes, self._fetch_max_bytes)
-        if quota is not None:
-            max_bytes = quota.rate.largest_read(max_bytes)
+        if rate is not None:
+            max_bytes = rate.largest_read(max_bytes)
         params = FetchParams(
             request.replica_id,
             request.replica_epoch,
@@ -421,7 +431,7 @@ class _Answer:
         leaders: set[int] = set()
         for followed, result in self._to_tell(results):
             topics.setdefault(followed.key[0], []).append(self._answer_of(followed.key, result, leaders))
-            if self._quota is not None and result.slice is not None:
+            if self._quota is not None and self._quota.rate is not None and result.slice is not None:
                 self._quota.rate.record(result.slice.size)
         return encode_fetch_response(
             self._version,
@@ -429,6 +439,7 @@ class _Answer:
             list(topics.items()),
             session_id=self._session.session_id if self._session is not None else NO_SESSION,
             leaders=self._endpoints(leaders),
+            throttle_ms=0 if self._quota is None else self._quota.tell_ms(),
         )
 
     def _to_tell(self, results: list[FetchResult]) -> Iterator[tuple[Followed, FetchResult]]:
@@ -509,10 +520,9 @@ class _Answer:
         return node_endpoints(self._fetch.broker, ids, self._listener)
 
 
-def _nothing_for(seconds: float, version: int, correlation_id: int, session: Session | None) -> Reply:
+def _nothing_for(throttle_ms: int, version: int, correlation_id: int, session: Session | None) -> Reply:
     """The answer to who is over its quota for so long."""
     session_id = NO_SESSION if session is None else session.session_id
-    throttle_ms = ceil(seconds * 1000)
     return list(encode_fetch_response(version, correlation_id, [], session_id=session_id, throttle_ms=throttle_ms))
 
 

@@ -1,6 +1,7 @@
 """Requests that the controller answers: what is allowed of one is sent on to it, and its answer handed back.
 
-The controller does not learn who asked, so everything is decided here; it trusts whoever may act for the cluster.
+Everything is decided here: the controller trusts whoever may act for the cluster, and learns who asked only where that
+one's quotas concern it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ async def forward(request: Any, context: RequestContext) -> Any:
     """The controller's answer; ApiError REQUEST_TIMED_OUT where there is none within `request.timeout.ms`."""
     timeout_s = context.broker.config.request_timeout_ms / 1000
     version = max(context.version, SAYS_NOT_CONTROLLER_SINCE.get(context.api_key, 0))
-    response = await context.broker.controller.call(request, version, timeout_s=timeout_s)
+    response = await context.broker.controller.call(request, version, timeout_s=timeout_s, asker=context.asker_to_tell)
     if version != context.version:
         response._version = context.version
     return response

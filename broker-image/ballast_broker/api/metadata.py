@@ -123,7 +123,7 @@ def _missing_names(request: Any, context: RequestContext, image: MetadataImage) 
             creatable.append(name)
             answers.append(_failed(context, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations=operations))
     if may_create and creatable:
-        context.broker.create_topics_automatically(creatable)
+        context.broker.create_topics_automatically(creatable, context.asker_to_tell)
     return answers
 
 

@@ -242,10 +242,12 @@ class Produce:
         if waits:
             return self._later(topics, waits, version, correlation_id, listener, request.acks, throttle)
         if request.acks == 0:
+            if throttle is not None and throttle.time is not None:
+                throttle.time.exempt()  # as in Kafka: nobody could be told
             _refuse_silently(topics)
             return None
         leaders = self._leaders(topics, version, listener)
-        return encode_produce_response(version, correlation_id, topics, leaders, _left_ms(throttle))
+        return encode_produce_response(version, correlation_id, topics, leaders, _tell_ms(throttle))
 
     def _target(self, key: str | UUID, client_id: str | None, peer: Peer) -> tuple[str, UUID | None, ErrorCode | None]:
         """The topic's name and id, or why nothing may be written to it."""
@@ -439,8 +441,8 @@ class Produce:
         def answer() -> None:
             if acks:
                 leaders = self._leaders(topics, version, listener)
-                left_ms = _left_ms(throttle)
-                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders, left_ms),))
+                throttle_ms = _tell_ms(throttle)
+                reply.set_result((encode_produce_response(version, correlation_id, topics, leaders, throttle_ms),))
                 return
             try:
                 _refuse_silently(topics)
@@ -462,8 +464,8 @@ def _is_zstd(batches: memoryview | None) -> bool:
     return batches[ATTRIBUTES_POSITION + 1] & CODEC_MASK == Codec.ZSTD
 
 
-def _left_ms(throttle: Throttle | None) -> int:
-    return 0 if throttle is None else throttle.left_ms
+def _tell_ms(throttle: Throttle | None) -> int:
+    return 0 if throttle is None else throttle.tell_ms()
 
 
 def _asked(partition: TopicPartition, topic_id: UUID | None) -> tuple[str | UUID, int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ballast_broker.seams import Clock
     from ballast_broker.storage.manager import LogManager
     from ballast_broker.traffic import Traffic
+    from ballast_wire.envelope import Asker
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ class BrokerServices:
     """The next id out of the block that the controller gave this broker; raises ApiError while it has none."""
     create_internal_topic: Callable[[str], None]
     """Ask the controller for a coordinator's topic, once for all who need it; never raises: they ask again."""
-    create_topics_automatically: Callable[[list[str]], None]
-    """What `auto.create.topics.enable` does for names in a Metadata request that do not exist."""
+    create_topics_automatically: Callable[[list[str], Asker | None], None]
+    """What `auto.create.topics.enable` does for names in a Metadata request that do not exist; and who asked."""
     kraft_version: Callable[[], int]
 
 
@@ -52,3 +53,4 @@ class ControllerServices:
 
     authorizer: Authorizer
     image: Callable[[], MetadataImage]
+    client_quotas: ClientQuotas

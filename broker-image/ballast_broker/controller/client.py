@@ -7,14 +7,19 @@ the deadline. A request may thus be executed twice if an answer got lost; all co
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ballast_broker.controller.error_responses import is_not_controller
+from ballast_broker.controller.error_responses import error_response, is_not_controller
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Clock, Network
+from ballast_wire.envelope import VERSION as ENVELOPE_VERSION
+from ballast_wire.envelope import Asker, disclose_answer, enclose
 from ballast_wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
 
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
@@ -24,7 +29,9 @@ CALL_TIMEOUT_S = 30.0
 
 
 class LocalController(Protocol):
-    async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any: ...
+    async def handle(
+        self, api_key: int, version: int, request: Any, context: Any = None, asker: Asker | None = None
+    ) -> Any: ...
 
 
 class LeaderView(Protocol):
@@ -58,28 +65,33 @@ class ControllerClient:
         self._links: dict[int, tuple[Endpoint, PeerLink]] = {}
         self._closed = False
 
-    async def call(self, request: Any, version: int, *, timeout_s: float | None = None) -> Any:
-        """The response. ApiError REQUEST_TIMED_OUT where no controller answered in time."""
+    async def call(
+        self, request: Any, version: int, *, timeout_s: float | None = None, asker: Asker | None = None
+    ) -> Any:
+        """The response. ApiError REQUEST_TIMED_OUT where no controller answered in time.
+
+        `asker`: for whom it is, where the controller has to know that; else it is this node's own, or as good as that.
+        """
         deadline = self._clock.monotonic() + (self._call_timeout_s if timeout_s is None else timeout_s)
         wait = RETRY_S
         while True:
             left = deadline - self._clock.monotonic()
             if left <= 0 or self._closed:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")
-            response = await self._try(request, version, left)
+            response = await self._try(request, version, left, asker)
             if response is not None and not is_not_controller(response):
                 return response
             await asyncio.sleep(min(wait, max(0.0, deadline - self._clock.monotonic())))
             wait = min(wait * 2, RETRY_MAX_S)
 
-    async def _try(self, request: Any, version: int, timeout_s: float) -> Any | None:
+    async def _try(self, request: Any, version: int, timeout_s: float, asker: Asker | None) -> Any | None:
         leader = self._leader.leader_id
         if leader == self._node_id and self._local is not None:
-            return await self._ask_here(self._local, request, version, timeout_s)
+            return await self._ask_here(self._local, request, version, timeout_s, asker)
         link = self._link(leader)
         if link is None:
             return None
-        asking = asyncio.get_running_loop().create_task(link.call(request, version))
+        asking = asyncio.get_running_loop().create_task(_ask_there(link, request, version, asker))
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, even if nobody waits
         deadline = self._clock.monotonic() + timeout_s
         try:
@@ -108,11 +120,13 @@ class ControllerClient:
         return link
 
     @staticmethod
-    async def _ask_here(local: LocalController, request: Any, version: int, timeout_s: float) -> Any | None:
+    async def _ask_here(
+        local: LocalController, request: Any, version: int, timeout_s: float, asker: Asker | None
+    ) -> Any | None:
         """An answer that waits for a commit comes late, or never where the other voters are gone."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await local.handle(request.API_KEY, version, request)
+                return await local.handle(request.API_KEY, version, request, asker=asker)
         except TimeoutError:
             return None
 
@@ -120,3 +134,18 @@ class ControllerClient:
         self._closed = True
         for _, link in self._links.values():
             link.close()
+
+
+async def _ask_there(link: PeerLink, request: Any, version: int, asker: Asker | None) -> Any:
+    if asker is None:
+        return await link.call(request, version)
+    answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
+    request_name = type(request).__name__
+    if answer.error_code == ErrorCode.NONE:
+        return disclose_answer(answer, request_name, version)
+    code = ErrorCode(answer.error_code)
+    if code is not ErrorCode.NOT_CONTROLLER:  # the client has done nothing that this could tell it of
+        logger.warning("a controller does not take %s for others: %s", request_name, code.name)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    request._version = version
+    return error_response(request_name.removesuffix("Request"), request, ApiError(code))

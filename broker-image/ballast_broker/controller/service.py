@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ballast_broker.controller.commands.acls import create_acls, delete_acls
@@ -37,6 +37,7 @@ from ballast_broker.controller.commands.directories import assign_replicas_to_di
 from ballast_broker.controller.commands.elections import balance_leaders, elect_leaders, offline_elections
 from ballast_broker.controller.commands.features import bootstrap_records, update_features
 from ballast_broker.controller.commands.isr import alter_partition
+from ballast_broker.controller.commands.mutations import STRICT_SINCE, MutationQuota
 from ballast_broker.controller.commands.partitions import create_partitions
 from ballast_broker.controller.commands.producer_ids import allocate_producer_ids
 from ballast_broker.controller.commands.quotas import alter_client_quotas
@@ -55,7 +56,9 @@ from ballast_broker.metadata.features import KRAFT_VERSION
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.metadata.records import record
 from ballast_broker.raft.driver import RaftDriver
+from ballast_broker.rates import TokenBucket
 from ballast_broker.seams import Clock, Network, Random
+from ballast_wire.envelope import Asker
 from ballast_wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -126,7 +129,9 @@ class ControllerService:
         random: Random,
         network: Network,
         timing: ServiceTiming = DEFAULT_TIMING,
+        mutations: Callable[[Asker], TokenBucket | None] = lambda _: None,
     ) -> None:
+        """`mutations` has the quotas of partitions that may be made and deleted."""
         self._driver = driver
         self._replica = replica
         self._config = config
@@ -135,6 +140,7 @@ class ControllerService:
         self._random = random
         self._network = network
         self._timing = timing
+        self._mutations = mutations
         self._sessions = Sessions(timing.session_timeout_s)
         self._state: MetadataImage | None = None
         """With everything appended; None while not active."""
@@ -317,8 +323,13 @@ class ControllerService:
 
     # ------------------------------------------------------------------ requests
 
-    async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
-        """The response, with NOT_CONTROLLER in it where another node is the active controller."""
+    async def handle(
+        self, api_key: int, version: int, request: Any, context: Any = None, asker: Asker | None = None
+    ) -> Any:
+        """The response, with NOT_CONTROLLER in it where another node is the active controller.
+
+        `asker`, where there is one, has a quota of its own; what nodes ask for themselves counts for nobody.
+        """
         request._version = version  # what a command may have to know; a decoded request has it already
         name = _name_of(api_key)
         try:
@@ -336,7 +347,10 @@ class ControllerService:
             if asks and api_key in WITHIN_A_TIME and request.timeout_ms <= 0:
                 raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
             _, command = COMMANDS[api_key]
-            response = await self._run(lambda now: command(now, request))
+            quota = None if asker is None else self._mutation_quota(asker, api_key, version)
+            response = await self._run(lambda now: command(replace(now, mutations=quota), request))
+            if quota is not None:
+                response.throttle_time_ms = quota.throttle_ms
             if api_key == UPDATE_FEATURES and not response.error_code:
                 await self._upgrade_quorum(request)
         except ApiError as error:
@@ -345,6 +359,11 @@ class ControllerService:
             # An offline partition may have been allowed to take any leader.
             self._spawn(self._run, offline_elections)
         return response
+
+    def _mutation_quota(self, asker: Asker, api_key: int, version: int) -> MutationQuota | None:
+        strict_since = STRICT_SINCE.get(api_key)
+        bucket = None if strict_since is None else self._mutations(asker)
+        return None if bucket is None or strict_since is None else MutationQuota(bucket, strict=version >= strict_since)
 
     async def _upgrade_quorum(self, request: Any) -> None:
         """kraft.version is not in the metadata's records: the quorum writes it into its own."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ballast_broker.net.event_loop import EVENT_READ, EVENT_WRITE
 from ballast_broker.net.frame_buffers import BUFFER_BYTES, WORTH_BYTES
-from ballast_broker.net_reply import ANONYMOUS, Dispatch, FileData, Part, Parts, Pending
+from ballast_broker.net_reply import ANONYMOUS, Dispatch, FileData, Part, Parts, Pending, Time
 from ballast_wire.fast.reader import MalformedRequest
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Connection:
         "listener",
         "max_frame_bytes",
         "principal",
+        "time",
     )
 
     def __init__(self, server: Server, sock: socket.socket, host: str, listener: str, dispatch: Dispatch) -> None:
@@ -88,6 +89,7 @@ class Connection:
         self.host = host
         self.listener = listener
         self.principal = ANONYMOUS
+        self.time: Time | None = None  # measures what it takes, where there is a quota of that
         self.max_frame_bytes = server.max_request_bytes
         self.closed = False
         self.last_active = self._loop.time()
@@ -129,6 +131,8 @@ class Connection:
         ):
             self._pause()
             return
+        if self.time is not None:
+            self.time.begins()
         try:
             if self._frame is not None:
                 self._fill_frame(self._frame)
@@ -138,6 +142,8 @@ class Connection:
                 self._read_small()
         except (BlockingIOError, InterruptedError):
             pass
+        if self.time is not None:
+            self.time.ends()
 
     def _read_small(self) -> None:
         """The hot path: one read, and mostly what it brings is one whole frame."""
@@ -300,6 +306,8 @@ class Connection:
         if self.closed:
             return
         if self._held is not None:
+            if self._held.when() >= self._loop.time() + seconds:
+                return
             self._held.cancel()
         self._held = self._loop.call_later(seconds, self._let_go)
         self._pause()
@@ -326,6 +334,8 @@ class Connection:
             return
         reply = unsent[0] if len(unsent) == 1 else b"".join(unsent)
         unsent.clear()
+        if self.time is not None:
+            self.time.begins()
         try:
             sent = self._socket.send(reply)
         except (BlockingIOError, InterruptedError):
@@ -333,6 +343,8 @@ class Connection:
         except OSError as error:
             self.close(error)
             return
+        if self.time is not None:
+            self.time.ends()
         if sent < len(reply):
             self._out.append(memoryview(reply)[sent:])
             self._flush()
@@ -345,6 +357,8 @@ class Connection:
             self._unsent.clear()
         if self._warming:
             return
+        if self.time is not None:
+            self.time.begins()
         try:
             while out:
                 part = out[0]
@@ -361,6 +375,8 @@ class Connection:
         except OSError as error:
             self.close(error)
             return
+        if self.time is not None:
+            self.time.ends()
         wanted = EVENT_WRITE if out and not self._warming else 0
         self._loop.wait_for(self, self.events & ~EVENT_WRITE | wanted)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ballast_broker.net import event_loop
 from ballast_broker.net.connection import FRAME_LENGTH_BYTES, Connection, descriptor_of
+from ballast_broker.net.connection_rates import ConnectionRates, CreationRates
 from ballast_broker.net.frame_buffers import WORTH_BYTES, FrameBuffers
 from ballast_broker.net.secured import Access, SecuredConnection, TlsConnection
 from ballast_broker.net_reply import Dispatch, FileData
@@ -31,6 +32,8 @@ _PROBE = [bytearray(1)]
 CAN_PROBE = hasattr(os, "RWF_NOWAIT")
 ACCEPT_PAUSE_S = 0.1
 GONE_AFTER_S = 10.0  # how often clients that wait are looked after
+MOST_TURNED_AWAY = 1_000  # connections that wait for their end, each with a handle; and at most
+PART_TURNED_AWAY = 10  # the tenth part of `max_connections`
 OUT_OF_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -50,9 +53,16 @@ class Limits:
 class Server:
     """Everything that listens in one process. Each listener has a `dispatch` that turns a frame into a reply."""
 
-    def __init__(self, limits: Limits, threads: Threads, accesses: Mapping[str, Access] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        threads: Threads,
+        accesses: Mapping[str, Access] | None = None,
+        rates: ConnectionRates | None = None,
+    ) -> None:
         self.loop = event_loop.running()
         self.limits = limits
+        self._rates = rates
         self.max_request_bytes = limits.max_request_bytes
         # A read is never longer than the longest request, so that a whole frame in it needs no check of its length.
         longest_read = limits.max_request_bytes + FRAME_LENGTH_BYTES
@@ -63,6 +73,7 @@ class Server:
         self.queued_bytes = 0
         self.accepted_count = 0
         self.refused_count = 0
+        self.delayed_count = 0  # how often a listener let nobody in for a while
         self._dispatches: dict[str, Dispatch] = {}
         self._accesses = accesses or {}  # of listeners that are not open to everybody
         self._threads = threads
@@ -71,6 +82,8 @@ class Server:
         self._sockets: dict[str, socket.socket] = {}
         self._held: set[str] = set()  # nobody may come in yet
         self._paused: set[str] = set()  # nobody more for the moment
+        self._delays: dict[str, asyncio.TimerHandle] = {}  # of listeners, by name: so long nobody more
+        self._turned_away: dict[socket.socket, asyncio.TimerHandle] = {}
         self._starved: deque[Connection] = deque()
         self._answered: list[Connection] = []  # have small replies that are not sent yet
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -113,7 +126,7 @@ class Server:
 
     def _accept(self, name: str, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if self._is_full(name):
+            if self._is_full(name) or self._comes_too_soon(name):
                 self._pause_accepting(name)
                 return
             try:
@@ -129,7 +142,42 @@ class Server:
                 return
             self._welcome(name, sock, _as_told(address[0]))
 
+    def limit_rates(self, rates: CreationRates) -> None:
+        """From now on, so many connections a second."""
+        if self._rates is not None:
+            self._rates.change(rates)
+
+    def _comes_too_soon(self, name: str) -> bool:
+        """Whether the next one has to wait, in the kernel's queue."""
+        wait_s = 0.0 if self._rates is None else self._rates.wait_s(name)
+        if not wait_s:
+            return False
+        self.delayed_count += 1
+        self._delays[name] = self.loop.call_later(wait_s, self._delay_ends, name)
+        return True
+
+    def _delay_ends(self, name: str) -> None:
+        del self._delays[name]
+        self._resume_accepting()
+
+    def _turn_away(self, sock: socket.socket, wait_s: float) -> None:
+        """Closed late: who is told at once comes again at once."""
+        self.refused_count += 1
+        if len(self._turned_away) < min(MOST_TURNED_AWAY, self.limits.max_connections // PART_TURNED_AWAY):
+            self._turned_away[sock] = self.loop.call_later(wait_s, self._end_turned_away, sock)
+        else:
+            sock.close()
+
+    def _end_turned_away(self, sock: socket.socket) -> None:
+        del self._turned_away[sock]
+        sock.close()
+        self._resume_accepting()
+
     def _welcome(self, name: str, sock: socket.socket, ip: str) -> None:
+        wait_s = 0.0 if self._rates is None else self._rates.admit(name, ip)
+        if wait_s:
+            self._turn_away(sock, wait_s)
+            return
         if self._per_ip[ip] >= self.limits.max_connections_per_ip:
             self.refused_count += 1
             sock.close()
@@ -171,10 +219,11 @@ class Server:
             self.loop.remove_reader(self._sockets[name].fileno())
 
     def _is_full(self, name: str) -> bool:
-        return self._clients >= self.limits.max_connections and name not in self.limits.own_listeners
+        taken = self._clients + len(self._turned_away)
+        return taken >= self.limits.max_connections and name not in self.limits.own_listeners
 
     def _resume_accepting(self) -> None:
-        for name in [each for each in self._paused if not self._is_full(each)]:
+        for name in [each for each in self._paused if not self._is_full(each) and each not in self._delays]:
             self._paused.discard(name)
             sock = self._sockets.get(name)
             if sock is not None:
@@ -187,6 +236,9 @@ class Server:
             sock.close()
         self._sockets.clear()
         self._paused.clear()
+        for delay in self._delays.values():
+            delay.cancel()
+        self._delays.clear()
 
     def close(self) -> None:
         self.stop_listening()
@@ -196,6 +248,10 @@ class Server:
             self._gone_timer.cancel()
         for connection in list(self.connections):
             connection.close(None)
+        for sock, end in self._turned_away.items():
+            end.cancel()
+            sock.close()
+        self._turned_away.clear()
         for task in self._warmings:
             task.cancel()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ballast_broker.config_types import Property, between, each_of, one_of
 
 _P = Property
@@ -43,19 +45,18 @@ OF_A_LISTENER = frozenset(
 )
 
 
-def listener_property(name: str) -> tuple[str, str] | None:
+def listener_property(name: str, others: Container[str] = ()) -> tuple[str, str] | None:
     """Of `listener.name.client.ssl.client.auth` the listener's name, as Kafka writes it there, and the property; None
-    where it is none."""
+    where it is none. `others` are what a listener may have beside what is here."""
     if not name.startswith(PREFIX):
         return None
     listener, _, rest = name.removeprefix(PREFIX).partition(".")
-    if not listener or listener != listener.lower() or not (rest in OF_A_LISTENER or rest.endswith(JAAS_SUFFIX)):
+    if not listener or listener != listener.lower():
         return None
-    return listener, rest
+    return (listener, rest) if rest in OF_A_LISTENER or rest in others or rest.endswith(JAAS_SUFFIX) else None
 
 
-def parse_of_listener(name: str, rest: str, text: str) -> object:
-    known = BY_NAME.get(rest)
+def parse_of_listener(name: str, known: Property | None, text: str) -> object:
     if known is None:
         return text  # a JAAS configuration, read together with its mechanism
     return Property(name, known.kind, known.default, known.rule).parse(text)

@@ -22,13 +22,14 @@ class DescribeConfigsResponse:
         self.version = version
         flexible = version >= FIRST_FLEXIBLE
         self._results = results
-        self._head = bytes(4) + count(len(results), flexible)
+        self.throttle_time_ms = 0
+        self._head = count(len(results), flexible)
         self._tail = NO_TAGS if flexible else b""
 
     def encode(self, version: int) -> bytes:
         if version != self.version:
             raise ValueError(f"encoded for version {self.version}, not {version}")
-        return b"".join((self._head, *self._results, self._tail))
+        return b"".join((struct.pack(">i", self.throttle_time_ms), self._head, *self._results, self._tail))
 
     def error_codes(self) -> Iterator[int]:
         """The first field of each result."""

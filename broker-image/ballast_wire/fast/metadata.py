@@ -57,8 +57,9 @@ class MetadataResponse:
         cluster_operations: int,
     ) -> None:
         self.version = version
+        self.throttle_time_ms = 0
         flexible = version >= FIRST_FLEXIBLE
-        head = bytearray(4 if version >= FIRST_WITH_THROTTLE else 0)
+        head = bytearray()
         listed = list(brokers)
         head += count(len(listed), flexible)
         for each in listed:
@@ -81,7 +82,8 @@ class MetadataResponse:
     def encode(self, version: int) -> bytes:
         if version != self.version:
             raise ValueError(f"encoded for version {self.version}, not {version}")
-        return b"".join(self._parts)
+        throttle = struct.pack(">i", self.throttle_time_ms) if version >= FIRST_WITH_THROTTLE else b""
+        return b"".join((throttle, *self._parts))
 
     def error_codes(self) -> Iterator[int]:
         """Of the topics that have one: it is their first field."""

@@ -37,8 +37,10 @@ _listed_with_epoch = struct.Struct(">ihqqi").pack
 class _Response(ABC):
     """Has what a dispatcher needs of a response: its version, its bytes and its errors."""
 
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, first_with_throttle: int) -> None:
         self.version = version
+        self.throttle_time_ms = 0
+        self._tells_throttle = version >= first_with_throttle
         self._flexible = flexible
         self._tags = NO_TAGS if flexible else b""
         self._errors: list[int] = []
@@ -65,28 +67,33 @@ class _Response(ABC):
     def encode(self, version: int) -> bytes:
         if version != self.version:
             raise ValueError(f"encoded for version {self.version}, not {version}")
-        return self._bytes()
+        throttle = struct.pack(">i", self.throttle_time_ms) if self._tells_throttle else b""
+        return throttle + self._bytes()
 
     @abstractmethod
-    def _bytes(self) -> bytes: ...
+    def _bytes(self) -> bytes:
+        """What comes behind the throttle time."""
 
 
 class OffsetCommitResponse(_Response):
     def __init__(self, version: int) -> None:
-        super().__init__(version, flexible=version >= COMMIT_FIRST_FLEXIBLE)
+        super().__init__(
+            version, flexible=version >= COMMIT_FIRST_FLEXIBLE, first_with_throttle=COMMIT_FIRST_WITH_THROTTLE
+        )
 
     def add(self, index: int, error: int) -> None:
         self._note(error)
         self._partitions.append(_index_and_error(index, error) + self._tags)
 
     def _bytes(self) -> bytes:
-        throttle = bytes(4) if self.version >= COMMIT_FIRST_WITH_THROTTLE else b""
-        return throttle + self._taken_topics() + self._tags
+        return self._taken_topics() + self._tags
 
 
 class OffsetFetchResponse(_Response):
     def __init__(self, version: int) -> None:
-        super().__init__(version, flexible=version >= FETCH_FIRST_FLEXIBLE)
+        super().__init__(
+            version, flexible=version >= FETCH_FIRST_FLEXIBLE, first_with_throttle=FETCH_FIRST_WITH_THROTTLE
+        )
         self._groups: list[bytes] = []
         self._own_error = b""
 
@@ -108,15 +115,13 @@ class OffsetFetchResponse(_Response):
             self._own_error = own_error if self.version >= FETCH_FIRST_WITH_ERROR else b""
 
     def _bytes(self) -> bytes:
-        head = bytes(4) if self.version >= FETCH_FIRST_WITH_THROTTLE else b""
-        if self.version >= FETCH_FIRST_WITH_MANY_GROUPS:
-            head += count(len(self._groups), self._flexible)
+        head = count(len(self._groups), self._flexible) if self.version >= FETCH_FIRST_WITH_MANY_GROUPS else b""
         return b"".join((head, *self._groups, self._own_error, self._tags))
 
 
 class ListOffsetsResponse(_Response):
     def __init__(self, version: int) -> None:
-        super().__init__(version, flexible=version >= LIST_FIRST_FLEXIBLE)
+        super().__init__(version, flexible=version >= LIST_FIRST_FLEXIBLE, first_with_throttle=LIST_FIRST_WITH_THROTTLE)
 
     def add(self, index: int, error: int, timestamp: int, offset: int, leader_epoch: int) -> None:
         self._note(error)
@@ -127,5 +132,4 @@ class ListOffsetsResponse(_Response):
         self._partitions.append(packed + self._tags)
 
     def _bytes(self) -> bytes:
-        throttle = bytes(4) if self.version >= LIST_FIRST_WITH_THROTTLE else b""
-        return throttle + self._taken_topics() + self._tags
+        return self._taken_topics() + self._tags

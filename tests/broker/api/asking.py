@@ -13,12 +13,14 @@ from tests.broker.controller.scene import Scene
 from tests.contract.compare import build, plain
 
 from ballast_broker.api.authorizer import ALLOWS_EVERYTHING
+from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import BROKER_APIS, handler_of
 from ballast_broker.config import broker_config
 from ballast_broker.config_rules import Rules
 from ballast_broker.controller.service import COMMANDS
 from ballast_broker.net_reply import ANONYMOUS
+from ballast_broker.real_world import RealClock
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
 from ballast_wire.messages import message
@@ -32,6 +34,7 @@ class Peer:
     host = "/127.0.0.1"
     listener = "PLAINTEXT"
     principal = ANONYMOUS
+    time: Any = None
 
     def on_close(self, callback: Any) -> None:
         """Nobody hangs up here."""
@@ -60,6 +63,7 @@ class Asker:
             controller=self,
             next_producer_id=self._producer_id,
             create_topics_automatically=self._create,
+            client_quotas=ClientQuotas(RealClock()),
             authorizer=authorizer or ALLOWS_EVERYTHING,
             kraft_version=lambda: 0,
         )
@@ -68,10 +72,10 @@ class Asker:
         self._next_producer_id += 1
         return self._next_producer_id
 
-    def _create(self, names: list[str]) -> None:
+    def _create(self, names: list[str], _asker: Any = None) -> None:
         self.created += names
 
-    async def call(self, request: Any, version: int, *, timeout_s: float | None = None) -> Any:
+    async def call(self, request: Any, version: int, *, timeout_s: float | None = None, asker: Any = None) -> Any:
         """The controller: its real commands, with the real table of configs."""
         if self.away:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "No controller answered in time.")

@@ -21,7 +21,7 @@ class Hanging:
         self.asked: list[list[str]] = []
         self.answer = asyncio.Event()
 
-    async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+    async def call(self, request: Any, version: int, *, timeout_s: float, asker: Any = None) -> Any:
         self.asked.append([topic.name for topic in request.topics])
         await self.answer.wait()
         return type("Response", (), {"topics": []})()
@@ -73,7 +73,7 @@ class Recording:
     def __init__(self) -> None:
         self.topics: list[Any] = []
 
-    async def call(self, request: Any, version: int, *, timeout_s: float) -> Any:
+    async def call(self, request: Any, version: int, *, timeout_s: float, asker: Any = None) -> Any:
         self.topics.extend(request.topics)
         return type("Response", (), {"topics": []})()
 

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from ballast_broker.api.client_quotas import FETCH, MOST_CLIENTS, PRODUCE, ByteQuotas, ClientQuotas, Throttle
+from ballast_broker.api.client_quotas import (
+    FETCH,
+    MOST_CLIENTS,
+    MUTATIONS,
+    PRODUCE,
+    REQUESTS,
+    ByteQuotas,
+    ClientQuotas,
+    Throttle,
+)
 from ballast_broker.metadata.image import ClientQuotasImage
 from ballast_wire.fast.produce import ProduceAnswer, encode_produce_response
 
@@ -95,6 +104,41 @@ def test_a_debt_stays_while_other_quotas_change_and_ends_with_its_own() -> None:
     made.change({})
     assert not made.in_force
     assert made.rate_of("ann", "app") is None
+
+
+@pytest.mark.spec("CLI-11")
+def test_a_debt_of_partitions_is_paid_at_the_new_rate_from_when_there_is_one() -> None:
+    clock = Clock()
+    all_kinds = ClientQuotas(clock)
+
+    def publish(limit: float) -> None:
+        image: Any = SimpleNamespace(client_quotas=ClientQuotasImage({APP: {MUTATIONS: limit}}))
+        delta: Any = None
+        all_kinds.publish(delta, image)
+
+    publish(0.01)
+    bucket = all_kinds.mutations.rate_of("ann", "app")
+    assert bucket is not None
+    bucket.take(5.0)
+    publish(100.0)
+    clock.now += 1.0
+    assert all_kinds.mutations.rate_of("ann", "app") is bucket
+    assert not bucket.exceeded()
+
+
+@pytest.mark.spec("CLI-11")
+@pytest.mark.parametrize("limit", [1e-320, float("inf"), 1e300])
+def test_limits_at_the_edges_can_be_reckoned_with(limit: float) -> None:
+    all_kinds = ClientQuotas(Clock())
+    image: Any = SimpleNamespace(client_quotas=ClientQuotasImage({APP: {MUTATIONS: limit, REQUESTS: limit}}))
+    delta: Any = None
+    all_kinds.publish(delta, image)
+    bucket, rate = all_kinds.mutations.rate_of("ann", "app"), all_kinds.requests.rate_of("ann", "app")
+    assert bucket is not None
+    assert rate is not None
+    bucket.take(1.0)
+    rate.record(1.0)
+    assert bucket.exceeded() == rate.exceeded() == (limit < 1)
 
 
 def test_clients_that_owe_nothing_are_forgotten() -> None:

@@ -84,7 +84,7 @@ class Asker:
         body = bytes(Request(version=VERSION, **whole).encode(version=VERSION))
         frame = struct.pack(">hhih", Request.API_KEY, VERSION, 7, -1) + b"\0" + body
         peer: Any = SimpleNamespace(
-            host="/127.0.0.1", listener="PLAINTEXT", principal=self.principal, on_close=self.closing.append
+            host="/127.0.0.1", listener="PLAINTEXT", principal=self.principal, time=None, on_close=self.closing.append
         )
         return self._dispatch(peer, memoryview(frame))
 

@@ -13,6 +13,7 @@ from tests.broker.controller.scene import Scene
 from tests.contract.compare import Case, build, corpus, plain
 
 from ballast_broker.api.authorizer import AclAuthorizer, Operation, ResourceKind
+from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import handler_of
 from ballast_broker.config import broker_config
@@ -237,11 +238,14 @@ class Controlling:
     def __init__(self, *acls: Acl) -> None:
         self.asked: list[int] = []
         self.scene = Scene()
-        self.services: Any = SimpleNamespace(authorizer=knowing(*acls), image=lambda: self.scene.image)
+        quotas = ClientQuotas(RealClock())
+        self.services: Any = SimpleNamespace(
+            authorizer=knowing(*acls), image=lambda: self.scene.image, client_quotas=quotas
+        )
         quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
-        self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster")
+        self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
 
-    async def _handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+    async def _handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
         self.asked.append(api_key)
         return message(CONTROLLER_APIS[api_key].name + "Response")(version=version)
 

@@ -100,7 +100,8 @@ async def test_an_election_of_the_first_version_is_asked_of_the_next_controller_
     kind = message("ElectLeadersRequest")
     request = kind.decode(bytes(kind(topic_partitions=None, timeout_ms=1000).encode(version=0)), version=0)
     broker = SimpleNamespace(controller=client, config=SimpleNamespace(request_timeout_ms=30_000))
-    response = await forward(request, SimpleNamespace(version=0, api_key=43, broker=broker))  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(version=0, api_key=43, broker=broker, asker_to_tell=None)
+    response = await forward(request, context)
     assert len(asked) == 2
     assert response.version == 0, "it is encoded as what it says to be"
     client.close()
@@ -121,7 +122,7 @@ async def test_a_controller_in_this_process_that_cannot_commit_is_not_waited_for
     """As when the other voters were stopped first: a broker that leaves must not hang on its own controller."""
 
     class Stuck:
-        async def handle(self, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+        async def handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
             await asyncio.get_running_loop().create_future()
 
     loop = asyncio.get_running_loop()

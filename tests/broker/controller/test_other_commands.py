@@ -159,6 +159,22 @@ def test_client_quotas() -> None:
     assert dict(scene.image.client_quotas.by_entity) == {}
 
 
+@pytest.mark.spec("CLI-11")
+@pytest.mark.parametrize(
+    ("entity", "key", "value"),
+    [
+        ({"user": "ann"}, "request_percentage", 0.5),
+        ({"client-id": None}, "controller_mutation_rate", 0.1),
+        ({"ip": "10.0.0.1"}, "connection_creation_rate", 5.0),
+        ({"ip": None}, "connection_creation_rate", 5.0),
+    ],
+)
+def test_quotas_of_all_kinds_are_kept(entity: dict, key: str, value: float) -> None:
+    scene = Scene()
+    assert change_quota(scene, entity, key, value) == (ErrorCode.NONE, None)
+    assert dict(scene.image.client_quotas.by_entity) == {tuple(entity.items()): {key: value}}
+
+
 @pytest.mark.parametrize(
     ("entity", "key", "value", "text"),
     [
@@ -170,6 +186,10 @@ def test_client_quotas() -> None:
         ({"planet": "x"}, "producer_byte_rate", 1.0, "Unhandled client quota entity type: planet"),
         ({"user": ""}, "producer_byte_rate", 1.0, "Empty user not supported"),
         ({"ip": "here"}, "connection_creation_rate", 1.0, "here is not a valid IP or resolvable host."),
+        ({"ip": "10.0.0.1"}, "connection_creation_rate", 0.5, "connection_creation_rate cannot be a fractional value."),
+        ({"ip": "10.0.0.1"}, "request_percentage", 1.0, "Invalid configuration key request_percentage"),
+        ({"user": "ann"}, "connection_creation_rate", 1.0, "Invalid configuration key connection_creation_rate"),
+        ({"user": "ann"}, "request_percentage", -1.0, "Quota request_percentage must be greater than 0"),
         ({}, "producer_byte_rate", 1.0, "Invalid empty client quota entity"),
     ],
 )

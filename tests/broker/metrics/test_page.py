@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ballast_broker.api.client_quotas import ClientQuotas
 from ballast_broker.coordinator.group import Group
 from ballast_broker.coordinator.offsets import CommittedOffset
 from ballast_broker.coordinator.transactions import TransactionState
@@ -22,6 +23,7 @@ from ballast_broker.loop_lag import LoopLag
 from ballast_broker.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage, TopicsImage
 from ballast_broker.metadata.persistent import PersistentMap
 from ballast_broker.metrics import MetricsPage, Observed
+from ballast_broker.real_world import RealClock
 from ballast_broker.replication.partition import Partition
 from ballast_broker.request_metrics import RequestMetrics
 from ballast_broker.traffic import Traffic
@@ -78,7 +80,9 @@ class Rooms:
             directories=self.directories, logs=self.logs, future_logs=self.future_logs, compactor=compactor
         )
         quorum: Any = SimpleNamespace(is_leader=True, hears_leader=True)
-        server: Any = SimpleNamespace(connections={1, 2}, accepted_count=9, refused_count=4, queued_bytes=100)
+        server: Any = SimpleNamespace(
+            connections={1, 2}, accepted_count=9, refused_count=4, delayed_count=2, queued_bytes=100
+        )
         groups: Any = SimpleNamespace(loaded_groups=lambda: self.groups)
         transactions: Any = SimpleNamespace(states=Counter)
         whole = {
@@ -88,6 +92,7 @@ class Rooms:
             "image": lambda: MetadataImage(offset=12),
             "logs": logs,
             "requests": self.requests,
+            "quotas": ClientQuotas(RealClock()),
             "traffic": self.traffic,
             "quorum": quorum,
             "server": server,

@@ -13,6 +13,7 @@ from typing import Any
 from tests.certificates import Authority
 
 from ballast_broker.config import broker_config
+from ballast_broker.net.connection_rates import ConnectionRates
 from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
@@ -50,10 +51,16 @@ def tls_of_a_node(authority: Authority, **changes: str) -> TlsSettings:
 class Serving:
     """For `async with`. Ends every connection that the test opened."""
 
-    def __init__(self, dispatch: Dispatch = echo, access: Access | None = None, **limits: Any) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch = echo,
+        access: Access | None = None,
+        rates: ConnectionRates | None = None,
+        **limits: Any,
+    ) -> None:
         self.threads = RealThreads()
         accesses = {} if access is None else {"PLAINTEXT": access}
-        self.server = Server(Limits(**limits), self.threads, accesses)
+        self.server = Server(Limits(**limits), self.threads, accesses, rates)
         self.port = self.server.listen("PLAINTEXT", "127.0.0.1", 0, dispatch)
         self._clients: list[Client] = []
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID
 
+from ballast_broker.controller.commands.mutations import MutationQuota
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from ballast_broker.metadata.image import DIRECTORY_UNASSIGNED, RESOURCE_BROKER, RESOURCE_TOPIC, MetadataImage
@@ -71,8 +72,15 @@ class CommandContext:
     kraft_version: int = 0
     controllers: Sequence[int] = ()
     """The ids of those that vote."""
+    mutations: MutationQuota | None = None
+    """Of whoever asks; None: he may change as much as he likes."""
     _settings: dict[tuple[str, str], str] = field(default_factory=dict, compare=False, repr=False)
     """What `topic_setting` found: a broker's loss asks for the same topic once per partition."""
+
+    def take_mutations(self, partitions: int) -> None:
+        """ApiError where whoever asks may not make or delete any more partitions now."""
+        if self.mutations is not None:
+            self.mutations.take(partitions)
 
     @property
     def elr_enabled(self) -> bool:

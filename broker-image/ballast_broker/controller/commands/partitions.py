@@ -32,6 +32,7 @@ def create_partitions(context: CommandContext, request: Any) -> Outcome:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             topic = _expandable(context, wanted)
             additional = _additional(topic, wanted)
+            context.take_mutations(additional)
             too_many |= len(records) + additional > MAX_RECORDS_PER_BATCH
             if not too_many:  # to place them alone would take long
                 records.extend(_expand(context, topic, wanted, additional))

@@ -16,7 +16,6 @@ INT_KEYS = frozenset({"connection_creation_rate"})
 LONG_KEYS = frozenset({"producer_byte_rate", "consumer_byte_rate"})
 DOUBLE_KEYS = frozenset({"request_percentage", "controller_mutation_rate"})
 USER_CLIENT_KEYS = LONG_KEYS | DOUBLE_KEYS
-ENFORCED = LONG_KEYS
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
@@ -63,8 +62,6 @@ def _alter(context: CommandContext, entry: Any, seen: set[QuotaEntity]) -> list[
         if operation.key not in allowed:
             raise _refused(f"Invalid configuration key {operation.key}")
         _check_value(operation.key, operation.value)
-        if operation.key not in ENFORCED:
-            raise _refused(f"Quota {operation.key} is not enforced here, so it cannot be set")
         if before.get(operation.key) != operation.value:
             records.append(quota_record(entity, operation.key, operation.value))
     return records

@@ -66,6 +66,7 @@ def _create(context: CommandContext, topic: Any, result: Any, describe: _Describ
     check_collision(context.image.topics, name)
     configs = _configs(context, topic)
     registrations = _manual(context, topic) if topic.assignments else _automatic(context, topic)
+    context.take_mutations(len(registrations))
     topic_id = context.new_id()
     describe(result, topic_id, registrations, configs)
     config_records = [
@@ -172,6 +173,8 @@ def delete_topics(context: CommandContext, request: Any) -> Outcome:
                 what = "name" if topic_id == ZERO_UUID else "id"
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
             topic = _find(context, name, topic_id)
+            if topic.id not in found:
+                context.take_mutations(len(topic.partitions))
         except ApiError as error:
             result.error_code, result.error_message = int(error.code), error.message
         else:
