@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import (
     JAAS_SUFFIX,
+    OAUTHBEARER,
     PLAIN,
     PREFIX,
     PROTOCOLS,
@@ -564,16 +565,15 @@ def _check_security(config: BrokerConfig) -> None:
         if sasl is None:
             continue
         check_mechanism(name, mechanism)
-        if listener == config.controller_listener and mechanism != PLAIN:
+        if listener == config.controller_listener and mechanism not in (PLAIN, OAUTHBEARER):
             raise ConfigError(
                 f"Invalid value {mechanism} for configuration {name}: users of SCRAM are in the metadata, which "
-                "controllers have only once they know each other; use PLAIN, or SSL with ssl.client.auth=required"
+                "controllers have only once they know each other; use PLAIN, OAUTHBEARER, or SSL with "
+                "ssl.client.auth=required"
             )
         if mechanism not in sasl.mechanisms:
             raise ConfigError(f"{name} is {mechanism}, which sasl.enabled.mechanisms of {listener} does not have")
-        if mechanism not in sasl.own:
-            jaas = f"{PREFIX}{listener.lower()}.{mechanism.lower()}{JAAS_SUFFIX}"
-            raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")
+        sasl.check_own(listener, mechanism)
 
 
 def _check_controller(config: BrokerConfig) -> None:
