@@ -102,8 +102,8 @@ class Remote:
             headers = {"Accept": "application/json", "Connection": "close", **({} if form is None else form.headers)}
             method, body = ("GET", None) if form is None else ("POST", form.body)
             connection.request(method, endpoint.path, body, headers)
-            answer = connection.getresponse()
-            found = _read(answer, until_s, endpoint.url)
+            with connection.getresponse() as answer:
+                found = _read(answer, until_s, endpoint.url)
         finally:
             connection.close()
         if answer.status != OK:

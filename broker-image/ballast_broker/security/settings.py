@@ -30,9 +30,8 @@ class SaslSettings:
         """Whether this node has something to show where it goes to such a listener; ConfigError where not."""
         if mechanism == OAUTHBEARER:
             if self.oauth is None or self.oauth.own is None:
-                raise ConfigError(
-                    f"{TOKEN_URL} is missing: from there is the token with which this node goes to others"
-                )
+                text = "the token with which this node goes to others is to be had there"
+                raise ConfigError(f"{TOKEN_URL} is missing: {text}")
         elif mechanism not in self.own:
             jaas = jaas_of(listener, mechanism)
             raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")

@@ -106,7 +106,7 @@ def _signed(token: str, keys: Sequence[Key]) -> Mapping[str, Any]:
     try:
         header = jwt.get_unverified_header(token)
     except Exception:  # whatever the bytes lead it to
-        raise TokenError("its header cannot be read") from None
+        raise TokenError("it cannot be read") from None
     algorithm, name = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise TokenError(
