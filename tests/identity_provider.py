@@ -123,6 +123,8 @@ class Provider:
         if form.get("grant_type") != ["client_credentials"] or CLIENTS.get(name) != secret:
             return 401, b'{"error":"invalid_client","error_description":"who are you?"}'
         kid = next(reversed(self.keys))
-        token = self.token(name, kid, exp=int(time.time()) + self.lifetime_s, scope=form.get("scope"))
+        token = self.token(
+            name, kid, exp=int(time.time()) + self.lifetime_s, scope=form.get("scope"), jti=str(len(self.asked))
+        )
         answer = {"access_token": token, "expires_in": self.lifetime_s, "token_type": "Bearer"}
         return 200, json.dumps(answer).encode()

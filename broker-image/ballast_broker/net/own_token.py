@@ -23,6 +23,7 @@ from ballast_broker.security.oauth_settings import OwnToken
 
 log = logging.getLogger(__name__)
 
+LEAST_BETWEEN_S = 1.0  # also where what is given has little time left, or is what was given before
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
 
@@ -78,14 +79,14 @@ class OwnTokens:
             found = await self._remote.fetch(self._form())
             self._hold(found.decode("utf-8", "replace").strip() if self._form() is None else _token_in(found))
             self._failures, self._refusal = 0, ""
+            self._again_at_s = loop.time() + LEAST_BETWEEN_S
         except RemoteError as error:
             self._failures += 1
+            self._again_at_s = loop.time() + pause_s(self._settings.backoff, self._failures)
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 log.warning("no new token to show to others: %s", error)
         finally:
-            # Neither is a token that was had a moment ago asked for again, should it have little time left.
-            self._again_at_s = loop.time() + pause_s(self._settings.backoff, max(self._failures, 1))
             self._asking = None
 
     def _form(self) -> Form | None:
