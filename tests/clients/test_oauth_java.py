@@ -55,9 +55,9 @@ def test_a_java_client_goes_on_beyond_the_end_of_its_sessions(there: WithTokens,
     acls = ("--bootstrap-server", there.broker.bootstrap, "--add", "--allow-principal", f"User:{USER}")
     run("acls", *acls, "--producer", "--topic", topic)
     run("topics", "--bootstrap-server", there.broker.bootstrap, "--create", "--topic", topic)
-    at = ("--bootstrap-server", there.broker.listeners["SAFE"])
+    at = ("--producer-props", f"bootstrap.servers={there.broker.listeners['SAFE']}", "--producer.config", config)
     how = ("--throughput", 100, "--num-records", 700, "--record-size", 100, "--topic", topic)
-    said = run("producer-perf-test", *at, *how, "--command-config", config, java_options=java)
+    said = run("producer-perf-test", *how, *at, java_options=java)
     assert "700 records sent" in said
     assert "xception" not in said, said
 
