@@ -198,7 +198,7 @@ class Authentication:
         except Refused as refused:
             return self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, str(refused), version, correlation_id)
         response = message("SaslAuthenticateResponse")(
-            version=version, error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
+            version=version, error_code=ErrorCode.NONE, error_message="", auth_bytes=answer
         )
         if version >= WITH_LIFETIME:
             response.session_lifetime_ms = self._lifetime_ms if self._mechanism is None else 0
