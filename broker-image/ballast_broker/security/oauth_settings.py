@@ -101,7 +101,10 @@ def oauth_settings(
         endpoint = _endpoint(JWKS_URL, value, tls)
         if endpoint is None:
             raise ConfigError(f"{JWKS_URL} is missing: the keys that tokens are signed with are to be had there")
-        backoff = _backoff(value, "sasl.oauthbearer.jwks.endpoint.retry")
+        backoff = Backoff(
+            value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+            value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+        )
         keys = KeysSettings(endpoint, value("sasl.oauthbearer.jwks.endpoint.refresh.ms"), backoff)
     rules = TokenRules(
         frozenset(value("sasl.oauthbearer.expected.audience") or ()),
@@ -134,14 +137,10 @@ def _own(endpoint: Endpoint, value: Value, options: Mapping[str, str], extension
         said[SCOPE],
         extensions,
         value("sasl.login.refresh.window.factor"),
-        _backoff(value, "sasl.login.retry"),
+        Backoff(value("sasl.login.retry.backoff.ms"), value("sasl.login.retry.backoff.max.ms")),
         value("sasl.login.connect.timeout.ms"),
         value("sasl.login.read.timeout.ms"),
     )
-
-
-def _backoff(value: Value, prefix: str) -> Backoff:
-    return Backoff(value(f"{prefix}.backoff.ms"), value(f"{prefix}.backoff.max.ms"))
 
 
 def _claim(name: str, value: Value) -> str:

@@ -42,7 +42,6 @@ SECURITY_PROPERTIES = (
     _P("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "long", 100, between(0)),
     _P("sasl.oauthbearer.jwks.endpoint.url", "string", None),
     _P("sasl.oauthbearer.jwt.retriever.class", "string", JWT_RETRIEVERS[0], one_of(*JWT_RETRIEVERS)),
-    _P("sasl.oauthbearer.jwt.validator.class", "string", JWT_VALIDATORS[0], one_of(*JWT_VALIDATORS)),
     _P("sasl.oauthbearer.scope", "string", None),
     _P("sasl.oauthbearer.scope.claim.name", "string", "scope"),
     _P("sasl.oauthbearer.sub.claim.name", "string", "sub"),
@@ -66,11 +65,12 @@ SECURITY_PROPERTIES = (
     _P("ssl.truststore.type", "string", "JKS"),
 )
 BY_NAME = {each.name: each for each in SECURITY_PROPERTIES}
-# Apache Kafka has to be told that tokens are signed, for each listener; here they always are.
+# By what tokens are checked: Apache Kafka has to be told, for each listener; here it is always a signature.
 HANDLERS = {
     each.name: each
     for each in (
         _P("sasl.login.callback.handler.class", "string", None, one_of(_LOGIN_HANDLER)),
+        _P("sasl.oauthbearer.jwt.validator.class", "string", None, one_of(*JWT_VALIDATORS)),
         _P("sasl.server.callback.handler.class", "string", None, one_of(_VALIDATOR)),
     )
 }

@@ -99,7 +99,7 @@ def _sasl(listener: str, value: Callable[[str], Any], of_listener: Mapping[str, 
             if "username" in module.options:
                 own[mechanism] = (module.options["username"], module.options.get("password", ""))
     reauth_of = {m: each for m in mechanisms if (each := of_listener.get(f"{m.lower()}.{MAX_REAUTH}")) is not None}
-    return SaslSettings(tuple(mechanisms), plain_users, own, value(MAX_REAUTH), reauth_of, oauth)
+    return SaslSettings(tuple(mechanisms), plain_users, own, value("connections.max.reauth.ms"), reauth_of, oauth)
 
 
 def _oauth(
