@@ -1,7 +1,8 @@
 """One thing that is to be had by HTTP, or from a file: asked for in a thread, so that the loop waits for nobody.
 
-Bounds: one request at a time, `MOST_BYTES` of an answer, `WITHIN_S` from first to last byte. Who answers by sending us
-elsewhere is not followed; nor is a proxy asked. The thread is a daemon: a node that stops does not wait for it.
+Bounds: one request at a time, `MOST_BYTES` of an answer, `WITHIN_S` from its first to its last byte, `GIVEN_UP_S` for
+all of it, names included. Who answers by sending us elsewhere is not followed; nor is a proxy asked. The thread is a
+daemon: a node that stops does not wait for it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ballast_broker.security.tls import TlsContexts, reason_of
 MOST_BYTES = 1024 * 1024
 PIECE_BYTES = 64 * 1024
 WITHIN_S = 10.0
+GIVEN_UP_S = 20.0
 OK = 200
 
 
@@ -70,7 +72,11 @@ class Remote:
                 loop.call_soon_threadsafe(settle, found)
 
         threading.Thread(target=work, name="ballast-remote", daemon=True).start()
-        found = await ended
+        try:
+            async with asyncio.timeout(GIVEN_UP_S):
+                found = await ended
+        except TimeoutError:
+            raise RemoteError(f"{self.endpoint.url} does not answer within {GIVEN_UP_S:g} s") from None
         if isinstance(found, RemoteError):
             raise found
         return found

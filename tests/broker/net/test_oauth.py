@@ -408,6 +408,24 @@ async def test_who_never_answers_is_given_up(provider: Provider, monkeypatch: py
         answered.set()
 
 
+async def test_who_waits_for_a_silent_endpoint_is_answered_when_it_is_given_up(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(token_keys, "LEAST_BETWEEN_S", 0.0)
+    async with asking(provider.jwks_url) as there:
+        monkeypatch.setattr(remote, "GIVEN_UP_S", 0.1)
+        answered = threading.Event()
+        provider.before_answer = lambda: answered.wait(20)
+        try:
+            assert (await there.shown(signed(new_key(), "two"))).auth_bytes == INVALID
+            assert "does not answer within 0.1 s" in caplog.text
+            await until(lambda: "has not answered yet" in caplog.text, "it is not asked twice at once")
+            assert (await there.shown(provider.token())).auth_bytes == b""
+        finally:
+            answered.set()
+        await until(lambda: "are to be had again" in caplog.text, "it answers")
+
+
 async def test_a_file_of_keys_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_keys, "LOOK_EVERY_S", 0.02)
     file, one, two = tmp_path / "keys.json", new_key(), new_key()
