@@ -17,6 +17,8 @@ from ballast_operator.leader import LeaseSeen
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
+# With many of them less often: ten requests a second at most.
+LOOK_SECONDS_EACH = 0.1
 
 
 class Neighbours:
@@ -53,7 +55,7 @@ class Neighbours:
             self._wake.clear()
             await self.look()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(max(LOOK_SECONDS, len(self._holders) * LOOK_SECONDS_EACH)):
                     await self._wake.wait()
 
     async def look(self) -> None:
