@@ -1,6 +1,8 @@
 """Prints docs/configuration.md from the broker's own tables; tests/docs checks that the page is current."""
 
-from ballast_broker.config import BROKER_PROPERTIES
+import textwrap
+
+from ballast_broker.config import BROKER_PROPERTIES, WITHOUT_EFFECT
 from ballast_broker.group_config import GROUP_PROPERTIES
 from ballast_broker.topic_config import TOPIC_PROPERTIES
 
@@ -10,6 +12,14 @@ def _table(properties):
     for each in properties:
         value = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
         yield f"| `{each.name}` | {each.kind} | {'' if value is None else value} |"
+
+
+def _wrapped(text):
+    return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _names(properties):
+    return ", ".join(f"`{name}`" for name in sorted(properties))
 
 
 HEAD = """\
@@ -26,7 +36,7 @@ Made by docs/make_configuration.py.
     log.dirs=/tmp/one/disk-0,/tmp/one/disk-1
 
 `./ballast status --bootstrap localhost:9092` shows it. The `server.properties` that comes with Apache Kafka 4 works
-as well; what has no effect here is told as it starts, and `--log-level info` tells more. Several brokers find each
+as well, and `--log-level info` tells more. Several brokers find each
 other by `controller.quorum.voters` (`ID@HOST:PORT,...`), each with a `CONTROLLER://` listener and the same
 `cluster.id`; or by `controller.quorum.bootstrap.servers`, where voters [come and
 go](operations.md#controllers-that-vote).
@@ -37,7 +47,10 @@ go](operations.md#controllers-that-vote).
 
 def page() -> str:
     lines = [HEAD]
-    lines += [*_table(BROKER_PROPERTIES.values()), "\n## Configs of a topic\n"]
+    lines += _table(each for each in BROKER_PROPERTIES.values() if each.name not in WITHOUT_EFFECT)
+    nothing = f"Nothing follows from these here, and who sets one is told so: {_names(WITHOUT_EFFECT)}."
+    lines += ["", *_wrapped(nothing), ""]
+    lines += ["## Configs of a topic\n"]
     lines += [*_table(entry.property for entry in TOPIC_PROPERTIES.values()), "\n## Configs of a group\n"]
     lines += ["Of the consumer protocol: `kafka-configs.sh --entity-type groups`; the broker's own value by default.\n"]
     lines += _table(GROUP_PROPERTIES.values())

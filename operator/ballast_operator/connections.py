@@ -51,6 +51,9 @@ class Connections:
         tls: Mapping[str, str] = {}
         if external.tls and external.tls.secret_name:
             tls = await read_secret(self._api, namespace, external.tls.secret_name, TLS_KEYS)
+            if ("tls.crt" in tls) != ("tls.key" in tls):
+                has, lacks = ("tls.crt", "tls.key") if "tls.crt" in tls else ("tls.key", "tls.crt")
+                raise SecretMissingError(f"Secret {external.tls.secret_name} has {has} and no {lacks}")
         sasl: Mapping[str, str] = {}
         if external.sasl:
             sasl = await read_secret(self._api, namespace, external.sasl.secret_name, ("username", "password"))

@@ -147,7 +147,7 @@ TOPIC = _table(
 REASSIGNMENT = _table(
     Reason("Planning", FALSE, "The plan is being made."),
     Reason(
-        "AwaitingApproval", FALSE, "The plan moves {moves} and {bytes}.",
+        "AwaitingApproval", FALSE, "The plan moves {moves} and {bytes}B.",
         "To approve it, set spec.approvedPlan to {hash}.",
     ),
     Reason("Waiting", FALSE, "It waits for {others}, which moves the same partitions."),

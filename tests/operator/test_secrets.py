@@ -60,6 +60,10 @@ def test_a_secret_may_hold_binary_keys_beside_those_that_are_read(tmp_path: Path
 def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(SecretMissingError, match=r"Secret ca: ca\.crt is no text"):
         asyncio.run(settings(tmp_path, {"ca": {"ca.crt": BINARY}}))
+    for alone, lacking in (("tls.crt", "tls.key"), ("tls.key", "tls.crt")):
+        secrets = {"ca": {"ca.crt": b"a certificate", alone: b"half of it"}}
+        with pytest.raises(SecretMissingError, match=f"Secret ca has {alone} and no {lacking}"):
+            asyncio.run(settings(tmp_path / alone, secrets))
     sasl = {"mechanism": "PLAIN", "secretName": "user"}
     secrets = {"ca": {"ca.crt": b"a certificate"}, "user": {"username": b"operator"}}
     with pytest.raises(SecretMissingError, match="Secret user has no key password"):
