@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, empty_or, one_of
 from ballast_broker.security.properties import (
     JAAS_SUFFIX,
+    OAUTHBEARER,
     PLAIN,
     PREFIX,
     PROTOCOLS,
@@ -223,7 +224,7 @@ ONLY_DYNAMIC = frozenset(
 
 
 # A listener may have its own, beside what concerns security.
-OF_A_LISTENER = frozenset({"max.connection.creation.rate"})
+OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate",)}
 AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 
 
@@ -445,7 +446,7 @@ def broker_config(properties: Mapping[str, str], overrides: Iterable[str] = ()) 
     for name, text in merged.items():
         known = BROKER_PROPERTIES.get(name)
         if known is None and (place := listener_property(name, OF_A_LISTENER)) is not None:
-            of_listeners[place] = parse_of_listener(name, BROKER_PROPERTIES.get(place[1]), text)
+            of_listeners[place] = parse_of_listener(name, place[1], text, OF_A_LISTENER)
             continue
         if known is None and name.endswith(JAAS_SUFFIX[1:]):
             warnings.append(f"property {name} has no effect: name it {PREFIX}LISTENER.MECHANISM{JAAS_SUFFIX}")
@@ -571,16 +572,15 @@ def _check_security(config: BrokerConfig) -> None:
         if sasl is None:
             continue
         check_mechanism(name, mechanism)
-        if listener == config.controller_listener and mechanism != PLAIN:
+        if listener == config.controller_listener and mechanism not in (PLAIN, OAUTHBEARER):
             raise ConfigError(
                 f"Invalid value {mechanism} for configuration {name}: users of SCRAM are in the metadata, which "
-                "controllers have only once they know each other; use PLAIN, or SSL with ssl.client.auth=required"
+                "controllers have only once they know each other; use PLAIN, OAUTHBEARER, or SSL with "
+                "ssl.client.auth=required"
             )
         if mechanism not in sasl.mechanisms:
             raise ConfigError(f"{name} is {mechanism}, which sasl.enabled.mechanisms of {listener} does not have")
-        if mechanism not in sasl.own:
-            jaas = f"{PREFIX}{listener.lower()}.{mechanism.lower()}{JAAS_SUFFIX}"
-            raise ConfigError(f"{jaas} has no username and password: with these this node goes to the others")
+        sasl.check_own(listener, mechanism)
 
 
 def _check_controller(config: BrokerConfig) -> None:

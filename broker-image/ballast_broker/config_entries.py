@@ -112,7 +112,7 @@ def dynamic_values(*layers: Mapping[str, str]) -> dict[str, Any]:
     known = [
         (BROKER_PROPERTIES[n], text) for layer in layers for n, text in layer.items() if n in DYNAMIC_BROKER_PROPERTIES
     ]
-    return {each.name: each.parse(text) for each, text in known if each.understands(text)}
+    return {each.name: value for each, text in known if (value := each.stored(text)) is not None}
 
 
 class ConfigEntries:
@@ -141,8 +141,9 @@ class ConfigEntries:
             chain = tuple(synonym for synonym, _ in entry.synonyms)
             synonyms = self._synonyms(chain[0], chain) if chain else ()
             value = entry.property.text_of(broker_default(entry, values))
-            if name in overrides and entry.property.understands(overrides[name]):
-                value = entry.property.text_of(entry.property.parse(overrides[name]))
+            own = entry.property.stored(overrides[name]) if name in overrides else None
+            if own is not None:
+                value = entry.property.text_of(own)
                 synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
             yield ConfigEntry(name, value, type_of(entry.property), synonyms)
 
@@ -181,8 +182,9 @@ class ConfigEntries:
 
     def _broker_value(self, known: Property) -> str | None:
         for _, layer in self._layers:
-            if (text := layer.get(known.name)) is not None and known.understands(text):
-                return known.text_of(known.parse(text))  # as it is understood, whatever way it was written
+            text = layer.get(known.name)
+            if text is not None and (value := known.stored(text)) is not None:
+                return known.text_of(value)  # as it is understood, whatever way it was written
         return None
 
     def _synonyms(self, name: str, chain: tuple[str, ...]) -> tuple[Synonym, ...]:

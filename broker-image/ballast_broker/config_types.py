@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite, isnan
 from typing import Any
 
@@ -13,6 +15,11 @@ log = logging.getLogger(__name__)
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 NUMBERS = {kind: f"Not a number of type {kind.upper()}" for kind in ("int", "long", "double")}
+BLANKS = "".join(map(chr, range(ord(" ") + 1)))  # what Java takes away at both ends of a text
+STORED_KNOWN = 1_024
+_WHOLE = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)", re.ASCII)
+_HEXADECIMAL = re.compile(r"[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII)
 NAME = "{name}"
 """Stands for the property's name in a complaint."""
 
@@ -51,7 +58,9 @@ def between(low: float, high: float | None = None) -> Rule:
     def complaint(value: Any) -> str | None:
         if value < low:
             return f"Value must be at least {low}"
-        return None if high is None or value <= high else f"Value must be no more than {high}"
+        if high is not None and value > high:  # NaN is not, and is let pass by Apache Kafka, too
+            return f"Value must be no more than {high}"
+        return None
 
     return Rule(complaint)
 
@@ -90,7 +99,7 @@ class Property:
 
     def parse(self, text: str) -> Any:
         try:
-            value = PARSERS[self.kind](text.strip())
+            value = PARSERS[self.kind](text.strip(BLANKS))
         except ValueError as error:
             raise ConfigError(f"Invalid value {text} for configuration {self.name}: {error}") from None
         self._check(value)
@@ -101,18 +110,12 @@ class Property:
         value = self.parse(text)
         if self.kind == "list" and text.strip():
             self._check(tuple(part.strip() for part in text.split(",")))
-        elif "_" in text and self.kind in NUMBERS:
-            raise ConfigError(f"Invalid value {text} for configuration {self.name}: {NUMBERS[self.kind]}")
         return value
 
-    def understands(self, text: str) -> bool:
-        """What the metadata has, Apache Kafka may have written, in ways or for things that are not known here."""
-        try:
-            self.parse(text)
-        except ConfigError as error:
-            log.warning("what is stored is not understood, and does not count: %s", error)
-            return False
-        return True
+    def stored(self, text: str) -> Any | None:
+        """What the metadata has, Apache Kafka may have written, in ways or for things that are not known here: None
+        then, and a warning, the first time that it is looked at."""
+        return _stored(self, text)
 
     def _check(self, value: Any) -> None:
         complaint = None if value is None else self.rule.complaint(value)
@@ -133,6 +136,15 @@ class Property:
         return shown(value)
 
 
+@lru_cache(maxsize=STORED_KNOWN)
+def _stored(known: Property, text: str) -> Any | None:
+    try:
+        return known.parse(text)
+    except ConfigError as error:
+        log.warning("what is stored is not understood, and does not count: %s", error)
+        return None
+
+
 def _boolean(text: str) -> bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -141,10 +153,7 @@ def _boolean(text: str) -> bool:
 
 def _whole(bound: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(NUMBERS["int" if bound == INT_MAX else "long"]) from None
+        value = int(text) if _WHOLE.fullmatch(text) else bound + 1
         if not -bound - 1 <= value <= bound:
             raise ValueError(NUMBERS["int" if bound == INT_MAX else "long"])
         return value
@@ -152,19 +161,19 @@ def _whole(bound: int) -> Callable[[str], int]:
     return parse
 
 
-def node_id(name: str) -> int:
-    """As a resource is named by it: without the spaces and underscores that Python passes over in a number."""
-    if name != name.strip() or "_" in name:
-        raise ValueError(NUMBERS["int"])
-    return _whole(INT_MAX)(name)
+node_id = _whole(INT_MAX)  # as a resource is named by it
 
 
 def _double(text: str) -> float:
-    """With the suffix that a literal of Java's may have."""
-    try:
-        return float(text[:-1] if text.endswith(("f", "F", "d", "D")) else text)
-    except ValueError:
-        raise ValueError(NUMBERS["double"]) from None
+    """As a literal of Java's, which has a suffix at times, and may be hexadecimal."""
+    if _HEXADECIMAL.fullmatch(text):
+        try:
+            return float.fromhex(text.rstrip("fFdD"))
+        except OverflowError:
+            return float("-inf" if text.startswith("-") else "inf")
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(NUMBERS["double"])
+    return float(text.rstrip("fFdD") if text[-1] in "fFdD" else text)
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ class MetricsPage:
         info = label_set(broker=seen.node_id, rack=seen.rack or "", cluster_id=seen.cluster_id)
         yield from family("ballast_broker_info", "gauge", [(info, 1)])
         yield from family("ballast_controller_active", "gauge", [(own, seen.quorum.is_leader)])
+        yield from family("ballast_controller_heard", "gauge", [(own, seen.quorum.hears_leader)])
         yield from self._of_the_cluster(seen.image(), tells=seen.quorum.is_leader)
         yield from family("ballast_metadata_offset", "gauge", [(own, seen.image().offset)])
         server = seen.server

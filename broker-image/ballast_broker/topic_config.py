@@ -120,10 +120,8 @@ def log_config(overrides: Mapping[str, str], broker: Mapping[str, Any]) -> LogCo
     resolved = {}
     for name, entry in TOPIC_PROPERTIES.items():
         field = entry.property.field
-        if name in overrides and entry.property.understands(overrides[name]):
-            resolved[field] = entry.property.parse(overrides[name])
-        else:
-            resolved[field] = broker_default(entry, broker)
+        own = entry.property.stored(overrides[name]) if name in overrides else None
+        resolved[field] = broker_default(entry, broker) if own is None else own
     resolved["cleanup_policy"] = frozenset(resolved["cleanup_policy"])
     return LogConfig(**resolved)
 

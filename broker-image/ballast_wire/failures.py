@@ -20,6 +20,8 @@ NEVER_REPEATED = frozenset({"DescribeLogDirs"})
 ERROR_CODES = frozenset({"error_code", "partition_error_code"})
 # Parts of an entry that say which one it is, though they are lists.
 IDENTITY_LISTS = frozenset({"entity"})
+# Entries that have an empty name where they were asked for by id.
+NAMED = frozenset({"MetadataResponseTopic"})
 # What stands for "none" in place of the schema's default.
 NOTHING: dict[str, Any] = {
     "committed_offset": -1,
@@ -116,7 +118,7 @@ def _copy(answer: Any, name: str, asked: Any) -> None:
     source = "name" if name == "topic_name" else name
     if name not in ("error_code", "error_message", *NOTHING) and source in asked._struct.fields:
         value = getattr(asked, source)
-        setattr(answer, name, "" if value is None and name == "name" else value)
+        setattr(answer, name, "" if value is None and name == "name" and type(answer).__name__ in NAMED else value)
 
 
 def _inner_list(asked: Any, name: str, version: int) -> list[Any]:

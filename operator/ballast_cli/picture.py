@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +12,8 @@ from ballast_operator.model.quantity import bytes_text, counted
 BAR = 24
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SHOWN_MOVES = 12
+# As full as another one to this share of its size, a directory is taken for one on the same disk.
+ONE_DISK_SHARE = 0.001
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -44,7 +46,7 @@ def _broker(view: KafkaView, broker: int) -> dict[str, Any]:
             leaders += part.leader == broker
     return {
         "id": broker,
-        "address": f"{known.host}:{known.port}",
+        "address": f"{known.host}:{known.port}" if known.host else None,
         "rack": known.rack,
         "online": known.online,
         "replicas": replicas,
@@ -120,7 +122,7 @@ def draw(view: KafkaView) -> str:
         rack = f"  rack {broker['rack']}" if broker["rack"] else ""
         lines.append("")
         lines.append(
-            f"broker {broker['id']}  {broker['address']}{rack}  {counted(broker['replicas'], 'replica')}, "
+            f"broker {broker['id']}  {broker['address'] or 'away'}{rack}  {counted(broker['replicas'], 'replica')}, "
             f"{counted(broker['leaders'], 'leader')}{state}"
         )
         lines += _directory_lines(broker["directories"], largest)
@@ -132,7 +134,6 @@ def draw(view: KafkaView) -> str:
 
 def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[str]:
     names = _short_names([d["path"] for d in directories])
-    disks = Counter((d["totalBytes"], d["usedBytes"]) for d in directories)
     lines = []
     for directory in directories:
         name = names[directory["path"]].ljust(max(map(len, names.values())))
@@ -142,7 +143,7 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
         cordoned = "  cordoned" if directory["cordoned"] else ""
         count = f"{counted(directory['replicas'], 'replica')}{cordoned}"
         total, used = directory["totalBytes"], directory["usedBytes"]
-        if total is None or (disks[total, used] > 1 and used != directory["logBytes"]):
+        if total is None or (used != directory["logBytes"] and _shares_a_disk(directory, directories)):
             # Directories of one disk are all as full as the disk; what differs is what they hold.
             share = directory["logBytes"] / largest if largest else 0.0
             lines.append(f"  {name}  {bar(share)}  {bytes_text(directory['logBytes'])} of logs  {count}")
@@ -150,6 +151,17 @@ def _directory_lines(directories: list[dict[str, Any]], largest: int) -> list[st
             text = f"{100 * used / total:3.0f}%  {bytes_text(used)} of {bytes_text(total)}"
             lines.append(f"  {name}  {bar(used / total)}  {text}  {count}")
     return lines
+
+
+def _shares_a_disk(directory: dict[str, Any], directories: list[dict[str, Any]]) -> bool:
+    """Whether another one is as large and about as full; they were not asked at the same moment."""
+    total, used = directory["totalBytes"], directory["usedBytes"]
+    return any(
+        other is not directory
+        and other["totalBytes"] == total
+        and abs(other["usedBytes"] - used) < ONE_DISK_SHARE * total
+        for other in directories
+    )
 
 
 def _short_names(paths: list[str]) -> Mapping[str, str]:

@@ -46,8 +46,10 @@ ACTIONS_OF = {
     "additional": {"execute"},
     "preserve_throttles": {"execute", "verify", "cancel"},
     "wait": {"execute", "verify"},
+    "timeout_ms": {"execute", "cancel"},
 }
 LOOK_EVERY_S = 1.0
+TIMEOUT_MS = 10_000
 # A broker that restarts, or that the others have not missed yet, is asked again for so long.
 PATIENCE_S = 60.0
 
@@ -66,7 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="execute: bytes a second between directories",
     )
-    parser.add_argument("--timeout-ms", type=int, default=10_000, help="for brokers to accept directories")
+    parser.add_argument(
+        "--timeout-ms", type=at_least_one, metavar="MS",
+        help=f"execute, cancel: how long brokers have to accept directories ({TIMEOUT_MS})",
+    )  # fmt: skip
     parser.add_argument("--additional", action="store_true", help="execute although another reassignment runs")
     parser.add_argument(
         "--preserve-throttles", action="store_true", help="execute --wait, verify, cancel: leave throttles as they are"
@@ -106,6 +111,10 @@ def _connected(bootstrap: str, options: Mapping[str, Any] | None = None) -> Iter
         raise CommandError(f"{bootstrap} does not answer any more: {error}. What had begun goes on.") from error
     finally:
         cluster.close()
+
+
+def _timeout_s(args: argparse.Namespace) -> float:
+    return (args.timeout_ms or TIMEOUT_MS) / 1000
 
 
 def _plan_of(args: argparse.Namespace) -> Plan:
@@ -220,7 +229,7 @@ def execute(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
     cluster.move_directories(arriving, 0)
     refused = {str(key): reason for key, reason in cluster.reassign(changed).items()}
     if not refused:
-        left = cluster.move_directories(wanted, args.timeout_ms / 1000)
+        left = cluster.move_directories(wanted, _timeout_s(args))
         refused = {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
     for name, reason in refused.items():
         print(f"not accepted: {name}: {reason}", file=sys.stderr)
@@ -391,7 +400,7 @@ def cancel(cluster: Cluster, args: argparse.Namespace, plan: Plan) -> int:
         for (key, broker) in seen.future
         if key in plan and (key, broker) in seen.current
     }
-    left = cluster.move_directories(back, args.timeout_ms / 1000)
+    left = cluster.move_directories(back, _timeout_s(args))
     refused |= {f"{key} on broker {broker}": reason for (key, broker), reason in left.items()}
     for name, reason in refused.items():
         print(f"not cancelled: {name}: {reason}", file=sys.stderr)

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 from ballast_cli import CommandError
-from ballast_cli.arguments import folder
+from ballast_cli.arguments import at_least_one, folder
 from ballast_cli.chaos import data_folder, on_data, say
 from ballast_cli.soaks import Soak, simulation
 
@@ -34,7 +34,7 @@ NAMES = "|".join(TIMES)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = ", ".join(f"{name}: {times:,}" for name, times in TIMES.items())
     parser.add_argument("name", choices=tuple(TIMES), metavar=NAMES)
-    parser.add_argument("--times", type=int, metavar="N", help=f"how many ({usual})")
+    parser.add_argument("--times", type=at_least_one, metavar="N", help=f"how many ({usual})")
     parser.add_argument("--from", type=int, dest="first", metavar="SEED", help="sim: the first seed (0)")
     parser.add_argument("--seed", type=int, metavar="S", help="all but sim: what the dice give (any)")
     parser.add_argument("--data", type=folder, metavar="DIR", help="all but sim: the data's place (.ballast/NAME-S)")
@@ -44,8 +44,6 @@ def run(args: argparse.Namespace) -> int:
     foreign = ("seed", "data") if args.name == "sim" else ("first",)
     if any(getattr(args, name) is not None for name in foreign):
         raise CommandError(f"'soak {args.name}' has no --{' or --'.join(foreign).replace('first', 'from')}.")
-    if args.times is not None and args.times < 1:
-        raise CommandError("--times must be at least 1.")
     times = args.times or TIMES[args.name]
     sys.path.append(str(ROOT))
     if args.name == "sim":

@@ -128,10 +128,11 @@ async def observe_cluster(kafka: KafkaConnection) -> KafkaView:
     online = [broker.id for broker in view.brokers.values() if broker.online]
     directories, logs, described = await observe_directories(kafka, online)
     ongoing = await observe_ongoing(kafka)
-    return replace(
+    whole = replace(
         view, topics=topics, missing=missing, topic_errors=errors, directories=directories, logs=logs,
         described=described, ongoing=ongoing,
     )  # fmt: skip
+    return whole.with_absent()
 
 
 def _targets(settings: ConnectionSettings | None) -> list[tuple[ConnectionSettings, Mapping[str, Any] | None]]:

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
-from ballast_operator.apply.refused import refusal_told
+from ballast_operator.apply.refused import answer_in, refusal_told
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Broken, Cache
 from ballast_operator.clock import Now, monotonic
@@ -140,7 +140,9 @@ class ClusterCycle:
         if work.reassignments:
             try:
                 await self._reassignments.handle(kafka, again)
-            except ApiError as error:
+            except (ApiError, ApiUnavailableError) as error:
+                if answer_in(error) is None:
+                    raise
                 # It may be refused for as long as nobody does anything about it; topics have nothing to do with that.
                 log.warning("cluster %s: Reassignments: %s", self._key, error)
                 again.failed = True

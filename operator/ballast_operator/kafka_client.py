@@ -208,7 +208,7 @@ class KafkaConnection:
     def _connect(self) -> KafkaAdminClient:
         try:
             options = client_options(self.settings)
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ValueError) as error:
             raise KafkaUnavailableError(f"The Secret for TLS cannot be used: {error}") from error
         try:
             return KafkaAdminClient(**options)

@@ -31,6 +31,21 @@ def _micro_time() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+class LeaseSeen:
+    """A Lease of somebody else, as it was found again and again."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, float] = ("", 0.0)
+
+    def ran_out(self, spec: dict[str, Any], version: str) -> bool:
+        """By our own clock: the holder has not renewed it since we saw it like this."""
+        now = monotonic()
+        if self._seen[0] != version:
+            self._seen = (version, now)
+            return False
+        return now - self._seen[1] > float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+
+
 class Leader:
     """Whether this process leads. `run` has to run; `changed` is called at each change."""
 
@@ -42,7 +57,7 @@ class Leader:
         self._changed = changed
         self.identity = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._renewed_at: float | None = None
-        self._seen: tuple[str, float] = ("", 0.0)
+        self._seen = LeaseSeen()
         self._told = False
         self._waits_for = ""
 
@@ -73,7 +88,7 @@ class Leader:
             return
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder != self.identity and holder and not self._ran_out(spec, lease["metadata"]["resourceVersion"]):
+        if holder != self.identity and holder and not self._seen.ran_out(spec, lease["metadata"]["resourceVersion"]):
             self._renewed_at = None
             self._tell_holder(holder)
             return
@@ -83,14 +98,6 @@ class Leader:
         # The resourceVersion makes it certain that of two only one takes it.
         await self._api.replace(self._path, {**self._body(transitions, since), "metadata": lease["metadata"]})
         self._renewed_at = now
-
-    def _ran_out(self, spec: dict[str, Any], version: str) -> bool:
-        """By our own clock: the holder has not renewed it since we saw it like this."""
-        now = monotonic()
-        if self._seen[0] != version:
-            self._seen = (version, now)
-            return False
-        return now - self._seen[1] > float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
 
     def _tell_holder(self, holder: str) -> None:
         if holder != self._waits_for:

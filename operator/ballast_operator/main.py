@@ -63,8 +63,9 @@ def registry_of(
 
     @kopf.on.startup(registry=registry)
     async def begin(**_: Any) -> None:
-        """Kopf has taken the signals for itself. Only who gets them knows whether it ends for one, or for a fault."""
-        take_signals(stop)
+        """Kopf takes the signals for itself in this very turn of the loop, but after this. Only who gets them knows
+        whether it ends for one, or for a fault."""
+        asyncio.get_running_loop().call_soon(take_signals, stop)
 
     @kopf.on.cleanup(registry=registry)
     async def let_go(**_: Any) -> None:
@@ -173,7 +174,7 @@ async def _watch_all(
 ) -> None:
     """Kopf's part. It ends for good when a watch is refused, with 410 for instance: then it is begun anew."""
     failures = 0
-    while True:
+    while stop is None or not stop.is_set():
         began = monotonic()
         ending = asyncio.Event()
         # A task from before Kopf, which cancels all that are younger and waits for them.
@@ -197,6 +198,7 @@ async def _watch_all(
                 raise
             log.warning("the watches failed and begin anew: %s", error)
         finally:
+            take_signals(stop)  # it may have ended before it logged in
             if passing_on is not None:
                 passing_on.cancel()
         await asyncio.sleep(failures * WATCH_AGAIN_SECONDS)

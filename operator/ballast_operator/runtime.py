@@ -13,7 +13,7 @@ from typing import Any
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, Kind, older
-from ballast_operator.clock import monotonic, utc_now
+from ballast_operator.clock import monotonic
 from ballast_operator.cycle import ClusterCycle, Shared
 from ballast_operator.events import Events
 from ballast_operator.kubeconfig import ApiAccess
@@ -24,6 +24,7 @@ from ballast_operator.model import cluster as cluster_model
 from ballast_operator.model import reassignment as reassignment_model
 from ballast_operator.model import topic as topic_model
 from ballast_operator.model.meta import API_VERSION, Key, Meta, read_meta
+from ballast_operator.neighbours import Neighbours
 from ballast_operator.status import READY, SHARED, STALLED
 from ballast_operator.worker import Worker
 
@@ -56,12 +57,15 @@ class Runtime:
         self._relist_seconds = relist_seconds
         self._relist_at = monotonic() + relist_seconds
         self.writer = Writer(self.api, self.cache)
-        self.events = Events(self.api, utc_now)
+        self._now = self.api.clock.now
+        self.events = Events(self.api, self._now)
         self.metrics = Metrics()
         # A session of its own: a renewal must not wait behind a thousand statuses.
         self._lease_api = KubernetesApi(access)
-        self.leader = Leader(self._lease_api, lease_namespace or access.namespace, LEASE, self._leadership_changed)
-        self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, utc_now)
+        own = lease_namespace or access.namespace
+        self.leader = Leader(self._lease_api, own, LEASE, self._leadership_changed)
+        self.neighbours = Neighbours(self._lease_api, own, LEASE, self._namespaces_wanted, self._given_back)
+        self._shared = Shared(self.api, self.cache, self.writer, self.events, self.metrics, self._now)
         self._workers: dict[Key, tuple[Worker, asyncio.Task[None]]] = {}
         self._background: list[asyncio.Task[None]] = []
         self._telling: set[asyncio.Task[None]] = set()
@@ -73,7 +77,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Start what runs in the background."""
-        for run in (self.leader.run, self.events.run, self._keep_house):
+        for run in (self.leader.run, self.neighbours.run, self.events.run, self._keep_house):
             self._background.append(asyncio.create_task(run(), name=run.__qualname__))
 
     def end_workers(self) -> None:
@@ -170,7 +174,7 @@ class Runtime:
         meta = body["metadata"]
         key = Key(meta["namespace"], meta["name"])
         broken = self._kind(kind).broken.get(key)
-        if broken is None or not self.leader.leads:
+        if broken is None or not self._acts_in(key.namespace):
             return
         verdict = SHARED["InvalidSpec"].says(error=broken.error)
         said = [
@@ -182,7 +186,9 @@ class Runtime:
         ]
         if told == said:
             return
-        full = [{**one, "lastTransitionTime": utc_now(), "observedGeneration": broken.meta.generation} for one in said]
+        full = [
+            {**one, "lastTransitionTime": self._now(), "observedGeneration": broken.meta.generation} for one in said
+        ]
         path = path_of(API_VERSION, PLURALS[kind], key.namespace, key.name, "status")
         try:
             await self.api.merge(path, {"status": {"observedGeneration": broken.meta.generation, "conditions": full}})
@@ -193,7 +199,8 @@ class Runtime:
 
     def _worker(self, cluster: Key) -> Worker:
         if cluster not in self._workers:
-            worker = Worker(cluster, ClusterCycle(cluster, self._shared), lambda: self.leader.leads, monotonic)
+            cycle = ClusterCycle(cluster, self._shared)
+            worker = Worker(cluster, cycle, lambda: self._acts_in(cluster.namespace), monotonic)
             self._workers[cluster] = (worker, asyncio.create_task(worker.run(), name=f"worker {cluster}"))
         return self._workers[cluster][0]
 
@@ -203,14 +210,29 @@ class Runtime:
         # What another leader did meanwhile is in the cache, but for what a watch has lost: that is looked for first.
         self.cache.whole = False
         self._relist_at = monotonic()
-        # Everything is looked at once from the beginning.
+        self._look_at_all()
+
+    def _acts_in(self, namespace: str) -> bool:
+        return self.leader.leads and not self.neighbours.has(namespace)
+
+    def _namespaces_wanted(self) -> set[str]:
+        return {cluster.namespace for cluster in self._workers} if self.leader.leads else set()
+
+    def _given_back(self, namespace: str) -> None:
+        self._relist_at = monotonic()
+        self._look_at_all(namespace)
+
+    def _look_at_all(self, namespace: str | None = None) -> None:
+        """Everything is looked at once from the beginning, or all of one namespace."""
         for kind in (self.cache.topics, self.cache.reassignments):
             for resource in kind:
-                self._worker(resource.cluster).add(
-                    topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
-                )
+                if namespace in (None, resource.meta.namespace):
+                    self._worker(resource.cluster).add(
+                        topics=[resource.key] if kind is self.cache.topics else [], reassignments=True, cluster=True
+                    )
         for cluster in self.cache.clusters:
-            self._worker(cluster.key).add(cluster=True, reassignments=True)
+            if namespace in (None, cluster.meta.namespace):
+                self._worker(cluster.key).add(cluster=True, reassignments=True)
 
     # Probes.
 

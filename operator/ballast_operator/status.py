@@ -133,7 +133,7 @@ TOPIC = _table(
     ),
     Reason("KafkaError", FALSE, "Kafka answered {error}", "It is tried again."),
     Reason(
-        "KubernetesRefused", FALSE, "Kubernetes refuses the Reassignment that the topic needs: {error}.",
+        "KubernetesRefused", FALSE, "Kubernetes refuses what the topic needs: {error}.",
         "Give Kubernetes what it lacks; it is tried again.",
     ),
     Reason(
@@ -273,7 +273,7 @@ CLUSTER = _table(
     Reason(
         "VolumeClaimed", FALSE,
         "Volume {volume} is not added: its claims of before, such as {claim}, are of storage class {found}.",
-        "Delete these claims (status.retainedClaims), or give the volume another name.", stalled=True,
+        "Delete these claims (status.retainedClaims), name that class, or give the volume another name.", stalled=True,
     ),
 )  # fmt: skip
 

@@ -31,8 +31,10 @@ def measure_by_admin(
     try:
         client = KafkaAdminClient(bootstrap_servers=bootstrap, **dict(client_options or {}))
         try:
-            topics, cluster = client.describe_topics(), client.describe_cluster()
+            # Asked twice: one that is over when it is asked may have been seen while the topics were described.
             moving = client.list_partition_reassignments()
+            topics, cluster = client.describe_topics(), client.describe_cluster()
+            moving = moving or client.list_partition_reassignments()
             answers = client.describe_log_dirs(brokers=sorted(_live(cluster["brokers"])))
         finally:
             client.close()

@@ -19,6 +19,7 @@ from typing import Any
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MAX_ANSWER_BYTES = 1 << 30
+CHUNK_BYTES = 1 << 20
 
 
 class PrometheusError(RuntimeError):
@@ -31,10 +32,11 @@ class PartialAnswerError(PrometheusError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where Prometheus is, and how long and how often it is asked."""
+    """Where Prometheus is, and how long and how often it is asked: for each piece of an answer, and for the whole."""
 
     url: str
     timeout_s: float = 60.0
+    answer_s: float = 300.0
     attempts: int = 4
     first_pause_s: float = 0.2
     bearer_token: str | None = None
@@ -103,11 +105,11 @@ class Endpoint:
             request = urllib.request.Request(url, data=body, headers=headers)
         try:
             with _OPENER.open(request, timeout=self.timeout_s) as answer:
-                text = answer.read(MAX_ANSWER_BYTES)
+                text = self._read(answer)
         except urllib.error.HTTPError as error:
             if error.code in REDIRECTS:
                 raise PrometheusError(f"{url} sends elsewhere: give the address {error.headers['Location']}") from error
-            detail = _error_of(error.read(4096))
+            detail = _error_of(error)
             if error.code in RETRIED_STATUS:
                 raise _PassingFaultError(f"HTTP {error.code} {detail}") from error
             raise PrometheusError(f"{url}: HTTP {error.code} {detail}") from error
@@ -115,6 +117,16 @@ class Endpoint:
             # Refused, timed out, or broken off in the middle of the answer.
             raise _PassingFaultError(str(error)) from error
         return _data_of(text, url)
+
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        """Raises TimeoutError for one that never ends, though something comes now and then."""
+        deadline, pieces, left = time.monotonic() + self.answer_s, [], MAX_ANSWER_BYTES
+        while left and (piece := answer.read1(min(left, CHUNK_BYTES))):
+            pieces.append(piece)
+            left -= len(piece)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the answer took longer than {self.answer_s:g} s")
+        return b"".join(pieces)
 
 
 class _PassingFaultError(Exception):
@@ -143,7 +155,11 @@ def _data_of(text: bytes, url: str) -> Any:
     return document["data"]
 
 
-def _error_of(body: bytes) -> str:
+def _error_of(answer: urllib.error.HTTPError) -> str:
+    try:
+        body = answer.read(4096)
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
     try:
         return str(json.loads(body).get("error", ""))
     except (ValueError, AttributeError):

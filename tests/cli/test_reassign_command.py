@@ -78,6 +78,8 @@ def test_no_topics_are_not_all_topics(brokers: Brokers, capsys: pytest.CaptureFi
         ("verify", "--brokers=0", "generate"),
         ("verify", "--additional", "execute"),
         ("generate", "--wait", "execute, verify"),
+        ("generate", "--timeout-ms=5000", "cancel, execute"),
+        ("verify", "--timeout-ms=5000", "cancel, execute"),
     ],
 )
 def test_an_option_of_another_action_is_refused(

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ TOOLS = {
 Tool = Callable[..., str]
 
 
-def run(name: str, *arguments: object, stdin: str | None = None, code: int = 0) -> str:
+def run(
+    name: str, *arguments: object, stdin: str | None = None, code: int = 0, java_options: Sequence[str] = ()
+) -> str:
     """What the tool prints; it must end with this code."""
     java = [
         "java",
@@ -57,7 +59,7 @@ def run(name: str, *arguments: object, stdin: str | None = None, code: int = 0) 
         f"{os.environ['BALLAST_KAFKA_JARS']}/*",
     ]
     ended = subprocess.run(
-        [*java, TOOLS[name], *map(str, arguments)],
+        [*java, *java_options, TOOLS[name], *map(str, arguments)],
         input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -131,6 +131,14 @@ def test_a_typing_error_installs_nothing(name, bare_path, tmp_path):
     assert not (tmp_path / "home").exists()
 
 
+def test_a_number_that_cannot_be_installs_nothing(bare_path, tmp_path):
+    (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
+    answer = run_script("soak", "operator", "--times", "0", path=bare_path, home=tmp_path / "home")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "--times: '0' is no number of 1 or more" in answer.stderr
+    assert not (tmp_path / "home").exists()
+
+
 def test_where_it_cannot_install_it_says_how_to_choose_another_place(bare_path, tmp_path):
     (bare_path / "python3").symlink_to(Path(sys.executable).resolve())
     (tmp_path / "file").touch()

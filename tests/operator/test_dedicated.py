@@ -128,3 +128,39 @@ def test_one_controller_becomes_three_and_one_again_also_by_an_operator_that_was
     world.until_ready("KafkaCluster", "demo", 60)
     assert revisions(world).items() <= before.items(), "nobody was restarted for that"
     world.until_ready("KafkaTopic", "orders", 60)
+    kept = ["metadata-demo-controller-1", "metadata-demo-controller-2"]
+    world.until("the claims of the others are listed", lambda: retained(world) == kept)
+
+
+def retained(world: World) -> list[str]:
+    return list((world.get("KafkaCluster", "demo") or {})["status"].get("retainedClaims") or [])
+
+
+@pytest.mark.spec("OPR-42", "OPR-43", "CLU-05")
+def test_controllers_come_back_on_their_claims_of_before_and_these_are_deleted_where_that_is_asked(
+    world: World,
+) -> None:
+    volumes = [{"name": "b", "size": "4Gi", "storageClassName": "slow"}, *SPEC["volumes"]]
+    rest = {**SPEC, "config": {"num.partitions": 3}, "volumes": volumes}
+
+    def until_voters(*wanted: int, **more: Any) -> None:
+        count = {"mode": "Dedicated", "count": len(wanted)}
+        world.apply("KafkaCluster", "demo", {**rest, "controllers": count, **more})
+
+        def vote() -> bool:
+            return list((world.get("KafkaCluster", "demo") or {})["status"]["voters"]) == [*wanted]
+
+        world.until(f"{wanted} vote", vote, 90)
+        world.until_ready("KafkaCluster", "demo", 60)
+
+    until_voters(100_000, 100_001, 100_002)
+    world.until("they are in use again", lambda: retained(world) == [])
+    until_voters(100_000, storage={"deleteClaim": True})
+
+    def claims() -> set[str]:
+        found = world.objects("v1", "persistentvolumeclaims", "ballast.dev/role=controller")
+        return {claim["metadata"]["name"] for claim in found}
+
+    world.until("claims of controllers that went are deleted", lambda: claims() == {"metadata-demo-controller-0"}, 60)
+    assert retained(world) == []
+    world.until_ready("KafkaTopic", "orders", 60)

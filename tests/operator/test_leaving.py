@@ -10,12 +10,14 @@ from typing import Any, cast
 import pytest
 from making import NOW, cluster, topic_view, view
 
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.clusters import ClusterHandler
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.managed import CORDON, ManagedCluster, Scene
 from ballast_operator.kafka_client import KafkaUnavailableError
 from ballast_operator.model.actions import AlterConfig
+from ballast_operator.model.cluster import ClusterStatus
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, ReplicaId
 from ballast_operator.model.meta import Key
 from ballast_operator.model.reassignment import Reassignment
@@ -226,6 +228,51 @@ async def test_what_is_given_up_stays_cordoned_until_no_broker_uses_it_any_more(
     del seen.directories[DirectoryId(1, gone)]  # type: ignore[attr-defined]
     assert await managed._cordon(replace(scene, kube=replace(kube, pods=pods))) == frozenset({1})
     assert [(change.name, change.values) for change in changed] == [("1", {CORDON: None})]
+
+
+WEBHOOK = 'failed calling webhook "pods.example"'
+
+
+@pytest.mark.spec("OPR-02", "OPR-05")
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ApiError(403, "Forbidden", 'pods "demo-1" is forbidden: the policy says no.'), "the policy says no"),
+        (ApiUnavailableError("DELETE: 500", ApiError(500, "InternalError", WEBHOOK)), WEBHOOK),
+        (ApiUnavailableError("connection refused"), None),
+        (ApiError(409, "Conflict", "the object has been modified"), None),
+    ],
+)
+async def test_what_kubernetes_refuses_in_the_middle_is_told_and_the_rest_is_served(
+    error: Exception, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that lets no pod be deleted kept all topics and Reassignments waiting, and the status said nothing."""
+
+    async def refused(*_: object) -> None:
+        raise error
+
+    async def observed(_: object, __: object, seen: KafkaView) -> tuple[None, KafkaView]:
+        return None, seen
+
+    async def nothing(*_: object) -> dict[Any, Any]:
+        return {}
+
+    for where in ("observe_ongoing", "observe_broker_configs", "kafka_actions.alter_configs"):
+        monkeypatch.setattr(f"ballast_operator.handlers.managed.{where}", nothing)
+    monkeypatch.setattr("ballast_operator.handlers.managed.voters.observe", observed)
+    monkeypatch.setattr("ballast_operator.handlers.managed.restarts.roll", refused)
+    seen = view({"orders": topic_view((0, 1))}, brokers=range(3))
+    managed, scene, _ = scene_of(seen)
+    managed._identity, managed._kube = scene.identity, replace(scene.kube, replicas=3)
+    known = replace(scene.cluster.status, retained_claims=("a-demo-7",))
+    subject, again = replace(scene.cluster, status=known), Again()
+    if told is None:
+        with pytest.raises(type(error)):
+            await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
+        return
+    verdict, status = await managed.finish(subject, scene.kafka, seen, ClusterStatus(), again)
+    assert (verdict.reason, told in verdict.message) == ("KubernetesRefused", True)
+    assert (status.retained_claims, status.broker_count) == (("a-demo-7",), 3)
 
 
 @pytest.mark.spec("OPR-02", "OPR-42", "OPR-43")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from ballast_operator.model.topic import KafkaTopic
 from ballast_operator.plan.lifecycle import Scene, Step, next_step
 from ballast_operator.plan.stored import keep
 from ballast_operator.plan.throttles import plan_throttles
-from ballast_operator.plan.topics import TopicFacts, plan_topic
+from ballast_operator.plan.topics import TopicFacts, TopicPlan, plan_topic
 from ballast_operator.runtime import Runtime
 from ballast_operator.status import REASSIGNMENT
 from ballast_operator.worker import Again, Work
@@ -305,6 +305,58 @@ def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> No
     assert told.created == "second"
     assert [(key.name, said.reason) for key, said in refused.items()] == [("first", "KubernetesRefused")]
     assert {key.name for key in batch.retry} == {"first"}
+
+
+@pytest.mark.spec("OPR-02", "OPR-05")
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ApiError(403, "Forbidden", "a policy wants a label"), "a policy wants a label"),
+        (ApiUnavailableError("PATCH", ApiError(500, "InternalError", "webhook failed")), "webhook failed"),
+        (ApiUnavailableError("connection refused"), None),
+    ],
+)
+async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(error: Exception, told: str | None) -> None:
+    """Its finalizer comes first; where it was refused, nothing was done about all the topics that were looked at."""
+    cache, acted = Cache(), list[str]()
+
+    class Policy(Told):
+        async def set_finalizer(self, topic: KafkaTopic, wanted: bool) -> bool:
+            if topic.meta.name == "first":
+                raise error
+            return wanted
+
+    class Books:
+        """The ledger."""
+
+        async def load(self) -> dict[str, Any]:
+            return {}
+
+        async def withdraw(self, _: object) -> None: ...
+
+    batch, handler = Batch({}), TopicHandler(CLUSTER, cache, cast(Any, Policy()))
+
+    async def kafka(_: object, plans: Mapping[Key, TopicPlan], __: object) -> tuple[dict[Key, Outcome], set[Key]]:
+        acted.extend(key.name for key in plans)
+        return {}, set()
+
+    handler._act_on_kafka = kafka  # type: ignore[method-assign]
+    for name in ("first", "second"):
+        spec = {"clusterRef": {"name": "demo"}, "partitions": 2, "deletionPolicy": "Delete"}
+        _, topic = cache.put_topic(body(name, spec, {"topicId": TOPIC_ID}))
+        assert topic is not None
+        batch.topics[topic.key] = topic
+        batch.plans[topic.key] = plan_topic(topic, TopicFacts(view=topic_view((0,)), config={}))
+    act = handler._act(batch, dict(batch.plans), cast(KafkaConnection, None), cast(Any, Books()))
+    if told is None:
+        with pytest.raises(ApiUnavailableError):
+            await act
+        return
+    done = await act
+    assert (acted, {key.name for key in done}) == (["second"], {"second"})
+    first = Key("default", "first")
+    assert (batch.plans[first].verdict.reason, batch.retry) == ("KubernetesRefused", {first})
+    assert told in batch.plans[first].verdict.message
 
 
 @pytest.mark.spec("OPR-32", "OPR-34")

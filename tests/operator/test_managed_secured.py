@@ -268,6 +268,32 @@ def test_a_broker_that_is_killed_comes_back_among_the_others(world: Secured) -> 
     assert errors == []
 
 
+@pytest.mark.spec("OPR-41", "OPR-44")
+def test_a_listener_gets_another_port_and_secrets_are_renewed_in_the_middle_of_that(world: Secured) -> None:
+    """Whoever comes by the Service is led to the brokers at both ports until none has the former one."""
+
+    def ports() -> dict[int, int | str]:
+        found = world.api("get", path_of("v1", "services", "default", "demo-bootstrap"))["spec"]["ports"]
+        return {port["port"]: port["targetPort"] for port in found}
+
+    moved = [{**LISTENERS[0], "port": 9095}, LISTENERS[1]]
+    anywhere = {"bootstrap.servers": f"{world.clients},{world.clients.replace('9092', '9095')}"}
+    for listeners, port, former in ((moved, 9095, 9092), (LISTENERS, 9092, 9095)):
+        before = world.pods()
+        with producing(world.user() | anywhere) as errors:
+            world.declare(listeners=listeners)
+            world.until("one is restarted", lambda known=before: world.pods().items() - known.items())
+            assert ports() == {port: "kafka-2", former: "kafka-2", 9094: 9094}
+            world.secret("demo-clients", world.outside)
+            world.secret("demo-internal", world.inside, SUBJECT)
+            world.until_new(before, 120)
+            world.until_ready("KafkaCluster", "demo", 60)
+        assert errors == []
+        assert ports() == {port: port, 9094: 9094}
+        world.until_shown(port, "demo-clients", world.outside)
+        world.until_shown(9091, "demo-internal", world.inside)
+
+
 @pytest.mark.simulation  # for its time
 def test_a_certificate_of_somebody_else_is_told_before_brokers_lose_each_other(world: Secured) -> None:
     world.declare(security=RIGHTS)

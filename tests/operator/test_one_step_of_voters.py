@@ -61,7 +61,7 @@ def scene(identity: Identity, version: int, *nodes: Member, looking_on: tuple[Me
 
 
 async def bring(asked: Asked, what: Scene, restarts: bool = False) -> tuple[str, str, bool]:
-    went = await voters.bring(cast(KubeObjects, asked), what, restarts)
+    went = await voters.bring(cast(KubeObjects, asked), what, lambda: restarts)
     return (went.verdict.reason, went.verdict.message, went.acted) if went.verdict else ("", "", went.acted)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +11,12 @@ from making import cluster
 
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.handlers.kube_objects import KubeObjects
-from ballast_operator.plan.kube import KubeFacts
+from ballast_operator.plan.kube import KubeFacts, PodFacts
 from ballast_operator.resources.layout import Layout, new_identity
+from ballast_operator.resources.properties import config_map_name
 
 Body = dict[str, Any]
+PORTS = (9092, 9094)
 
 
 class Api:
@@ -51,12 +53,20 @@ class Api:
         assert self.objects.pop(path)["metadata"]["uid"] == uid
 
 
-async def lay_out(objects: KubeObjects, brokers: int, generation: int, monitor: bool = False, **listener: Any) -> None:
+async def lay_out(
+    objects: KubeObjects, brokers: int, generation: int, monitor: bool = False, before: Collection[int] = (),
+    **listener: Any,
+) -> None:  # fmt: skip
+    """`before`: brokers that run with another configuration yet."""
     listeners = [{"name": "INSIDE", "port": 9092}, *([listener] if listener else [])]
     metrics = {"podMonitor": monitor}
     subject = cluster(meta={"generation": generation}, brokers=brokers, listeners=listeners, metrics=metrics)
     layout = Layout(subject, new_identity(subject, "id"), brokers, subject.spec.volumes)
-    await objects.apply_layout(layout, KubeFacts())
+    pods = {
+        n: PodFacts(f"demo-{n}", "u", n, config="of-before" if n in before else config_map_name(layout), ports=PORTS)
+        for n in range(brokers)
+    }
+    await objects.apply_layout(layout, KubeFacts(pods=pods))
 
 
 def monitors(api: Api) -> list[str]:
@@ -96,6 +106,29 @@ async def test_node_ports_move_up_and_down_although_the_brokers_have_each_others
     await lay_out(objects, 4, 1, **outside(32000))
     await lay_out(objects, 4, 2, **outside(first))
     assert list(api.ports().values()) == [first + broker for broker in range(4)]
+
+
+@pytest.mark.spec("OPR-40", "OPR-44")
+async def test_a_broker_is_reached_at_the_node_port_of_before_until_it_is_restarted() -> None:
+    """It tells clients that one; they were refused until the restarts came to it."""
+    api = Api()
+    objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+
+    def ports(broker: int) -> dict[int, int]:
+        service = api.objects[f"/api/v1/namespaces/default/services/demo-{broker}-outside"]
+        return {port["nodePort"]: port["targetPort"] for port in service["spec"]["ports"]}
+
+    await lay_out(objects, 3, 1, **outside(32000))
+    for _ in range(2):  # what was kept is kept on
+        await lay_out(objects, 3, 2, before=(0, 1, 2), **outside(31000))
+        assert [ports(broker) for broker in range(3)] == [{31000 + n: 9094, 32000 + n: 9094} for n in range(3)]
+    await lay_out(objects, 3, 2, before=(1,), **outside(31000))
+    assert [len(ports(broker)) for broker in range(3)] == [1, 2, 1]
+    await lay_out(objects, 3, 2, **outside(31000))
+    assert [ports(broker) for broker in range(3)] == [{31000 + n: 9094} for n in range(3)]
+    # Numbers that go from one broker to another cannot be kept.
+    await lay_out(objects, 3, 3, before=(0, 1, 2), **outside(31001))
+    assert [ports(broker) for broker in range(3)] == [{31001: 9094, 31000: 9094}, {31002: 9094}, {31003: 9094}]
 
 
 @pytest.mark.spec("OPR-40")

@@ -20,6 +20,7 @@ from ballast_operator.handlers.managed import ManagedCluster
 from ballast_operator.handlers.managed import Scene as ManagedScene
 from ballast_operator.handlers.plans import Case, Plans
 from ballast_operator.kubeconfig import read_kubeconfig
+from ballast_operator.model.cluster import ClusterStatus
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, LogView, OngoingView
 from ballast_operator.model.meta import Key
 from ballast_operator.plan.cluster_status import cluster_status, health
@@ -143,6 +144,21 @@ def test_the_health_of_a_cluster_has_a_reason() -> None:
     broken = {**failed.directories, DirectoryId(1, "/b"): DirectoryView("KAFKA_STORAGE_ERROR", -1, -1)}
     found = health(failed.__class__(**{**_fields(failed), "directories": broken}), expected=3)
     assert (found.reason, "/b of broker 1" in found.message) == ("DirectoryFailed", True)
+
+
+def test_brokers_that_nobody_lists_and_that_have_replicas_are_offline() -> None:
+    """Before Kafka 4.0 a broker that is away is not listed; from then on those that are not are gone for good."""
+    listed = view({"orders": topic_view((0, 1), (1, 2), (2, 0))}, brokers=(0, 1))
+    told = replace(listed, fenced_told=False).with_absent()
+    verdict = health(told)
+    assert (verdict.reason, "online: 2." in verdict.message) == ("BrokersOffline", True)
+    status = cluster_status(told, ClusterStatus())
+    assert (status.brokers_text, [(one.id, one.online, one.address, one.replicas) for one in status.brokers][2:]) == (
+        "2/3", [(2, False, None, 2)],
+    )  # fmt: skip
+    assert not told.surely_unregistered(2)
+    assert listed.with_absent().surely_unregistered(2)
+    assert health(listed.with_absent()).reason == "Ready"
 
 
 async def test_a_cluster_is_not_ready_before_every_broker_has_told_its_directories() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeQuorumRequest
 from making import cluster
 from tests.certificates import Authority
 
@@ -19,7 +20,7 @@ from ballast_local.certificates import make_certificate
 from ballast_local.cluster import LocalCluster
 from ballast_operator.apply.kubernetes import KubernetesApi, path_of
 from ballast_operator.connections import Connections
-from ballast_operator.kafka_client import ConnectionSettings, client_options
+from ballast_operator.kafka_client import ConnectionSettings, KafkaConnection, KafkaUnavailableError, client_options
 from ballast_operator.kubeconfig import ApiAccess, read_kubeconfig
 from ballast_operator.plan.secured import Reach
 from ballast_operator.tls_secrets import SecretMissingError
@@ -94,6 +95,15 @@ def test_nobody_is_asked_at_the_terminal_for_the_password_of_a_key() -> None:
     locked = ConnectionSettings("kafka:9093", tls=True, certificate_pem=certificate, key_pem=LOCKED)
     with pytest.raises(ssl.SSLError):
         client_options(locked)
+
+
+@pytest.mark.spec("OPR-25")
+async def test_authorities_that_are_no_text_of_openssl_are_told() -> None:
+    """Without one letter of ASCII they raised something else: every look failed, and the status said nothing."""
+    kafka = KafkaConnection(ConnectionSettings("127.0.0.1:1", tls=True, ca_pem="äöü"))
+    with pytest.raises(KafkaUnavailableError, match="The Secret for TLS cannot be used: Empty certificate data"):
+        await kafka.supports(DescribeQuorumRequest)
+    await kafka.close()
 
 
 @pytest.mark.spec("OPR-40")

@@ -11,17 +11,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from making import view
+from making import topic_view, view
 from world import World
 
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main
+from ballast_cli.picture import draw, summary
 from ballast_cli.up import ROOT
 from ballast_operator.kafka_client import ConnectionSettings
 from ballast_operator.kubeconfig import ApiAccess
-from ballast_operator.model.kafka import KafkaView
+from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,6 +65,24 @@ def test_it_shows_a_cluster_again_and_again(ballast_world: World) -> None:
     for line in (first, second):
         brokers = json.loads(line)["brokers"]
         assert [len(broker["directories"]) for broker in brokers] == [3, 3, 3]
+
+
+def test_directories_of_one_disk_are_told_by_what_they_hold_though_the_disk_fills_meanwhile() -> None:
+    """They are asked one after the other."""
+    seen = view({"orders": topic_view((0,))}, {("orders", 0, 0): LogView("/a", 4 << 20)}, brokers=[0])
+    used = {"/a": 50 << 30, "/b": (50 << 30) + 4096}
+    sizes = {DirectoryId(0, path): DirectoryView(None, 100 << 30, (100 << 30) - size) for path, size in used.items()}
+    lines = draw(replace(seen, directories=sizes)).splitlines()[-2:]
+    assert [line.split("·")[-1].split("█")[-1].split("  ")[1] for line in lines] == ["4.0Mi of logs", "0 of logs"]
+    apart = {**sizes, DirectoryId(0, "/b"): DirectoryView(None, 100 << 30, 40 << 30)}
+    assert [line.count("of 100Gi") for line in draw(replace(seen, directories=apart)).splitlines()[-2:]] == [1, 1]
+
+
+def test_a_broker_that_the_cluster_does_not_list_any_more_is_shown_as_away() -> None:
+    seen = replace(view({"orders": topic_view((0, 1))}, brokers=[0]), fenced_told=False).with_absent()
+    assert summary(seen)["brokers"][1] | {"id": 1, "address": None, "online": False} == summary(seen)["brokers"][1]
+    assert "1 of 2 brokers online" in draw(seen)
+    assert "broker 1  away  1 replica, 0 leaders  OFFLINE" in draw(seen)
 
 
 def test_a_cluster_that_does_not_answer_is_asked_again(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import kopf
 import pytest
 
 from ballast_operator import main
+from ballast_operator.kubeconfig import ApiAccess
 
 pytestmark = [pytest.mark.spec("OPR-04"), pytest.mark.timeout(30)]
 
@@ -22,6 +25,7 @@ class World:
         self.begun_anew = 0
         self.swallowed = 0
         self.calls: list[dict[str, Any]] = []
+        self.told: asyncio.Event | None = None
 
     def begin_anew(self) -> None:
         self.begun_anew += 1
@@ -38,6 +42,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     async def operator(**given: Any) -> None:
         world.calls.append(given)
         if len(world.calls) == 1:
+            if world.told is not None:
+                world.told.set()
             given["stop_flag"].set()  # as its cleanup does
             try:
                 await asyncio.Event().wait()
@@ -58,8 +64,44 @@ async def test_a_kopf_that_does_not_end_is_left_alone_and_another_one_watches(wo
 
 
 async def test_after_a_signal_it_is_not_begun_anew(world: World) -> None:
-    stop = asyncio.Event()
-    stop.set()
+    stop = world.told = asyncio.Event()
     with pytest.raises(main.KopfStuckError):
         await watch(world, stop)
     assert (len(world.calls), world.begun_anew) == (1, 0)
+
+
+async def test_after_a_signal_that_came_before_it_is_not_begun_at_all(world: World) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await watch(world, stop)
+    assert world.calls == []
+
+
+async def test_signals_come_to_the_operator_whatever_kopf_does() -> None:
+    """Kopf took them after the operator had. It ended by itself then; but where it did not come to its end, it was
+    begun anew after a SIGTERM, and a second one was an InvalidStateError in the log."""
+    stop, ready, faults = asyncio.Event(), asyncio.Event(), list[Any]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    runtime = SimpleNamespace(leader=SimpleNamespace(identity="me"), end_workers=lambda: None)
+    nobody = ApiAccess(server="http://127.0.0.1:1")
+    watching = asyncio.create_task(main._watch_all(runtime, nobody, ["default"], stop, ready))  # type: ignore[arg-type]
+    try:
+        async with asyncio.timeout(20):
+            await ready.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            await stop.wait()
+            await watching
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(3):  # turns of the loop, in which they are handled
+            await asyncio.sleep(0)
+        assert faults == []
+    finally:
+        watching.cancel()
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

@@ -142,8 +142,8 @@ class World:
         lease = self.run(self._stack.api.find(LEASE))
         return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
-    def start_another_operator(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "KUBECONFIG": str(self._stack.kubeconfig)}
+    def start_another_operator(self, kubeconfig: Path | None = None) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig or self._stack.kubeconfig)}
         environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("operator", "spark", "broker-image"))
         with (self.data / "other.log").open("ab") as log:
             process = subprocess.Popen(

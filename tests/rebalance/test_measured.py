@@ -254,6 +254,43 @@ def test_a_broker_that_is_away_is_not_asked(tmp_path: Path) -> None:
     assert found.load().replicas.directory.tolist().count(-1) == 1
 
 
+class Moving:
+    """A cluster in which a reassignment ends, or begins, while it is described."""
+
+    def __init__(self, *moving: bool) -> None:
+        self._moving = [{("orders", 0): {}} if each else {} for each in moving]
+        self._topics, self._brokers, self._log_dirs = admin_answers()
+
+    def list_partition_reassignments(self) -> object:
+        return self._moving.pop(0)
+
+    def describe_topics(self) -> object:
+        return self._topics
+
+    def describe_cluster(self) -> object:
+        return {"brokers": self._brokers}
+
+    def describe_log_dirs(self, brokers: list[int]) -> object:
+        return [answer for answer in self._log_dirs if answer["broker"] in brokers]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.spec("REB-08")
+@pytest.mark.parametrize("moving", [(True, False), (False, True)])
+def test_a_reassignment_that_ends_or_begins_meanwhile_is_noticed(
+    moving: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what it adds, or was about to give up, would be taken for replicas that are to stay."""
+    monkeypatch.setattr("kafka.admin.KafkaAdminClient", lambda **_: Moving(*moving))
+    with pytest.raises(Refusal) as caught:
+        measure_by_admin("h:1")
+    assert caught.value.reason == "ReassignmentInProgress"
+    monkeypatch.setattr("kafka.admin.KafkaAdminClient", lambda **_: Moving(False, False))
+    assert measure_by_admin("h:1").replicas["broker"].nunique() == 2
+
+
 @pytest.mark.spec("DIR-44", "REB-03")
 @pytest.mark.parametrize("capacity", [None, 100])
 def test_a_directory_that_its_broker_says_is_cordoned_takes_nothing(capacity: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -26,6 +27,8 @@ from ballast_rebalance.prometheus_http import Endpoint, PartialAnswerError, Prom
 
 Answer = tuple[int, Any]
 BROKEN_OFF = object()  # in the middle of a chunk, as when Prometheus is killed
+ENDLESS = object()  # there is always something more
+STALLED = object()  # nothing comes of the body that was announced
 
 
 class FakePrometheus:
@@ -52,6 +55,9 @@ class FakePrometheus:
                     self.end_headers()
                     self.wfile.write(b"400\r\n{")
                     return
+                if document in (ENDLESS, STALLED):
+                    self._keep_open(status, document is ENDLESS)
+                    return
                 body = document if isinstance(document, bytes) else json.dumps(document).encode()
                 self.send_response(status)
                 if 300 <= status < 400:
@@ -59,6 +65,15 @@ class FakePrometheus:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _keep_open(self, status: int, sending: bool) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", "1000000000")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    while sending:
+                        self.wfile.write(b" " * 100_000)
+                    self.rfile.read(1)  # until the client goes
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -138,6 +153,18 @@ def test_attempts_are_bounded_and_the_fault_is_told(serve: Serve) -> None:
     with pytest.raises(PrometheusError, match=r"overloaded.*3 attempts"):
         Endpoint(server.url, attempts=3, first_pause_s=0.001).query("up")
     assert len(server.asked) == 3
+
+
+@pytest.mark.spec("REB-02")
+@pytest.mark.parametrize(
+    ("status", "document", "told"),
+    [(200, ENDLESS, "took longer than 0.1 s"), (200, STALLED, "timed out"), (503, STALLED, "HTTP 503 .*timed out")],
+)
+def test_an_answer_that_does_not_end_is_given_up(serve: Serve, status: int, document: object, told: str) -> None:
+    server = serve(lambda *_: (status, document))
+    with pytest.raises(PrometheusError, match=f"{told}.*2 attempts"):
+        Endpoint(server.url, timeout_s=0.1, answer_s=0.1, attempts=2, first_pause_s=0.001).query("up")
+    assert len(server.asked) == 2
 
 
 @pytest.mark.spec("REB-02")

@@ -477,7 +477,7 @@ class _Answer:
     def _answer_of(self, key: Key, result: FetchResult, leaders: set[int]) -> FetchAnswer:
         if result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._look_elsewhere(result)
-        leader = result.current_leader if self._version >= FIRST_FLEXIBLE else None
+        leader = result.current_leader if self._version >= FIRST_WITH_ENDPOINTS else None
         if leader is not None and leader[0] >= 0:
             leaders.add(leader[0])
         if result.error is not ErrorCode.NONE:
@@ -490,7 +490,7 @@ class _Answer:
             result.high_watermark,
             result.last_stable_offset,
             result.log_start_offset,
-            result.aborted or self._aborted_of(result.error),
+            result.aborted or self._aborted_of(result),
             result.preferred_replica,
             result.slice,
             EpochEnd(*result.diverging_epoch) if result.diverging_epoch is not None else None,
@@ -508,10 +508,11 @@ class _Answer:
             registration = now.partitions[partition.partition]
             result.current_leader = (registration.leader, registration.leader_epoch)
 
-    def _aborted_of(self, error: ErrorCode) -> list[tuple[int, int]] | None:
-        if error in UNREADABLE:
+    def _aborted_of(self, result: FetchResult) -> list[tuple[int, int]] | None:
+        if result.error in UNREADABLE:
             return []
-        return self._nothing_aborted if error is ErrorCode.NONE else None
+        was_read = result.error is ErrorCode.NONE and result.diverging_epoch is None
+        return self._nothing_aborted if was_read else None
 
     def _endpoints(self, ids: set[int]) -> list[NodeEndpoint]:
         if not ids or self._version < FIRST_WITH_ENDPOINTS:

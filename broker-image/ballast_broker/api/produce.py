@@ -14,7 +14,7 @@ from uuid import UUID
 from ballast_broker.api.authorizer import Operation, Resource, topic
 from ballast_broker.api.placement_view import absence
 from ballast_broker.api.refusals import Refusals
-from ballast_broker.api.transactional import UNAUTHORIZED, Transactional
+from ballast_broker.api.transactional import UNAUTHORIZED, NotVerified, Transactional
 from ballast_broker.coordinator.store import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ballast_broker.net_reply import Pending, Reply
 from ballast_broker.storage.errors import DirectoryStalls, InvalidRecords
@@ -385,7 +385,8 @@ class Produce:
 
     def _refused(self, partition: TopicPartition, error: ApiError) -> ProduceAnswer:
         answer = ProduceAnswer(partition.partition, error.code, message=error.message)
-        log = None if error.code in WITHOUT_LOG_START else self._broker.replicas.local_log(partition)
+        unseen = error.code in WITHOUT_LOG_START or isinstance(error, NotVerified)
+        log = None if unseen else self._broker.replicas.local_log(partition)
         if log is not None:
             answer = answer._replace(log_start_offset=log.log_start_offset)
         if isinstance(error, InvalidRecords):

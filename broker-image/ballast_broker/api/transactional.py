@@ -44,6 +44,10 @@ def transactional_header(batches: memoryview | None) -> Header | None:
     return header if wanted and header.producer_id >= 0 else None
 
 
+class NotVerified(ApiError):
+    """The log was not even looked at."""
+
+
 class Transactional:
     """One request with a transactional id."""
 
@@ -97,14 +101,14 @@ class Transactional:
         if error is not None:
             raise self._told(error)
 
-    def _told(self, error: ErrorCode) -> ApiError:
+    def _told(self, error: ErrorCode) -> NotVerified:
         if error is ErrorCode.PRODUCER_FENCED:  # of the coordinator's; producers know it of the log as:
-            return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH)
+            return NotVerified(ErrorCode.INVALID_PRODUCER_EPOCH)
         if error is ErrorCode.TRANSACTION_ABORTABLE and self._version < FIRST_ABORTABLE:
             error = ErrorCode.INVALID_TXN_STATE
         if error is ErrorCode.INVALID_TXN_STATE:
-            return ApiError(error, "Partition was not added to the transaction")
+            return NotVerified(error, "Partition was not added to the transaction")
         if error in PASSING or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
             text = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
-            return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
-        return ApiError(error)
+            return NotVerified(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+        return NotVerified(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,10 @@ class CoordinatorConfig:
 def partition_for(group_id: str, partitions: int) -> int:
     hashed = java_string_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
+
+
+def _ends_of(group_id: str, partitions: Iterable[TopicPartition]) -> list[KeyValue]:
+    return [(records.offset_key(group_id, partition), None) for partition in partitions]
 
 
 class GroupCoordinator:
@@ -290,14 +294,26 @@ class GroupCoordinator:
     def _forget_offsets(
         self, shard: Shard, group_id: str, partitions: Sequence[TopicPartition]
     ) -> Awaitable[ErrorCode]:
-        def settled(committed: bool) -> None:
+        """Each goes for itself: where that is too much for one batch, some may go and others stay."""
+
+        def settled(some: slice, committed: bool) -> None:
             if committed:
-                for partition in partitions:
+                for partition in partitions[some]:
                     shard.apply(group_id, partition, None)
 
         if not partitions:
             return later(ErrorCode.NONE)
-        return self._append(shard, [(records.offset_key(group_id, p), None) for p in partitions], settled)
+        if not self._is_current(shard):
+            return later(ErrorCode.NOT_COORDINATOR)
+        return self._store.append_pieces(shard.partition, _ends_of(group_id, partitions), settled)
+
+    async def _forget_offsets_before(self, shard: Shard, group_id: str) -> ErrorCode:
+        """Of a group that is to be deleted, and has more of them than one batch takes with its end. A group that only
+        that end is missing of is an empty one with fewer offsets, and can be deleted again."""
+        known = list(shard.known_offsets(group_id))
+        if len(self._store.pieces(shard.partition, _ends_of(group_id, known))) <= 1:
+            return ErrorCode.NONE
+        return await self._forget_offsets(shard, group_id, known)
 
     # -- administration -------------------------------------------------------------------------------------------
     def describe(self, group_id: str) -> Group | ConsumerGroup | None:
@@ -352,22 +368,26 @@ class GroupCoordinator:
 
         self.classic.forget_timer(group)
         group.enter(GroupState.DEAD, self._now().wall_ms)
-        known = shard.known_offsets(group.group_id)
-        entries: list[KeyValue] = [(records.offset_key(group.group_id, p), None) for p in known]
+        if (error := await self._forget_offsets_before(shard, group.group_id)) is not ErrorCode.NONE:
+            settled(False)
+            return error
+        entries = _ends_of(group.group_id, shard.known_offsets(group.group_id))
         return await self._append(shard, [*entries, (records.group_key(group.group_id), None)], settled)
 
     async def _bury_consumers(self, shard: Shard, group_id: str) -> ErrorCode:
+        async def before() -> None:
+            if (error := await self._forget_offsets_before(shard, group_id)) is not ErrorCode.NONE:
+                raise ApiError(error)
+
         def offsets() -> Ending:
-            known = shard.known_offsets(group_id)
-            ends: list[KeyValue] = [(records.offset_key(group_id, p), None) for p in known]
-            return ends, settled
+            return _ends_of(group_id, shard.known_offsets(group_id)), settled
 
         def settled(committed: bool) -> None:
             if committed:
                 shard.forget_offsets(group_id)
 
         try:
-            await self.consumers.end(shard, group_id, offsets)
+            await self.consumers.end(shard, group_id, before, offsets)
         except ApiError as error:
             return error.code
         return ErrorCode.NONE

@@ -1,5 +1,8 @@
 """A coordinator's hands on its topic: appends with acks=all, and the whole log read at load.
 
+What belongs together is one batch, however long: of two the next leader, or a start after a crash, may find the first
+alone. What is longer than the topic allows is refused, as by Apache Kafka; only what may come in pieces is divided.
+
 Loading reads up to the log end at the time this broker became leader, which its own log cannot lose while it leads.
 """
 
@@ -54,6 +57,8 @@ RECORD_OVERHEAD = 32  # what a record takes beside its key and its value, at mos
 
 KeyValue = tuple[bytes, bytes | None]
 Settled = Callable[[bool], None]
+PieceSettled = Callable[[slice, bool], None]
+TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 Producer = tuple[int, int]  # id and epoch, of what belongs to its transaction
 OUTSIDE = (-1, -1)
 _control_key = struct.Struct(">hh")  # version, kind
@@ -109,20 +114,37 @@ class CoordinatorStore:
         producer: Producer = OUTSIDE,
         verified: Verification | None = None,
     ) -> Awaitable[ErrorCode]:
-        """Write all or nothing, now; what is awaited is that it is committed. The error is one that a group's client
-        understands.
+        """Write all or nothing, now, as one batch; what is awaited is that it is committed. The error is one that a
+        group's client understands.
 
         `settled` is called once, in the order of the log, with whether it is committed: before this answers, or, where
         it answers that it takes too long, whenever that is known. What is in the log counts for who loads it next.
         """
         target = TopicPartition(self._topic, partition)
-        batches = self._batches_of(target, entries, producer)
+        batch = self._batch_of(entries, producer)
         try:
-            appending = self._replicas.append_own(target, batches, -1, verified=verified)
+            appending = self._replicas.append_own(target, batch, -1, verified=verified)
         except ApiError as refused:
+            if refused.code in TOO_LARGE:
+                logger.error("%d records that belong together are too many: %s", len(entries), refused)
             settled(False)
             return later(CLIENT_ERROR.get(refused.code, refused.code))
         return _Appending(lambda: self._appended(target, appending, settled))
+
+    def append_pieces(self, partition: int, entries: Sequence[KeyValue], settled: PieceSettled) -> Awaitable[ErrorCode]:
+        """Write what is true entry by entry, now, in as many batches as it takes; the first error of any. `settled` is
+        told for each piece, by the place that it has among the entries."""
+        appending = [
+            self.append(partition, entries[some], lambda committed, some=some: settled(some, committed))  # type: ignore[misc]
+            for some in self.pieces(partition, entries)
+        ]
+        return appending[0] if len(appending) == 1 else _Appending(lambda: _first_error_of(appending))
+
+    def pieces(self, partition: int, entries: Sequence[KeyValue]) -> list[slice]:
+        """Which of them go into one batch each."""
+        log = self._replicas.local_log(TopicPartition(self._topic, partition))
+        most = 2**31 if log is None else min(log.config.max_message_bytes, log.config.segment_bytes)
+        return list(_pieces(entries, most - HEADER_BYTES))
 
     async def _appended(self, target: TopicPartition, appending: Awaitable[AppendInfo], settled: Settled) -> ErrorCode:
         try:
@@ -166,20 +188,14 @@ class CoordinatorStore:
         state = self._replicas.partition(TopicPartition(self._topic, partition))
         return state.leader_epoch if state is not None and state.is_leader else -1
 
-    def _batches_of(self, target: TopicPartition, entries: Sequence[KeyValue], producer: Producer) -> bytearray:
-        """As many batches as it takes for none to be longer than the topic allows."""
-        log = self._replicas.local_log(target)
-        most = (2**31 if log is None else log.config.max_message_bytes) - HEADER_BYTES
+    def _batch_of(self, entries: Sequence[KeyValue], producer: Producer) -> bytearray:
         now_ms = self._clock.wall_ms()
-        batches = bytearray()
-        for some in _pieces(entries, most):
-            batches += encode_batch(
-                [Record(key=key, value=value, timestamp=now_ms) for key, value in some],
-                transactional=producer is not OUTSIDE,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-            )
-        return batches
+        return encode_batch(
+            [Record(key=key, value=value, timestamp=now_ms) for key, value in entries],
+            transactional=producer is not OUTSIDE,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+        )
 
     def _log_of(self, partition: int) -> Log:
         log = self._replicas.local_log(TopicPartition(self._topic, partition))
@@ -235,12 +251,18 @@ def later(answer: ErrorCode | asyncio.Future[ErrorCode]) -> asyncio.Future[Error
     return known
 
 
-def _pieces(entries: Sequence[KeyValue], most: int) -> Iterator[Sequence[KeyValue]]:
+async def _first_error_of(appending: Sequence[Awaitable[ErrorCode]]) -> ErrorCode:
+    errors = await asyncio.gather(*appending)
+    return next((error for error in errors if error is not ErrorCode.NONE), ErrorCode.NONE)
+
+
+def _pieces(entries: Sequence[KeyValue], most: int) -> Iterator[slice]:
     start = size = 0
     for number, (key, value) in enumerate(entries):
         own = len(key) + len(value or b"") + RECORD_OVERHEAD
         if number > start and size + own > most:
-            yield entries[start:number]
+            yield slice(start, number)
             start, size = number, 0
         size += own
-    yield entries[start:]
+    if entries:
+        yield slice(start, len(entries))

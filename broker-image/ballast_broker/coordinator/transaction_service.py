@@ -273,14 +273,15 @@ class TransactionCoordinator:
                 transaction.pending = write.standing
                 expired.append(transaction)
 
-        def settled(committed: bool) -> None:
-            for transaction in expired:
+        def settled(some: slice, committed: bool) -> None:
+            for transaction in expired[some]:
                 transaction.settle(committed)
                 if committed:
                     part.transactions.pop(transaction.transactional_id, None)
 
         if expired and self._is_current(part):
-            await self._store.append(part.partition, [(key_of(t.transactional_id), None) for t in expired], settled)
+            ends = [(key_of(each.transactional_id), None) for each in expired]
+            await self._store.append_pieces(part.partition, ends, settled)  # each is forgotten for itself
 
     # -- writing --------------------------------------------------------------------------------------------------
     async def _carry_out(

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ballast_broker.net.tls_socket import TlsSocket, wrap
-from ballast_broker.security.properties import PLAIN
+from ballast_broker.security.oauthbearer import AFTER_FAILURE, first_message
+from ballast_broker.security.properties import OAUTHBEARER, PLAIN
 from ballast_broker.security.scram import Salted, ScramClient, ScramError
 from ballast_broker.security.tls import TlsContexts
 from ballast_wire.messages import message
 
 if TYPE_CHECKING:
+    from ballast_broker.net.own_token import OwnTokens
     from ballast_broker.seams import Channel
 
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
@@ -28,6 +30,7 @@ class Login:
     user: str
     password: str = field(repr=False)
     found: Salted = field(default_factory=dict, repr=False, compare=False)
+    tokens: OwnTokens | None = field(default=None, repr=False)  # with OAUTHBEARER, instead of user and password
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ async def authenticate(channel: Channel, login: Login) -> int:
     answer = await channel.call(asked, HANDSHAKE_VERSION)
     if answer.error_code:
         raise ConnectionAbortedError(f"it does not know {login.mechanism}, but {', '.join(answer.mechanisms)}")
-    if login.mechanism == PLAIN:
+    if login.mechanism == OAUTHBEARER:
+        said = await _show_token(channel, login)
+    elif login.mechanism == PLAIN:
         said = await _say(channel, login, f"\0{login.user}\0{login.password}".encode())
     else:
         client = ScramClient(login.mechanism, login.user, login.password, secrets.token_urlsafe(24), login.found)
@@ -85,9 +90,19 @@ async def authenticate(channel: Channel, login: Login) -> int:
     return int(said.session_lifetime_ms or 0)
 
 
+async def _show_token(channel: Channel, login: Login) -> Any:
+    assert login.tokens is not None
+    said = await _say(channel, login, first_message(await login.tokens.current(), login.tokens.extensions))
+    if said.auth_bytes:  # what is wrong with it; the exchange ends with an error when that is acknowledged
+        await _say(channel, login, AFTER_FAILURE)
+        raise ConnectionAbortedError(f"{login.mechanism} failed: {said.auth_bytes[:200]!r}")
+    return said
+
+
 async def _say(channel: Channel, login: Login, token: bytes) -> Any:
     asked = message("SaslAuthenticateRequest")(version=AUTHENTICATE_VERSION, auth_bytes=token)
     answer = await channel.call(asked, AUTHENTICATE_VERSION)
     if answer.error_code:
-        raise ConnectionAbortedError(f"{login.mechanism} as {login.user} failed: {answer.error_message}")
+        who = f" as {login.user}" if login.user else ""
+        raise ConnectionAbortedError(f"{login.mechanism}{who} failed: {answer.error_message}")
     return answer

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ballast_broker.net_reply import Dispatch, Peer, Pending, Principal, Reply
-from ballast_broker.security.properties import PLAIN
+from ballast_broker.security.oauthbearer import OauthbearerError
+from ballast_broker.security.properties import OAUTHBEARER, PLAIN
 from ballast_broker.security.scram import Credential, ScramError, ScramServer
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
@@ -43,16 +44,34 @@ class SaslListener:
     find: FindCredential  # user, mechanism
     failure_delay_s: float = 0.1
     max_reauth_ms: int = 0
+    max_reauth_ms_of: Mapping[str, int] = field(default_factory=dict)  # mechanism → its own
+    begin_oauth: Callable[[Callable[[str], None]], Mechanism] | None = None  # given what is told of a bad token
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def lifetime_ms(self, mechanism: str, shown_ms: int | None) -> int | None:
+        """How long a login holds: the sooner of what is configured and of what was shown. None: for ever."""
+        configured_ms = self.max_reauth_ms_of.get(mechanism, self.max_reauth_ms)
+        if configured_ms <= 0:
+            return shown_ms
+        return configured_ms if shown_ms is None else min(shown_ms, configured_ms)
 
 
 class Refused(Exception):
     """Who it is could not be shown; the text is told to the client."""
 
 
+class Later(Exception):
+    """The same step is to be taken again when `ready` is done."""
+
+    def __init__(self, ready: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.ready = ready
+
+
 class Mechanism(Protocol):
     user: str
     done: bool
+    lifetime_ms: int | None  # how long what was shown holds; None: for ever
 
     def step(self, message: bytes) -> bytes: ...
 
@@ -64,6 +83,7 @@ class _Plain:
         self._users = users
         self.user = ""
         self.done = False
+        self.lifetime_ms: int | None = None
 
     def step(self, message: bytes) -> bytes:
         try:
@@ -98,6 +118,7 @@ class Authentication:
         self._mechanism: Mechanism | None = None
         self._bare = False  # messages without Kafka's header
         self._known_as: tuple[str, str] | None = None  # mechanism and user of a session that may have to be renewed
+        self._lifetime_ms = 0
         self._ends_at_s = 0.0
         self._over = False
 
@@ -160,6 +181,9 @@ class Authentication:
         listener = self._listener
         if name == PLAIN:
             return _Plain(listener.plain_users)
+        if name == OAUTHBEARER:
+            assert listener.begin_oauth is not None
+            return listener.begin_oauth(self._failing)
         nonce = secrets.token_urlsafe(24)
         return ScramServer(name, lambda user: listener.find(user, name), nonce, listener.secret)
 
@@ -169,13 +193,15 @@ class Authentication:
             return self._refuse(ErrorCode.ILLEGAL_SASL_STATE, text, version, correlation_id)
         try:
             answer = self._step(self._mechanism, request.auth_bytes or b"")
+        except Later as later:
+            return self._again(later.ready, lambda: self._authenticate(request, version, correlation_id))
         except Refused as refused:
             return self._refuse(ErrorCode.SASL_AUTHENTICATION_FAILED, str(refused), version, correlation_id)
         response = message("SaslAuthenticateResponse")(
-            version=version, error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
+            version=version, error_code=ErrorCode.NONE, error_message="", auth_bytes=answer
         )
         if version >= WITH_LIFETIME:
-            response.session_lifetime_ms = self._listener.max_reauth_ms if self._mechanism is None else 0
+            response.session_lifetime_ms = self._lifetime_ms if self._mechanism is None else 0
         return _framed("SaslAuthenticate", SASL_AUTHENTICATE, response, version, correlation_id)
 
     def _refuse(self, error: ErrorCode, text: str, version: int, correlation_id: int) -> Reply:
@@ -188,6 +214,8 @@ class Authentication:
             raise MalformedRequest("a message of SASL before its handshake")
         try:
             answer = self._step(self._mechanism, token)
+        except Later as later:
+            return self._again(later.ready, lambda: self._bare_message(token))
         except Refused:
             return self._end_with(b"")
         return len(answer).to_bytes(4, "big") + answer
@@ -196,27 +224,55 @@ class Authentication:
         """The answer; where it was the last message, the connection is settled."""
         try:
             answer = mechanism.step(token)
-        except ScramError as error:
-            log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, error)
+        except (ScramError, OauthbearerError) as error:
+            self._failing(str(error))
             text = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
             raise Refused(f"{text} {self._mechanism_name}") from None
         except Refused as refused:
-            log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, refused)
+            self._failing(str(refused))
             raise
         if mechanism.done:
-            self._known(mechanism.user)
+            self._known(mechanism.user, mechanism.lifetime_ms)
         return answer
 
-    def _known(self, user: str) -> None:
+    def _failing(self, why: str) -> None:
+        log.info("%s fails by %s: %s", self._connection.host, self._mechanism_name, why)
+
+    def _known(self, user: str, shown_ms: int | None) -> None:
         known_as = (self._mechanism_name, user)
         if self._known_as is not None and self._known_as != known_as:
             raise Refused(f"Cannot change principals during re-authentication from User:{self._known_as[1]}")
         self._mechanism, self._bare = None, False
-        renewed = self._listener.max_reauth_ms > 0
-        if renewed:
+        lifetime_ms = self._listener.lifetime_ms(self._mechanism_name, shown_ms)
+        self._lifetime_ms = lifetime_ms or 0
+        if lifetime_ms is not None:
             self._known_as = known_as
-            self._ends_at_s = self._loop.time() + self._listener.max_reauth_ms / 1000
-        self._connection.settled(Principal(name=user), self if renewed else self._dispatch)
+            self._ends_at_s = self._loop.time() + lifetime_ms / 1000
+        self._connection.settled(Principal(name=user), self._dispatch if lifetime_ms is None else self)
+
+    def _again(self, ready: asyncio.Future[None], step: Callable[[], Reply]) -> Reply:
+        """Nothing more is read from this client until then."""
+        told: asyncio.Future[Any] = self._loop.create_future()
+
+        def pass_on(later: asyncio.Future[Any]) -> None:
+            if not told.done():
+                told.set_result(later.result())
+
+        def go_on(_: object) -> None:
+            if told.done():  # the client has gone
+                return
+            try:
+                reply = step()
+            except Exception as error:
+                told.set_exception(error)
+                return
+            if isinstance(reply, Pending):
+                reply.future.add_done_callback(pass_on)
+            else:
+                told.set_result((reply,))
+
+        ready.add_done_callback(go_on)
+        return Pending(told, pipelined=False, for_this_client_only=True)
 
     def _end_with(self, reply: bytes) -> Reply:
         """Later, so that guessing is slow; then the connection is closed."""

@@ -180,6 +180,10 @@ class RaftDriver:
         return self.core.leader
 
     @property
+    def hears_leader(self) -> bool:
+        return self.core.hears_leader(self.now())
+
+    @property
     def epoch(self) -> int:
         return self.core.epoch
 

@@ -128,6 +128,14 @@ class Elections(ABC):
     def is_leader(self) -> bool:
         return self.role is Role.LEADER
 
+    def hears_leader(self, now: float) -> bool:
+        """Whether this node leads, or has lately had an answer from the one that does. Whom it takes for that it may
+        go on to name after that one's end."""
+        return self.is_leader or (self.role is Role.FOLLOWER and self._heard_lately(now))
+
+    def _heard_lately(self, now: float) -> bool:
+        return now - self._fetched_at < self._timeouts.fetch_s
+
     # ------------------------------------------------------------------ how long to wait
 
     def patience_for(self, request: Request) -> float:
@@ -315,7 +323,7 @@ class Elections(ABC):
             return False
         if request.pre_vote:
             # Who hears its leader does not help to depose it.
-            heard_lately = now - self._fetched_at < self._timeouts.fetch_s
+            heard_lately = self._heard_lately(now)
             return self.role is not Role.FOLLOWER or not heard_lately or self._leader_ended
         if self.voted_for != NOBODY:
             return self.voted_for == request.candidate and self.voted_directory in (None, request.directory)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ballast_broker.replication.mover import LONGEST_WAIT_S, Mover
 from ballast_broker.replication.moves import Move, Position, Stage, Step, next_step, reserve_bytes, room_for
 from ballast_broker.storage import adoption, slow_append
+from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.errors import CorruptFile
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.errors import ApiError, ErrorCode
@@ -70,13 +71,11 @@ class Movers:
         """A new move, or one that goes on with the future log it left behind. The replica has no other move."""
         topic_partition = replica.topic_partition
         source = replica.online_log()
-        if topic_partition not in self._logs.future_logs:
+        goes_on = topic_partition in self._logs.future_logs
+        if not goes_on:
             self._logs.create_future(topic_partition, destination)
         future = self._logs.future_logs[topic_partition]
-        move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path)
-        agreed = adoption.common_end(source, future)
-        if agreed < future.end_offset:  # the current log lost more in a crash, was cut before that, or was compacted
-            move.note_truncation(agreed)
+        move = Move(topic_partition, replica.topic_id, source.directory.path, destination.path, goes_on=goes_on)
         source.cleaning_paused += 1
         future.cleaning_paused += 1
         replica.truncated.append(move.note_truncation)
@@ -154,6 +153,9 @@ class Movers:
     async def step(self, mover: Mover, move: Move) -> None:
         replica = self._replicas[move.topic_partition]
         source, future = replica.online_log(), self._logs.future_logs[move.topic_partition]
+        if move.goes_on:
+            await self._compare(move, source, future)
+            return
         adoption.roll_with(source, future)
         at = position(source, future)
         step = next_step(move, at)
@@ -183,6 +185,14 @@ class Movers:
                 future.truncate_fully_and_start_at(adoption.beginning(source))
         else:
             await mover.wait(LONGEST_WAIT_S)
+
+    async def _compare(self, move: Move, source: Log, future: Log) -> None:
+        agreed = await to_its_end(self._threads, CommonEnd(source, future).find)
+        if agreed is None:
+            return
+        move.goes_on = False
+        if agreed < future.end_offset:  # the current log lost more in a crash, was cut before that, or was compacted
+            move.note_truncation(agreed)
 
     async def _copy(self, mover: Mover, move: Move, source: Log, future: Log, step: Step, left_bytes: int) -> None:
         if self.rate.exceeded():

@@ -63,6 +63,7 @@ class Move:
     topic_id: UUID
     source: str
     destination: str
+    goes_on: bool = False  # with a future log that was there before, and is yet to be compared with the current one
     stage: Stage = Stage.COPYING
     copied_bytes: int = 0
     flushed: bool = False

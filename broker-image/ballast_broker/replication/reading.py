@@ -228,8 +228,8 @@ class Reader:
             diverging = diverging_epoch(log, entry.last_fetched_epoch, entry.fetch_offset)
             if diverging is not None:
                 return FetchResult(
-                    entry.topic_partition, ErrorCode.NONE, log_start_offset=log.log_start_offset,
-                    high_watermark=state.high_watermark, diverging_epoch=diverging,
+                    entry.topic_partition, ErrorCode.NONE, state.high_watermark, log.last_stable_offset,
+                    log.start_offset, diverging_epoch=diverging,
                 )  # fmt: skip
         if params.rack and state.is_leader:
             nearest = self._nearest.choose(state, params.rack, entry.fetch_offset)

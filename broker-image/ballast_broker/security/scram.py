@@ -60,6 +60,7 @@ class ScramServer:
         self._credential_is_real = False
         self.user = ""
         self.done = False
+        self.lifetime_ms: int | None = None  # a password holds for ever
 
     def step(self, message: bytes) -> bytes:
         try:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ballast_broker.config_types import ConfigError
-from ballast_broker.security.settings import Store, TlsSettings
+from ballast_broker.security.tls_settings import Store, TlsSettings
 
 log = logging.getLogger(__name__)
 

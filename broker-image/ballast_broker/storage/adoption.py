@@ -27,7 +27,6 @@ from ballast_broker.storage.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
 )
-from ballast_wire.errors import ApiError
 
 if TYPE_CHECKING:
     from ballast_broker.storage.log import Log
@@ -38,37 +37,6 @@ PROBE = ".ballast-probe"
 def beginning(source: Log) -> int:
     """Where a future log begins: at the first file, which may lie before the log start offset."""
     return source.bases[0]
-
-
-def common_end(source: Log, future: Log) -> int:
-    """Up to where a future log that was there before has what the current one has: by their leader epochs, and byte for
-    byte, for what has been cleaned meanwhile must not come back with the copy."""
-
-    def ahead(offset: int) -> int:
-        """Where both have the same between two offsets this is the same at both."""
-        return bytes_after(source, offset) - bytes_after(future, offset)
-
-    end, same = _end_by_epochs(source, future), max(source.bases[0], future.bases[0])
-    offsets = [offset for offset in (*future.bases, end) if same < offset <= end]
-    with contextlib.suppress(ApiError):  # a disk that fails, or has spoilt one of them, ends it as well
-        known = ahead(same) if offsets else 0
-        for offset in offsets:
-            if ahead(offset) != known:
-                break
-            same = offset
-        else:
-            return end
-    return same
-
-
-def _end_by_epochs(source: Log, future: Log) -> int:
-    end = future.end_offset
-    for epoch, start_offset in reversed(future.epochs.entries):
-        known, known_end = source.epoch_end_offset(epoch)
-        if known == epoch:
-            return min(end, known_end)
-        end = start_offset  # the current log knows nothing of that leader
-    return min(end, source.end_offset)
 
 
 def bytes_after(log: Log, offset: int) -> int:

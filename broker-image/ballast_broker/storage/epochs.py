@@ -46,7 +46,7 @@ class LeaderEpochs:
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch at most `epoch` that this log knows, and where it ended; (-1, -1) if it cannot tell."""
         entries = self._entries
-        if epoch < 0 or not entries or epoch > entries[-1][0]:
+        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1][0]:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == entries[-1][0]:
             return epoch, log_end_offset

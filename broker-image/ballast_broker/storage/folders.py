@@ -33,6 +33,8 @@ class Folders:
     def rename(self, log: Log, suffix: str) -> None:
         path = f"{log.directory.path}/{self.name_of(log.topic_partition, suffix)}"
         before = log.folder.path
+        if suffix:  # the checkpoints of its directory speak of it still
+            log.directory.outdated.add(log.topic_partition)
         with log.disk_faults(), log.flush_lock:  # a flush in its thread sees the old name or the new one
             self._disk.rename(before, path)
             log.folder.path = path

@@ -10,7 +10,7 @@ import errno
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.storage import truncation
+from ballast_broker.storage import outdated, truncation
 from ballast_broker.storage.checkpoint import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -57,6 +57,7 @@ def create_log(
     """A new folder with one empty segment. Records that are there already are never written over."""
     if not context.disk.make_directory(path) and any(name.endswith(LOG_SUFFIX) for name in context.disk.list(path)):
         raise FileExistsError(errno.EEXIST, "a log is there that was not loaded", path)
+    outdated.mark(context.disk, path, directory.outdated.checkpoints_of(topic_partition))
     log = _assemble(
         context, directory, Folder(path), topic_partition, topic_id, config, [], start_offset, start_offset,
         producers=ProducerStates(),
@@ -144,6 +145,8 @@ class _Loading:
         self.rebuild_from = min(swapped) if swapped and knows_aborted else None
 
     def load(self, directory: LogDirectory, partition: TopicPartition, start_offset: int, clean: bool) -> Log:
+        if marks := outdated.marked(self.names):
+            directory.outdated.add(partition, marks)
         self._find_segments(start_offset)
         self.epochs = self._read_epochs()
         if clean:

@@ -11,12 +11,14 @@ import heapq
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.directories import LogDirectory
 from ballast_broker.storage.errors import LogDirectoryFailure
+from ballast_broker.storage.flushing import forget_outdated
 from ballast_broker.storage.to_its_end import to_its_end
 from ballast_wire.names import TopicPartition
 
@@ -256,23 +258,37 @@ class Maintenance:
             values: dict[LogDirectory, dict[TopicPartition, int]] = {
                 d: {} for d in self._manager.all_directories if d.online
             }
+            collected = {directory: directory.outdated.now() for directory in values}
             logs = self._manager.all_current_logs() + (list(self._manager.future_logs.values()) if copies else [])
             async for log in self.slices(logs, also_closed=True):
                 value = value_of(log)
                 if value is not None and log.directory in values:
                     values[log.directory][log.topic_partition] = value
-            await asyncio.gather(*(self._write(directory, name, offsets) for directory, offsets in values.items()))
+            await asyncio.gather(*(self._write(d, name, offsets, collected[d]) for d, offsets in values.items()))
 
-    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+    async def _write(
+        self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int], collected: int
+    ) -> None:
         data = await self._manager.threads.run(lambda: checkpoint.render_offsets(offsets))
         content, now = hash(data), self._manager.clock.monotonic()
         known, written_at = directory.checkpoints.get(name, (None, 0.0))
-        if not directory.online or (content == known and now - written_at < PROBE_S):
+        if not directory.online:
             return
-        path = f"{directory.path}/{name}"
-        try:
-            # Whoever comes next would write to the same temporary file.
-            await to_its_end(self._manager.threads, lambda: self._manager.disk.write_atomically(path, data))
-            directory.checkpoints[name] = (content, now)
-        except OSError as error:
-            directory.fail(error)
+        if content != known or now - written_at >= PROBE_S:
+            path = f"{directory.path}/{name}"
+            try:
+                # Whoever comes next would write to the same temporary file.
+                await to_its_end(self._manager.threads, lambda: self._manager.disk.write_atomically(path, data))
+                directory.checkpoints[name] = (content, now)
+            except OSError as error:
+                directory.fail(error)
+                return
+        await self._forget_marks(directory, name, directory.outdated.written(name, collected))
+
+    async def _forget_marks(self, directory: LogDirectory, name: str, right: Sequence[TopicPartition]) -> None:
+        manager = self._manager
+        for topic_partition in right:
+            for log in (manager.get(topic_partition), manager.get_future(topic_partition)):
+                if log is not None and log.directory is directory:
+                    with suppress(LogDirectoryFailure):
+                        await manager.threads.run(lambda log=log: forget_outdated(log, name))  # type: ignore[misc]

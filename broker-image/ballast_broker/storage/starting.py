@@ -6,14 +6,14 @@ The functions run by `Threads` build logs that nobody else has yet; the manager 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
 from ballast_broker.log_config import LogConfig
-from ballast_broker.seams import Disk, Threads
+from ballast_broker.seams import Threads
 from ballast_broker.storage import checkpoint
 from ballast_broker.storage.context import LogContext
 from ballast_broker.storage.directories import (
@@ -27,10 +27,11 @@ from ballast_broker.storage.directories import (
 )
 from ballast_broker.storage.loading import create_log, load_log
 from ballast_broker.storage.log import Log
+from ballast_broker.storage.outdated import CHECKPOINTS, is_marked
 from ballast_wire.names import TopicPartition
 
 METADATA_TOPIC_ID = UUID(int=1)
-ALWAYS_THERE = -1  # when a log was made
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 SLICE = 64  # folders that are loaded in one go
 WAITS_OF_SLOW_DISK = SLICE // 4  # what lies in memory is read without one
 
@@ -45,28 +46,8 @@ class Found:
     deleted: list[tuple[str, TopicPartition]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    """What one file says of partitions, and when it was written."""
-
-    offsets: dict[TopicPartition, int]
-    written_ms: int
-
-    @classmethod
-    def read(cls, disk: Disk, path: str) -> _Checkpoint:
-        return cls(checkpoint.read_offsets(disk, path), disk.modified_ms(path) if disk.exists(path) else 0)
-
-    def of(self, partition: TopicPartition, made_ms: int) -> int:
-        """0 as well where it speaks of a log that had this name before the present one was made."""
-        return self.offsets.get(partition, 0) if made_ms <= self.written_ms else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    recovery_points: _Checkpoint
-    start_offsets: _Checkpoint
-    high_watermarks: _Checkpoint
-    cleaned_offsets: _Checkpoint
+Known = Mapping[str, Mapping[TopicPartition, int]]
+"""What each checkpoint of a directory says."""
 
 
 async def load_directory(
@@ -83,19 +64,7 @@ async def load_directory(
     disk, path = context.disk, directory.path
     clean = await threads.run(directory.take_clean_shutdown_mark)
     await threads.run(directory.remove_clean_shutdown_mark)
-    known = await threads.run(
-        lambda: _Known(
-            *(
-                _Checkpoint.read(disk, f"{path}/{name}")
-                for name in (
-                    checkpoint.RECOVERY_POINTS,
-                    checkpoint.LOG_START_OFFSETS,
-                    checkpoint.HIGH_WATERMARKS,
-                    checkpoint.CLEANER_OFFSETS,
-                )
-            )
-        )
-    )
+    known = await threads.run(lambda: {name: checkpoint.read_offsets(disk, f"{path}/{name}") for name in CHECKPOINTS})
     found = Found()
     folders = []
     for name in await threads.run(lambda: disk.list(path)):
@@ -125,6 +94,7 @@ async def load_directory(
         shares = [folders[number::thread_count] for number in range(thread_count)]
         for loaded, _ in await asyncio.gather(*(threads.run(partial(load, share)) for share in shares)):
             take(loaded)
+        _note_absent(directory, known, found)
         return found
     slow = False
     for start in range(0, len(folders), SLICE):
@@ -132,7 +102,19 @@ async def load_directory(
         async with nullcontext() if slow else turn:
             loaded, slow = await threads.run(work)
         take(loaded)
+    _note_absent(directory, known, found)
     return found
+
+
+def _note_absent(directory: LogDirectory, known: Known, found: Found) -> None:
+    """Of which logs checkpoints speak that are not here: the next of that name is another one."""
+    logs = {METADATA_PARTITION, *(log.topic_partition for log in found.logs)}
+    copies = {log.topic_partition for log in found.futures}
+    for name, offsets in known.items():
+        here = logs | copies if name == checkpoint.LOG_START_OFFSETS else logs
+        for partition in offsets:
+            if partition not in here:
+                directory.outdated.add(partition, [name])
 
 
 def _load(
@@ -140,13 +122,18 @@ def _load(
     directory: LogDirectory,
     path: str,
     parsed: FolderName,
-    known: _Known,
+    known: Known,
     clean: bool,
     config_of: Callable[[str], LogConfig],
 ) -> Log:
-    """Of a future log the checkpoints know the start alone. A clean stop closes it like any other."""
+    """Of a future log the checkpoints know the start alone. A clean stop closes it like any other, and writes all
+    checkpoints: what they say is of the logs that are there."""
     partition, future = parsed.topic_partition, parsed.suffix == FUTURE_SUFFIX
-    made_ms = ALWAYS_THERE if clean else _made_ms(context.disk, path)
+
+    def said_by(name: str) -> int:
+        offset = known[name].get(partition, 0)
+        return 0 if offset and not clean and is_marked(context.disk, path, name) else offset
+
     log = load_log(
         context,
         directory,
@@ -154,37 +141,19 @@ def _load(
         partition,
         config_of(partition.topic),
         clean=clean,
-        recovery_point=0 if future else known.recovery_points.of(partition, made_ms),
-        start_offset=known.start_offsets.of(partition, made_ms),
+        recovery_point=0 if future else said_by(checkpoint.RECOVERY_POINTS),
+        start_offset=said_by(checkpoint.LOG_START_OFFSETS),
     )
     if not future:
-        log.update_high_watermark(known.high_watermarks.of(partition, made_ms))
-        cleaned_to = known.cleaned_offsets.of(partition, made_ms)
+        log.update_high_watermark(said_by(checkpoint.HIGH_WATERMARKS))
+        cleaned_to = said_by(checkpoint.CLEANER_OFFSETS)
         log.cleaned_to = cleaned_to if cleaned_to <= log.end_offset else 0
-        if not clean:
-            log.cleaned_to = _still_clean(log, known.cleaned_offsets.written_ms)
     return log
-
-
-def _still_clean(log: Log, written_ms: int) -> int:
-    """The checkpoint may be from before the log was cut, and written to from there on."""
-    for segment in log.segments:
-        if segment.base_offset >= log.cleaned_to:
-            break
-        if segment.disk.modified_ms(segment.path()) >= written_ms:
-            return segment.base_offset
-    return log.cleaned_to
-
-
-def _made_ms(disk: Disk, folder: str) -> int:
-    """When the log was made. A clean stop writes all checkpoints, so it matters only after another end."""
-    path = f"{folder}/{checkpoint.PARTITION_METADATA}"
-    return disk.modified_ms(path) if disk.exists(path) else ALWAYS_THERE
 
 
 async def load_metadata_log(context: LogContext, directory: LogDirectory, threads: Threads, config: LogConfig) -> Log:
     """`__cluster_metadata-0`, which `load_directory` leaves alone."""
-    disk, partition = context.disk, TopicPartition(METADATA_TOPIC, 0)
+    disk, partition = context.disk, METADATA_PARTITION
     folder = f"{directory.path}/{partition}"
     if not disk.exists(folder):
         return create_log(context, directory, folder, partition, METADATA_TOPIC_ID, config)

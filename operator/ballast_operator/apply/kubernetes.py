@@ -1,8 +1,8 @@
 """Reads and changes objects of Kubernetes over its HTTP API. Decides nothing.
 
-Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection) are tried again a
-few times; every other refusal is an `ApiError` that the caller has to understand. Status is written as a merge patch
-with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
+Used from the operator's loop only. Answers that mean "try again" (429, 500, 503, a lost connection, what is no JSON)
+are tried again a few times; every other refusal is an `ApiError` that the caller has to understand. Status is written
+as a merge patch with the resourceVersion that was observed, so nothing that somebody else wrote meanwhile is lost.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from ballast_operator.clock import ServerClock
 from ballast_operator.kubeconfig import ApiAccess
 from ballast_operator.model.meta import GROUP, VERSION, Key
 
@@ -60,7 +61,12 @@ class ApiError(Exception):
 
 
 class ApiUnavailableError(Exception):
-    """The API server could not be reached, or asked to come back later too often."""
+    """The API server could not be reached, or asked to come back later too often. `answer` is what it said last, if
+    that was about the request: it may fail for one object alone, as where an admission webhook is down."""
+
+    def __init__(self, message: str, answer: ApiError | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None, sub: str = "") -> str:
@@ -90,6 +96,7 @@ class KubernetesApi:
         self._parallel = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
         self._token: tuple[float, str | None] = (-TOKEN_LIFE_SECONDS, None)
         self.requests: dict[str, int] = {}
+        self.clock = ServerClock()
 
     async def get(self, path: str) -> Object:
         return await self._request("GET", path)
@@ -158,7 +165,7 @@ class KubernetesApi:
         content_type: str = "application/json",
     ) -> Object:
         self.requests[method] = self.requests.get(method, 0) + 1
-        failure = "no attempt was made"
+        failure, answer = "no attempt was made", None
         for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 4 ** (attempt - 1)))
@@ -166,16 +173,22 @@ class KubernetesApi:
                 async with self._parallel:
                     status, text, retry_after = await self._send(method, path, body, query, content_type)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = str(error) or type(error).__name__
+                failure, answer = str(error) or type(error).__name__, None
                 continue
             if status < 400:
-                return dict(json.loads(text)) if text else {}
+                try:
+                    return dict(json.loads(text)) if text else {}
+                except ValueError:
+                    # Whatever answered in its place, it may be there again in a moment.
+                    failure, answer = f"the answer is no object: {text[:100].decode(errors='replace')}", None
+                    continue
             if status not in (429, 500, 502, 503, 504):
                 raise _error(status, text)
-            failure = str(_error(status, text))
+            told = _error(status, text)
+            failure, answer = str(told), told if status == 500 else None
             if retry_after:
                 await asyncio.sleep(min(MAX_DELAY_SECONDS, retry_after))
-        raise ApiUnavailableError(f"{method} {path}: {failure}")
+        raise ApiUnavailableError(f"{method} {path}: {failure}", answer)
 
     async def _send(
         self,
@@ -194,6 +207,7 @@ class KubernetesApi:
         async with session.request(
             method, self._access.server + path, data=data, params=query, headers=headers
         ) as answer:
+            self.clock.heard(answer.headers.get("Date"))
             text = await answer.read()
             after = answer.headers.get("Retry-After", "")
             return answer.status, text, float(after) if after.isdigit() else 0.0

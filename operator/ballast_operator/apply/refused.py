@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.status import NotServedError, Reason
+
+
+def answer_in(error: ApiError | ApiUnavailableError) -> ApiError | None:
+    """What the API server says of this request and of no other; None where it is away."""
+    return error if isinstance(error, ApiError) else error.answer
+
+
+def refusal_in(error: ApiError | ApiUnavailableError) -> str | None:
+    """That, where trying again at once does not change it."""
+    answer = answer_in(error)
+    lasts = answer is not None and (answer.refused or answer is not error)
+    return answer.message.rstrip(".") if answer is not None and lasts else None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
+from ballast_operator.apply.refused import answer_in
 from ballast_operator.model.cluster import KIND, KafkaCluster
 from ballast_operator.model.meta import CLUSTER_LABEL, GROUP, MANAGED_BY, owner_reference
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
@@ -137,8 +138,9 @@ class KubeObjects:
         cluster = layout.cluster
         await self.apply_owned(cluster, others.service_account(cluster))
         await self.apply_owned(cluster, others.headless_service(cluster))
-        await self.apply_owned(cluster, others.bootstrap_service(cluster))
-        await self._apply_outside_services(layout)
+        running = [pod.ports for pod in kube.pods.values()]
+        await self.apply_owned(cluster, others.bootstrap_service(cluster, running))
+        await self._apply_outside_services(layout, kube)
         await self.apply_owned(cluster, others.config_map(layout))
         await self.apply_owned(cluster, others.disruption_budget(cluster))
         monitor = others.pod_monitor(cluster)
@@ -152,11 +154,13 @@ class KubeObjects:
         if not kube.deleting:
             await self._apply_stateful_set(layout, BROKER_ROLE)
 
-    async def _apply_outside_services(self, layout: Layout) -> None:
+    async def _apply_outside_services(self, layout: Layout, kube: KubeFacts) -> None:
         """Each node port is given once: those that are not wanted any more go first, and while some Services come by
         theirs, the others may get what these had."""
         cluster = layout.cluster
-        left = others.outside_services(cluster, layout.brokers)
+        running = {ordinal: pod.ports for ordinal, pod in kube.pods.items()}
+        left = others.outside_services(cluster, layout.brokers, running)
+        await self._keep_former_node_ports(layout, kube, left)
         wanted = frozenset(service["metadata"]["name"] for service in left)
         if self._outside != wanted:
             await self._drop_services(cluster, wanted)
@@ -172,6 +176,18 @@ class KubeObjects:
             if why is not None and len(refused) == len(left):
                 raise why
             left = refused[::-1]
+
+    async def _keep_former_node_ports(self, layout: Layout, kube: KubeFacts, services: list[dict[str, Any]]) -> None:
+        """Of brokers that run with another configuration than this one."""
+        wanted = {number for service in services for number in others.node_ports(service)}
+        present = config_map_name(layout)
+        outdated = {pod.name for pod in kube.pods.values() if pod.config != present}
+        for service in services:
+            if service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] in outdated:
+                meta = service["metadata"]
+                found = await self._api.find(self._path("Service", meta["namespace"], meta["name"]))
+                if found is not None and _is_ours(layout.cluster, found):
+                    others.keep_former_node_ports(service, found, wanted)
 
     async def _drop_services(self, cluster: KafkaCluster, outside: frozenset[str]) -> None:
         """Those of brokers and listeners that were."""
@@ -234,8 +250,12 @@ class KubeObjects:
             return
         try:
             await self._api.apply(path, body)
-        except ApiError as error:
-            raise ApiError(error.status, error.reason, f"{body['kind']} {meta['name']}: {error.message}") from error
+        except (ApiError, ApiUnavailableError) as error:
+            answer = answer_in(error)
+            if answer is None:
+                raise
+            message = f"{body['kind']} {meta['name']}: {answer.message}"
+            raise ApiError(answer.status, answer.reason, message) from error
 
     async def drop_owned(self, cluster: KafkaCluster, kind: str, name: str) -> None:
         """Delete the object of this name if it belongs to the cluster."""

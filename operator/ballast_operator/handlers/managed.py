@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ballast_operator.apply import kafka as kafka_actions
-from ballast_operator.apply.kubernetes import ApiError
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.refused import refusal_in
 from ballast_operator.handlers import claims, restarts, voters
 from ballast_operator.handlers.kube_objects import KubeObjects
 from ballast_operator.handlers.ownership import Ownership
@@ -184,11 +185,24 @@ class ManagedCluster:
             return SHARED["Paused"].says(), status
         if cluster.meta.deleting or self._held is not None:
             return self._held or self._health(scene, status), status
-        went = await voters.bring(self._objects, scene, restarts.are_due(scene))
+        status = replace(status, drains=cluster.status.drains, retained_claims=cluster.status.retained_claims)
+        try:
+            return await self._bring(scene, status)
+        except (ApiError, ApiUnavailableError) as error:
+            refusal = refusal_in(error)
+            if refusal is None:
+                raise
+            # It may stay so; the cluster runs all the same, and its topics and Reassignments have a right to be served.
+            log.warning("cluster %s: %s", self._key, error)
+            return CLUSTER["KubernetesRefused"].says(error=refusal), status
+
+    async def _bring(self, scene: Scene, status: ClusterStatus) -> tuple[Verdict, ClusterStatus]:
+        """One step on the way to what the spec says. What the status tells of drains and claims is that of before."""
+        cluster, view, quorum, again = scene.cluster, scene.view, scene.quorum, scene.again
+        went = await voters.bring(self._objects, scene, lambda: restarts.are_due(scene))
         if went.acted and went.verdict is not None:
             again.cluster_within(LOOK_SECONDS)
-            before = cluster.status
-            return went.verdict, replace(status, drains=before.drains, retained_claims=before.retained_claims)
+            return went.verdict, status
         drains: list[Drain] = []
         # What was empty when we looked is sure to be empty still only where nothing new could be put by then.
         exposed = await self._cordon(scene)
@@ -203,6 +217,8 @@ class ManagedCluster:
         layout = scene.layout
         if spare_controllers(scene.identity, scene.kube, quorum):
             layout = replace(layout, controllers=0)
+            spare = plan.spare_controller_claims(scene.kube.controller_claims, layout.controller_pods)
+            await claims.mark_drained(self._objects, cluster, spare)
             await self._lay_out(layout, scene.kube)
         grown = await claims.bring(self._objects, layout, scene.kube, view)
         await self._tidy(scene)

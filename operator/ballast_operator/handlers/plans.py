@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ballast_operator.apply.kubernetes import ApiError, path_of
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, path_of
+from ballast_operator.apply.refused import answer_in
 from ballast_operator.kafka_client import KafkaConnection
 from ballast_operator.model.kafka import KafkaView, TopicPartition
 from ballast_operator.model.meta import Key, owner_reference, shortened
@@ -124,9 +125,12 @@ class Plans:
         for case in lacking:
             try:
                 await self._make_plan(case, whole)
-            except ApiError as error:
+            except (ApiError, ApiUnavailableError) as error:
                 # A quota that is used up, for instance: its own trouble, of which the others know nothing.
-                why = f"Kubernetes does not keep its plan: {error.message.rstrip('.')}."
+                answer = answer_in(error)
+                if answer is None:
+                    raise
+                why = f"Kubernetes does not keep its plan: {answer.message.rstrip('.')}."
                 case.step = Step(Phase.PLANNING, REASSIGNMENT["WaitingForCluster"].says(error=why))
 
     def _cancel_unplanned(self, case: Case) -> bool:
@@ -198,7 +202,7 @@ async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
     topics, missing, errors = await observe_topics(kafka, None)
     online = [broker.id for broker in view.brokers.values() if broker.online]
     directories, logs, described = await observe_directories(kafka, online)
-    return replace(
+    whole = replace(
         view,
         topics=topics,
         missing=missing,
@@ -207,3 +211,4 @@ async def observe_whole(kafka: KafkaConnection, view: KafkaView) -> KafkaView:
         logs=logs,
         described=described,
     )
+    return whole.with_absent()

@@ -347,7 +347,8 @@ class ReassignmentHandler:
     def _progress_due(self, before: ReassignmentStatus) -> bool:
         if before.progress is None or before.progress.measured_at is None:
             return True
-        return seconds_of(self._shared.now()) - seconds_of(before.progress.measured_at) >= PROGRESS_SECONDS
+        # One that is yet to come was told by a clock that was wrong.
+        return abs(seconds_of(self._shared.now()) - seconds_of(before.progress.measured_at)) >= PROGRESS_SECONDS
 
     def _announce(self, reassignment: Reassignment, before: ReassignmentStatus, after: ReassignmentStatus) -> None:
         if before.phase == after.phase or after.phase is None:

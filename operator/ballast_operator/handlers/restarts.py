@@ -36,14 +36,14 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
         return await _roll_controllers(objects, scene, layout)
     least = await observe_effective_config(scene.kafka, scene.view.topics, MIN_INSYNC)
     min_insync = {topic: int(value) for topic, value in least.items() if value.isdigit()}
-    restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout)
+    restart = plan.next_restart(scene.kube, wanted, scene.view, min_insync, layout, scene.quorum)
     if restart.broker is not None and scene.view.is_online(restart.broker):
         # It is asked itself, too: any other may lag, or be cut off and believe that all are in sync.
         try:
             own = await scene.as_told_by(restart.broker)
         except KafkaUnavailableError as error:
             return CLUSTER["RollWaits"].says(node=f"broker {restart.broker}", error=f"it does not answer: {error}")
-        restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout)
+        restart = plan.next_restart(scene.kube, wanted, own, min_insync, layout, scene.quorum)
     if restart.broker is not None:
         if restart.unprotected:
             said = EVENTS["Unprotected"].says(node=f"broker {restart.broker}", partitions=_some(restart.unprotected))
@@ -58,7 +58,7 @@ async def roll(objects: KubeObjects, events: Events, scene: Scene) -> Verdict | 
 async def _roll_controllers(objects: KubeObjects, scene: Scene, layout: Layout) -> Verdict | None:
     """After the brokers, those of the controllers that have pods of their own."""
     wanted = pods.revision(layout, CONTROLLER_ROLE)
-    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.view.controller)
+    restart = plan.next_controller_restart(scene.kube, wanted, scene.identity.voters, scene.quorum)
     if restart.broker is not None:
         await objects.restart(scene.cluster, scene.kube.controllers[restart.broker - FIRST_CONTROLLER_ID])
         return CLUSTER["Rolling"].says(node=f"controller {restart.broker}", left=restart.left)

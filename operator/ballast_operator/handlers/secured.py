@@ -35,7 +35,7 @@ class Secured:
         if held is not None:
             return kube, held
         try:
-            principal = await self._principal(cluster, security.hosts(cluster, kube.replicas))
+            principal = await self._principal(cluster, security.hosts(cluster, kube.replicas, kube.controller_replicas))
         except SecretMissingError as error:
             return kube, CLUSTER["SecretNotFound"].says(error=error)
         except SecretUnusableError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ballast_operator.apply import kafka as kafka_actions
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
+from ballast_operator.apply.refused import answer_in
 from ballast_operator.apply.writer import Writer
 from ballast_operator.cache import Cache, claim_order
 from ballast_operator.kafka_client import KafkaConnection, KafkaUnavailableError
@@ -229,7 +230,10 @@ class TopicHandler:
         self, batch: Batch, plans: Mapping[Key, TopicPlan], kafka: KafkaConnection, ledger: Ledger
     ) -> set[Key]:
         """Carry out one round; the result names the topics to observe again."""
-        await self._finalizers(batch, plans)
+        refused_here = await self._finalizers(batch, plans)
+        for key, verdict in refused_here.items():
+            batch.plans[key] = replace(plans[key], verdict=verdict)
+        plans = {key: plan for key, plan in plans.items() if key not in refused_here}
         intents = {batch.topics[key].meta.uid: plan.intent for key, plan in plans.items() if plan.intent is not None}
         known = await ledger.load()
         begun = {key for key in plans if is_begun(batch.topics[key], known.get(batch.topics[key].meta.uid))}
@@ -288,10 +292,17 @@ class TopicHandler:
         unset = {key_of[name] for (_, name), outcome in altered.items() if name in key_of and refused(outcome.error)}
         return results, unset
 
-    async def _finalizers(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> None:
+    async def _finalizers(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> dict[Key, Verdict]:
+        """What Kubernetes refuses is told by that topic, which is left alone; the others know nothing of it."""
+        refused: dict[Key, Verdict] = {}
         for key, plan in plans.items():
-            if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
+            try:
+                if plan.add_finalizer and not await self._writer.set_finalizer(batch.topics[key], True):
+                    batch.retry.add(key)
+            except (ApiError, ApiUnavailableError) as error:
+                refused[key] = _refusal(error)
                 batch.retry.add(key)
+        return refused
 
     async def _reassignments(self, batch: Batch, plans: Mapping[Key, TopicPlan]) -> dict[Key, Verdict]:
         """What Kubernetes refuses of one topic, for a quota that is used up for instance, is told by it: the others
@@ -300,8 +311,8 @@ class TopicHandler:
         for key, plan in plans.items():
             try:
                 await self._reassignment(batch, key, plan)
-            except ApiError as error:
-                refused[key] = TOPIC["KubernetesRefused"].says(error=error.message.rstrip("."))
+            except (ApiError, ApiUnavailableError) as error:
+                refused[key] = _refusal(error)
                 batch.retry.add(key)
         return refused
 
@@ -372,6 +383,14 @@ class TopicHandler:
             return True
         said = conditions(topic.status.conditions, plan.verdict, plan.status.observed_generation or 0, now)
         return await self._writer.write_status(topic, replace(plan.status, conditions=said))
+
+
+def _refusal(error: ApiError | ApiUnavailableError) -> Verdict:
+    """What concerns one topic alone; what fails for all is raised on."""
+    answer = answer_in(error)
+    if answer is None:
+        raise error
+    return TOPIC["KubernetesRefused"].says(error=answer.message.rstrip("."))
 
 
 def _acts(plan: TopicPlan) -> bool:

@@ -7,7 +7,7 @@ layout and the careful roll bring that about.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -46,13 +46,13 @@ async def observe(kafka: KafkaConnection, identity: Identity, view: KafkaView) -
     return quorum, replace(view, controllers=await observe_controllers(kafka, online))
 
 
-async def bring(objects: KubeObjects, scene: Scene, restarts: bool) -> Went:
-    """One step; `restarts`: nodes have yet to be restarted."""
+async def bring(objects: KubeObjects, scene: Scene, restarts_due: Callable[[], bool]) -> Went:
+    """One step; `restarts_due`: nodes have yet to be restarted."""
     cluster, identity, quorum = scene.cluster, scene.identity, scene.quorum
     if quorum is None:
         return Went()
     wanted = plan.wanted_voters(cluster, identity, plan.staying_brokers(cluster, scene.kube, scene.view))
-    step = plan.next_step(wanted, identity, quorum, plan.running(identity, scene.kube, scene.view), restarts)
+    step = plan.next_step(wanted, identity, quorum, plan.running(identity, scene.kube, scene.view), restarts_due)
     if step is None:
         return Went(_other_mode(cluster, identity))
     if step.kind is Kind.WAIT and not step.text:

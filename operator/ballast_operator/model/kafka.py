@@ -7,7 +7,7 @@ A topic that is known not to exist is in `missing`, never just absent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -143,6 +143,14 @@ class KafkaView:
         return self.fenced_told or not any(
             broker in part.replicas for topic in self.topics.values() for part in topic.partitions.values()
         )
+
+    def with_absent(self) -> KafkaView:
+        """With the brokers that nobody lists and that have replicas: before Kafka 4.0 those that are away."""
+        if self.fenced_told:
+            return self
+        named = {b for topic in self.topics.values() for part in topic.partitions.values() for b in part.replicas}
+        absent = {broker: BrokerView(broker, "", -1, online=False) for broker in named - self.brokers.keys()}
+        return replace(self, brokers={**self.brokers, **absent})
 
     def partition(self, topic: str, partition: int) -> PartitionView | None:
         view = self.topics.get(topic)

@@ -130,7 +130,7 @@ def kube_facts(
         deleting=bool(stateful_set["metadata"].get("deletionTimestamp")),
         replicas=int(stateful_set["spec"]["replicas"]),
         volumes=template_volumes(dict(stateful_set)),
-        added=tuple(int(one) for one in annotations.get(ADDED, "").split(",") if one),
+        added=tuple(int(one) for one in annotations.get(ADDED, "").split(",") if one.isdecimal()),
         pods=brokers,
         controllers=controllers,
         claims=claim_rows,
@@ -164,7 +164,11 @@ def _of_role(cluster: KafkaCluster, role: str, pods: Iterable[Object]) -> dict[i
 
 
 def _read_racks(text: str) -> dict[int, str]:
-    return {int(ordinal): rack for ordinal, rack in json.loads(text or "{}").items()}
+    """What somebody has spoilt is written anew, from the nodes."""
+    try:
+        return {int(ordinal): str(rack) for ordinal, rack in json.loads(text or "{}").items()}
+    except (ValueError, AttributeError):
+        return {}
 
 
 def with_racks(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, NodeFacts]) -> KubeFacts:

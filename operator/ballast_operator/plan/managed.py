@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, KafkaView, ReplicaId
 from ballast_operator.model.quantity import parse_quantity
+from ballast_operator.model.quorum import QuorumView
 from ballast_operator.model.times import seconds_of
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts
 from ballast_operator.resources import names
@@ -33,9 +34,16 @@ def held_layout(cluster: KafkaCluster, identity: Identity, kube: KubeFacts) -> L
     # Nodes look for the metadata log in the first of them. Without a StatefulSet only the identity tells which it is.
     ordered = sorted((*there, *new_volumes), key=lambda volume: volume.name != identity.metadata)
     volumes = tuple(volume for volume in ordered if not _keeps_pods_away(volume.name, kube, brokers))
-    new = tuple(range(kube.replicas, brokers)) if kube.exists and kube.replicas else ()
+    new = _new_brokers(kube, brokers) if kube.exists and kube.replicas else []
     added = tuple(sorted({*kube.added, *new}))
     return Layout(cluster, identity, brokers, volumes, added, kube.racks, kube.principal, kube.controller_replicas)
+
+
+def _new_brokers(kube: KubeFacts, brokers: int) -> list[int]:
+    """Those that the set is to get and never had: one whose claims were not drained was only taken out of it, by
+    somebody who has scaled the set itself."""
+    known = {claim.ordinal for claim in kube.claims if not claim.drained and not claim.deleting}
+    return [ordinal for ordinal in range(kube.replicas, brokers) if ordinal not in known]
 
 
 def _keeps_pods_away(volume: str, kube: KubeFacts, brokers: int) -> bool:
@@ -180,18 +188,38 @@ def _lacks_its_role(pod: PodFacts, view: KafkaView, layout: Layout) -> bool:
     return to_be and pod.ready and view.controllers.get(pod.ordinal) is False
 
 
-def next_controller_restart(kube: KubeFacts, revision: str, voters: Collection[int], active: int) -> Restart:
-    """Of controllers with pods of their own: one at a time while all are there, the active one last."""
+def next_controller_restart(
+    kube: KubeFacts, revision: str, voters: Collection[int], quorum: QuorumView | None
+) -> Restart:
+    """Of controllers with pods of their own: one at a time while all are there and follow, the active one last."""
     outdated = [pod for pod in kube.controllers.values() if pod.revision != revision and pod.deleting_since is None]
     if not outdated:
         return Restart()
     ids = {FIRST_CONTROLLER_ID + ordinal: pod for ordinal, pod in kube.controllers.items()}
-    chosen = min(outdated, key=lambda pod: (pod.ready, FIRST_CONTROLLER_ID + pod.ordinal == active, pod.ordinal))
+    follow, active = (quorum.in_step, quorum.leader) if quorum is not None else (frozenset[int](), None)
+
+    def order(pod: PodFacts) -> tuple[bool, bool, bool, int]:
+        node = FIRST_CONTROLLER_ID + pod.ordinal
+        return pod.ready, node in follow, node == active, pod.ordinal
+
+    chosen = min(outdated, key=order)
     node, left = FIRST_CONTROLLER_ID + chosen.ordinal, len(outdated) - 1
     absent = sorted(voter for voter in voters if voter != node and (voter not in ids or not ids[voter].ready))
     if absent and chosen.ready:
         return Restart(waits=f"controller {absent[0]} is not ready", next=node, left=left)
+    waits = "nobody tells which controllers follow" if quorum is None else _left_behind(node, quorum)
+    if waits is not None and chosen.ready and len(voters) > 1:
+        return Restart(waits=waits, next=node, left=left)
     return Restart(node, left=left)
+
+
+def _left_behind(node: int, quorum: QuorumView) -> str | None:
+    """Why a node has to stay that follows and votes: without it there might be no majority of those that do. A pod is
+    ready as soon as it listens, and may have a long way to go yet."""
+    behind = sorted(set(quorum.voters) - quorum.in_step)
+    if not behind or node in behind or node not in quorum.voters:
+        return None
+    return f"controller {behind[0]} does not follow the metadata log"
 
 
 def racks_unknown(cluster: KafkaCluster, kube: KubeFacts, nodes: Mapping[str, NodeFacts]) -> tuple[list[int], str]:
@@ -217,7 +245,12 @@ def lost_pods(kube: KubeFacts, now_seconds: float) -> list[PodFacts]:
 
 
 def next_restart(
-    kube: KubeFacts, revision: str, view: KafkaView, min_insync: Mapping[str, int], layout: Layout
+    kube: KubeFacts,
+    revision: str,
+    view: KafkaView,
+    min_insync: Mapping[str, int],
+    layout: Layout,
+    quorum: QuorumView | None = None,
 ) -> Restart:
     """One broker at a time: those that do not work first, the active controller last.
 
@@ -247,6 +280,8 @@ def next_restart(
     if fenced and view.is_online(chosen.ordinal):
         return Restart(waits=f"broker {fenced[0]} is not online", next=chosen.ordinal, left=left)
     reason, unprotected = _endangered(chosen.ordinal, view, min_insync)
+    if quorum is not None:
+        reason = _left_behind(chosen.ordinal, quorum) or reason
     if reason is not None:
         return Restart(waits=reason, next=chosen.ordinal, left=left, unprotected=unprotected)
     return Restart(chosen.ordinal, left=left, unprotected=unprotected)
@@ -296,26 +331,37 @@ def claims_to_grow(layout: Layout, kube: KubeFacts) -> dict[str, str]:
 
 
 def unused_claims(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
-    """Claims that no broker of the layout needs and no pod uses."""
+    """Claims that no node of the layout needs and no pod uses."""
     in_use = {claim for pod in kube.pods.values() for claim in pod.claims.values()}
     pods = {names.pod_name(layout.cluster, ordinal) for ordinal in range(layout.brokers)}
     volumes = set(layout.volume_names) | {names.METADATA_VOLUME}
-    return [
+    of_brokers = [
         claim
         for claim in kube.claims
         if claim.name not in in_use and not claim.deleting and (claim.pod not in pods or claim.volume not in volumes)
     ]
+    there = {pod.name for pod in kube.controllers.values()}
+    gone = spare_controller_claims(kube.controller_claims, layout.controller_pods)
+    return of_brokers + [claim for claim in gone if claim.pod not in there and not claim.deleting]
+
+
+def spare_controller_claims(claims: Iterable[ClaimFacts], controllers: int) -> list[ClaimFacts]:
+    """Those of controllers that are not among the first so many."""
+    return [claim for claim in claims if claim.ordinal >= controllers]
 
 
 def claims_to_delete(layout: Layout, kube: KubeFacts, view: KafkaView) -> list[ClaimFacts]:
     """Unused claims that were drained, but for those of a broker that has replicas, whatever became of its pod.
 
     That nothing uses a claim does not say that nothing is in it: its StatefulSet may have been deleted by somebody.
+    What a controller had, the others have.
     """
+    of_controllers = {claim.name for claim in kube.controller_claims}
     return [
         claim
         for claim in unused_claims(layout, kube)
-        if claim.drained and (claim.ordinal < layout.brokers or replicas_on(view, [claim.ordinal]) == 0)
+        if claim.drained
+        and (claim.name in of_controllers or claim.ordinal < layout.brokers or replicas_on(view, [claim.ordinal]) == 0)
     ]
 
 
@@ -323,7 +369,9 @@ def claims_in_use_again(layout: Layout, kube: KubeFacts) -> list[ClaimFacts]:
     """Claims that were drained and are wanted again: nobody knows any more what is in them."""
     spec = layout.cluster.spec
     wanted = {volume.name for volume in spec.volumes}.intersection(layout.volume_names) | {names.METADATA_VOLUME}
-    return [claim for claim in kube.claims if claim.drained and claim.volume in wanted and claim.ordinal < spec.brokers]
+    of_brokers = [claim for claim in kube.claims if claim.volume in wanted and claim.ordinal < spec.brokers]
+    of_controllers = [claim for claim in kube.controller_claims if claim.ordinal < layout.controller_pods]
+    return [claim for claim in (*of_brokers, *of_controllers) if claim.drained]
 
 
 def claims_of_other_classes(cluster: KafkaCluster, kube: KubeFacts) -> list[ClaimFacts]:
@@ -331,12 +379,25 @@ def claims_of_other_classes(cluster: KafkaCluster, kube: KubeFacts) -> list[Clai
 
     A StatefulSet takes a claim of the right name as it is: the data would go on lying where it was not to lie any more.
     """
+    if not kube.volumes:
+        return []
     asked = {one.name: one.storage_class_name for one in cluster.spec.volumes if one.name not in kube.volumes}
-    return [
-        claim
-        for claim in kube.claims
-        if kube.volumes and asked.get(claim.volume) is not None and claim.storage_class != asked[claim.volume]
-    ]
+    defaults = _default_classes(cluster, kube)
+
+    def fits(claim: ClaimFacts) -> bool:
+        wanted = asked[claim.volume]
+        return claim.storage_class in (defaults if wanted is None else {wanted})
+
+    return [claim for claim in kube.claims if claim.volume in asked and not fits(claim)]
+
+
+def _default_classes(cluster: KafkaCluster, kube: KubeFacts) -> set[str | None]:
+    """What volumes get that ask for no class, as far as the claims of such volumes tell; nothing else tells it us."""
+    plain = {one.name for one in cluster.spec.volumes if one.storage_class_name is None}.intersection(kube.volumes)
+    metadata = cluster.spec.metadata_volume
+    if metadata is not None and metadata.storage_class_name is None:
+        plain.add(names.METADATA_VOLUME)
+    return {claim.storage_class for claim in kube.all_claims if claim.volume in plain} | {None}
 
 
 def same_templates(wanted: Collection[Volume], found: Mapping[str, Volume]) -> bool:

@@ -7,7 +7,7 @@ controller for as long as it votes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
@@ -96,9 +96,14 @@ def spare_controllers(identity: Identity, kube: KubeFacts, quorum: QuorumView | 
 
 
 def next_step(
-    wanted: Collection[int], identity: Identity, quorum: QuorumView, running: Collection[int], restarts: bool
+    wanted: Collection[int],
+    identity: Identity,
+    quorum: QuorumView,
+    running: Collection[int],
+    restarts_due: Callable[[], bool],
 ) -> Step | None:
-    """`running` are the nodes that run as controllers; `restarts`: some have yet to come to another configuration."""
+    """`running` are the nodes that run as controllers; `restarts_due`: some have yet to come to another configuration,
+    which is worked out only where a change of voters has to wait for it."""
     voting = set(quorum.voters)
     if quorum.version >= DYNAMIC and (not identity.dynamic or not voting <= {*identity.voters}):
         return _assign({*identity.voters, *voting})
@@ -112,7 +117,7 @@ def next_step(
     gone = [*others, *(m for node, m in quorum.voters.items() if node not in wanted and quorum.is_silent(m))]
     if gone:
         return _removal(max(gone), quorum)
-    if restarts and len(voting) % 2:
+    if len(voting) % 2 and restarts_due():
         return Step(Kind.WAIT)
     missing = sorted(set(wanted) - voting)
     if missing:

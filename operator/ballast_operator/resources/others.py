@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ballast_operator.model.cluster import KafkaCluster, Listener, Metrics
@@ -9,6 +10,9 @@ from ballast_operator.resources import names, security
 from ballast_operator.resources.layout import Identity, Layout, write_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONFIG_ROLE, CONTROLLER_PORT
 from ballast_operator.resources.properties import config_map_data, config_map_name
+
+# Of the listeners of a broker that runs, in their order.
+Ports = tuple[int, ...]
 
 
 def _metadata(cluster: KafkaCluster, name: str) -> dict[str, Any]:
@@ -45,9 +49,21 @@ def headless_service(cluster: KafkaCluster) -> dict[str, Any]:
     }
 
 
-def bootstrap_service(cluster: KafkaCluster) -> dict[str, Any]:
-    inside = [listener.port for listener in cluster.spec.listeners if listener.node_ports is None]
-    ports = [_port("kafka", inside[0]), *(_port(f"kafka-{n}", port) for n, port in enumerate(inside[1:], 2))]
+def bootstrap_service(cluster: KafkaCluster, running: Collection[Ports] = ()) -> dict[str, Any]:
+    """`running` are the ports of the brokers that run: while another port comes to one after the other, clients reach
+    those that have it, and those that have not yet by the port of before."""
+    inside = [(at, one.port) for at, one in _client_listeners(cluster) if one.node_ports is None]
+    ports = [
+        {"name": f"kafka-{n}" if n > 1 else "kafka", "port": port, "targetPort": _target(cluster, at, port, running)}
+        for n, (at, port) in enumerate(inside, 1)
+    ]
+    whole = len(security.endpoints(cluster))
+    former = {row[at]: at for at, port in inside for row in running if len(row) == whole and row[at] != port}
+    ports += [
+        {"name": f"former-{port}", "port": port, "targetPort": security.port_name(at)}
+        for port, at in sorted(former.items())
+        if port not in {known for _, known in inside}
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -59,23 +75,43 @@ def bootstrap_service(cluster: KafkaCluster) -> dict[str, Any]:
     }
 
 
+def _client_listeners(cluster: KafkaCluster) -> list[tuple[int, Listener]]:
+    """With the place that each has among all listeners of a broker."""
+    first = len(security.endpoints(cluster)) - len(cluster.spec.listeners)
+    return list(enumerate(cluster.spec.listeners, first))
+
+
+def _target(cluster: KafkaCluster, at: int, port: int, running: Collection[Ports]) -> int | str:
+    """The number of a listener's port, or its name, by which each pod has its own, and those without it none."""
+    whole = len(security.endpoints(cluster))
+
+    def named(row: Ports) -> bool:
+        return len(row) <= at or row[at] == port or (port not in row and len(row) == whole)
+
+    rows = [row for row in running if row]
+    by_name = not all(port in row for row in rows) and all(named(row) for row in rows)
+    return security.port_name(at) if by_name else port
+
+
 def _port(name: str, port: int) -> dict[str, Any]:
     return {"name": name, "port": port, "targetPort": port}
 
 
-def outside_services(cluster: KafkaCluster, brokers: int) -> list[dict[str, Any]]:
+def outside_services(cluster: KafkaCluster, brokers: int, running: Mapping[int, Ports] = {}) -> list[dict[str, Any]]:
     """A NodePort Service for each broker and each listener that has node ports."""
     return [
-        _outside_service(cluster, broker, listener, listener.node_ports.first + broker)
-        for listener in cluster.spec.listeners
-        if listener.node_ports is not None
+        _outside_service(cluster, broker, one, _target(cluster, at, one.port, [running.get(broker, ())]))
+        for at, one in _client_listeners(cluster)
+        if one.node_ports is not None
         for broker in range(brokers)
     ]
 
 
-def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, node_port: int) -> dict[str, Any]:
+def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, target: int | str) -> dict[str, Any]:
+    assert listener.node_ports is not None
     name = names.outside_service(cluster, broker, listener.name)
-    port = {"name": "kafka", "port": listener.port, "targetPort": listener.port, "nodePort": node_port}
+    node_port = listener.node_ports.first + broker
+    port = {"name": "kafka", "port": listener.port, "targetPort": target, "nodePort": node_port}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -88,6 +124,18 @@ def _outside_service(cluster: KafkaCluster, broker: int, listener: Listener, nod
             "ports": [port],
         },
     }
+
+
+def node_ports(service: Mapping[str, Any]) -> list[int]:
+    return [port["nodePort"] for port in service["spec"].get("ports") or () if "nodePort" in port]
+
+
+def keep_former_node_ports(service: dict[str, Any], found: Mapping[str, Any], wanted: Collection[int]) -> None:
+    """Until it is restarted a broker tells clients the node port of before, unless somebody else is to have that."""
+    (port,) = service["spec"]["ports"]
+    for number in sorted({*node_ports(found)} - {*wanted, port["port"]}):
+        former = {"name": f"former-{number}", "port": number, "targetPort": port["targetPort"], "nodePort": number}
+        service["spec"]["ports"].append(former)
 
 
 def service_account(cluster: KafkaCluster) -> dict[str, Any]:

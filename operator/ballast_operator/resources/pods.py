@@ -168,8 +168,7 @@ def _container(layout: Layout, role: str) -> dict[str, Any]:
     ports = [{"name": "metrics", "containerPort": metrics.port}]
     if role == BROKER_ROLE:
         addresses = [f"{one.name}://$(POD_IP):{one.port}" for one in listeners] + addresses
-        ports += [{"name": "kafka", "containerPort": listeners[0].port}]
-        ports += [{"name": f"kafka-{n}", "containerPort": one.port} for n, one in enumerate(listeners[1:], 2)]
+        ports += [{"name": security.port_name(at), "containerPort": one.port} for at, one in enumerate(listeners)]
     ports.append({"name": "controller", "containerPort": CONTROLLER_PORT})
     probe_port = listeners[0].port if role == BROKER_ROLE else CONTROLLER_PORT
     container: dict[str, Any] = {

@@ -29,6 +29,11 @@ def endpoints(cluster: KafkaCluster) -> tuple[Listener, ...]:
     return (*own, *cluster.spec.listeners)
 
 
+def port_name(at: int) -> str:
+    """What the port of the listener at this place among them is called in pods."""
+    return f"kafka-{at + 1}" if at else "kafka"
+
+
 def protocol_map(cluster: KafkaCluster) -> str:
     inside = "SSL" if cluster.spec.internal_secret else "PLAINTEXT"
     found = {listener.name: _protocol(listener) for listener in endpoints(cluster)}
@@ -133,12 +138,13 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
     return found
 
 
-def hosts(cluster: KafkaCluster, brokers: int) -> tuple[str, ...]:
-    """The names by which nodes go to each other, of the brokers that are wanted or there, and of controllers."""
+def hosts(cluster: KafkaCluster, brokers: int, controllers: int = 0) -> tuple[str, ...]:
+    """The names by which nodes go to each other, of the brokers and controllers that are wanted or there."""
     found = [names.pod_name(cluster, ordinal) for ordinal in range(max(brokers, cluster.spec.brokers))]
-    controllers = cluster.spec.controllers
-    if controllers is not None and controllers.mode is ControllerMode.DEDICATED:
-        found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers.count)]
+    wanted = cluster.spec.controllers
+    if wanted is not None and wanted.mode is ControllerMode.DEDICATED:
+        controllers = max(controllers, wanted.count)
+    found += [names.pod_name(cluster, ordinal, CONTROLLER_ROLE) for ordinal in range(controllers)]
     return tuple(names.host(cluster, pod) for pod in found)
 
 

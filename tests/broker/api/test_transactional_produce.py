@@ -198,6 +198,20 @@ async def test_what_producers_are_told(tmp_path: Path, said: ErrorCode, told: di
         assert node.stored(ORDERS) == []
 
 
+@pytest.mark.spec("CLI-05", "CLI-10")
+async def test_of_a_log_that_was_not_looked_at_nothing_is_told(tmp_path: Path) -> None:
+    """Where it begins is told where the log itself refuses, as by Apache Kafka."""
+    async with stage(tmp_path) as (_, _node, client, coordinator):
+        coordinator.says = lambda _, partition: ErrorCode.INVALID_PRODUCER_ID_MAPPING if partition == ORDERS else NONE
+        assert await client.told(ADDING, BILLS) == [(NONE, 0)]
+        parts = await client.send(ADDING, ORDERS, BILLS, sequence=7).future
+        said = message("ProduceResponse").decode(b"".join(parts)[9:], version=ADDING)
+        assert [(p.error_code, p.log_start_offset) for t in said.responses for p in t.partition_responses] == [
+            (ErrorCode.INVALID_PRODUCER_ID_MAPPING, -1),
+            (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0),
+        ]
+
+
 @pytest.mark.spec("CLI-05")
 async def test_a_coordinator_that_cannot_be_asked_is_asked_again_later(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, _node, client, coordinator):

@@ -240,6 +240,7 @@ def test_an_override_without_a_value_is_refused() -> None:
 def test_no_property_is_read_and_then_ignored() -> None:
     """Each is used somewhere, gives a topic config its default, or is said to have no effect."""
     table = SOURCES / "config.py"
+    of_security = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "security").glob("*settings.py"))
     code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
     of_topics = {name for entry in TOPIC_PROPERTIES.values() for name, _ in entry.synonyms}
     used = {
@@ -248,7 +249,7 @@ def test_no_property_is_read_and_then_ignored() -> None:
         if name in of_topics
         or re.search(rf"config\.{name.replace('.', '_')}\b", code)
         or f'values["{name}"]' in table.read_text(encoding="utf-8")
-        or f'"{name}"' in (SOURCES / "security" / "settings.py").read_text(encoding="utf-8")
+        or f'"{name}"' in of_security
     }
     assert used.isdisjoint(WITHOUT_EFFECT)
     assert set(BROKER_PROPERTIES) - used == WITHOUT_EFFECT | ONLY_DYNAMIC

@@ -9,7 +9,7 @@ import pytest
 
 from ballast_broker.config import broker_config
 from ballast_broker.config_entries import ConfigEntries, dynamic_values
-from ballast_broker.config_types import ConfigError
+from ballast_broker.config_types import ConfigError, node_id
 from ballast_broker.log_config import LogConfig
 from ballast_broker.topic_config import TOPIC_PROPERTIES, check_topic_configs, log_config
 
@@ -78,11 +78,42 @@ def test_a_bad_config_is_named(configs: dict[str, str], says: str) -> None:
 
 @pytest.mark.spec("TOP-23")
 def test_a_double_is_written_as_in_java() -> None:
-    for text in ("0.5f", "0.5F", "0.5d", "5e-1D", " .5 ", "5E-1"):
+    for text in ("0.5f", "0.5F", "0.5d", "5e-1D", " .5 ", "5E-1", "+.5", "0x1p-1", "0X.8p0d", "\t0.5\x01"):
         assert check_topic_configs({"min.cleanable.dirty.ratio": text}) == {"min.cleanable.dirty.ratio": 0.5}
-    for text in ("0.5L", "f", "0.5ff", "inf", "0.5_0"):
+    for text in ("0.5L", "f", "0.5ff", "inf", "0.5_0", "nan", "0x1", "0.5\u00a0", "0 .5", "\u0660.5", "", "."):
         with pytest.raises(ConfigError, match="Not a number of type DOUBLE"):
             check_topic_configs({"min.cleanable.dirty.ratio": text})
+
+
+def test_a_whole_number_is_written_as_in_java() -> None:
+    for text in ("10", "+10", " 10\t", "010", "\u0661\u0660", "\x0110"):
+        assert check_topic_configs({"retention.ms": text, "max.message.bytes": text}) == {
+            "retention.ms": 10,
+            "max.message.bytes": 10,
+        }
+    for text in ("1_0", "1 0", "10\u00a0", "10.0", "0x10", "", "+", "1e1", "--1", "9223372036854775808"):
+        with pytest.raises(ConfigError, match="Not a number of type LONG"):
+            check_topic_configs({"retention.ms": text})
+        with pytest.raises(ConfigError, match="Not a number of type INT"):
+            broker_config({"node.id": "1", "num.partitions": text})
+        with pytest.raises(ValueError, match="Not a number of type INT"):
+            node_id(text)
+    with pytest.raises(ValueError, match="Not a number of type INT"):
+        node_id(" 1")  # names are no texts around which blanks are passed over
+
+
+def test_what_is_not_understood_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, stored = {"log.retention.ms": "told once"}, {"retention.bytes": "told once, too"}
+    config = broker_config({"node.id": "1"})
+    for _ in range(3):
+        config.log_config(stored, dynamic_values(cluster))
+        entries = ConfigEntries(config, {}, cluster)
+        assert list(entries.of_topic(stored))
+        assert list(entries.of_broker())
+    assert [each.getMessage().rpartition(": ")[0] for each in caplog.records] == [
+        f"what is stored is not understood, and does not count: Invalid value {text} for configuration {name}"
+        for name, text in (("log.retention.ms", "told once"), ("retention.bytes", "told once, too"))
+    ]
 
 
 def test_throttled_replicas_are_a_list_or_a_star() -> None:
@@ -95,7 +126,7 @@ def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -
     """A broker that takes over from one of Apache Kafka's starts, and shows what counts."""
     cluster = {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2", "log.cleaner.min.cleanable.ratio": "NaN"}
     own = {"ssl.protocol": "SSL", "log.retention.ms": "+700000"}
-    stored = {"min.cleanable.dirty.ratio": "0x1p-1", "retention.bytes": "7"}
+    stored = {"min.cleanable.dirty.ratio": "half", "retention.bytes": "7"}
     config = broker_config({"node.id": "1"})
     assert dynamic_values(cluster, own) == {"log.retention.ms": 700_000}
     log = config.log_config(stored, dynamic_values(cluster, own))

@@ -408,6 +408,20 @@ def elect(scene: Scene, kind_of_election: int, partitions: list[tuple[str, int]]
     }
 
 
+@pytest.mark.spec("CLI-10")
+def test_elections_of_nothing_are_answered_topic_by_topic() -> None:
+    scene, kind = Scene(), message("ElectLeadersRequest")
+    scene.add_topic("orders", [1, 2])
+    nothing = [kind.TopicPartitions(topic=name, partitions=[]) for name in ("orders", "nowhere")]
+    response = scene.run(elect_leaders, kind(election_type=0, topic_partitions=nothing, timeout_ms=100))
+    assert [(each.topic, each.partition_result) for each in response.replica_election_results] == [
+        ("orders", []),
+        ("nowhere", []),
+    ]
+    response = scene.run(elect_leaders, kind(election_type=5, topic_partitions=[], timeout_ms=100))
+    assert (response.error_code, response.replica_election_results) == (0, [])
+
+
 @pytest.mark.spec("CLU-13")
 def test_preferred_leaders_by_request() -> None:
     scene = Scene()

@@ -160,12 +160,16 @@ class Coordinating:
 
 @asynccontextmanager
 async def coordinating(
-    folder: Path, *, timeout_ms: int = 20_000, consumers: ConsumerConfig | None = None
+    folder: Path,
+    *,
+    timeout_ms: int = 20_000,
+    consumers: ConsumerConfig | None = None,
+    offsets_topic: dict[str, str] | None = None,
 ) -> AsyncIterator[Coordinating]:
     async with Cluster(folder) as cluster:
         nodes = await cluster.add(1, 2)
         cluster.controller.create_topic("t", [[1], [1]])
-        cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]])
+        cluster.controller.create_topic(OFFSETS_TOPIC, [[1, 2]], offsets_topic)
         await eventually(lambda: cluster.isr(OFFSETS) == {1, 2})
         scene = Coordinating(cluster, nodes[0], timeout_ms, consumers)
         try:
@@ -327,20 +331,6 @@ async def test_a_deletion_that_took_too_long_is_not_forgotten(tmp_path: Path) ->
         scene.heal()
         await eventually(lambda: scene.groups.describe("g") is None)
         assert offsets_of(scene.groups, "g") == offsets_of(await scene.next_one(), "g") == {}
-
-
-async def test_a_group_with_more_offsets_than_a_batch_may_hold_is_kept_and_deleted(tmp_path: Path) -> None:
-    async with coordinating(tmp_path) as scene:
-        log = scene.node.logs.get(OFFSETS)
-        many = {
-            TopicPartition(f"{'t' * 200}-{number}", 0): CommittedOffset(number, -1, "m" * 100, RealClock().wall_ms())
-            for number in range(1 + log.config.max_message_bytes // 300)
-        }
-        answers = await scene.groups.commit("g", "", None, -1, many)
-        assert set(answers.values()) == {ErrorCode.NONE}
-        assert (await scene.next_one()).fetch_offsets("g") == many
-        assert await scene.groups.delete_group("g") is ErrorCode.NONE
-        assert (await scene.next_one()).fetch_offsets("g") == {}
 
 
 async def turns_beside(work: Coroutine[Any, Any, Any]) -> int:

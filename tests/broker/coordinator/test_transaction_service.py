@@ -170,12 +170,16 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, *, timeout_ms: int = 20_000, config: TransactionConfig | None = None
+    folder: Path,
+    *,
+    timeout_ms: int = 20_000,
+    config: TransactionConfig | None = None,
+    topic: dict[str, str] | None = None,
 ) -> AsyncIterator[tuple[Scene, TransactionCoordinator]]:
     async with Cluster(folder) as cluster:
         nodes = await cluster.add(1, 2)
         cluster.controller.create_topic("t", [[1], [2]])
-        cluster.controller.create_topic(TRANSACTIONS_TOPIC, [[1, 2]])
+        cluster.controller.create_topic(TRANSACTIONS_TOPIC, [[1, 2]], topic)
         await eventually(lambda: cluster.isr(LOG) == {1, 2})
         made = Scene(cluster, timeout_ms, config or TransactionConfig(partitions=1))
         try:

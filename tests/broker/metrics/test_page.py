@@ -79,7 +79,7 @@ class Rooms:
         logs: Any = SimpleNamespace(
             directories=self.directories, logs=self.logs, future_logs=self.future_logs, compactor=compactor
         )
-        quorum: Any = SimpleNamespace(is_leader=True)
+        quorum: Any = SimpleNamespace(is_leader=True, hears_leader=True)
         server: Any = SimpleNamespace(
             connections={1, 2}, accepted_count=9, refused_count=4, delayed_count=2, queued_bytes=100
         )
@@ -213,9 +213,12 @@ async def test_the_active_controller_tells_how_many_partitions_nobody_leads(acti
     led, dead = registration((1, 2), (1, 2), 1), registration((2, 3), (2,), NO_LEADER)
     topics = [TopicImage(f"t{n}", UUID(int=n), dict(enumerate(each))) for n, each in ((1, [led, dead]), (2, [dead]))]
     image = MetadataImage(topics=TopicsImage(PersistentMap({topic.id: topic for topic in topics})))
-    quorum = SimpleNamespace(is_leader=active)
+    quorum = SimpleNamespace(is_leader=active, hears_leader=True)
     page = await page_of(busy_rooms().observed(image=lambda: image, quorum=quorum, replicas=None, groups=None))
-    assert samples_of(page)["ballast_leaderless_partitions", frozenset({("broker", str(NODE))})] == told
+    own = frozenset({("broker", str(NODE))})
+    assert samples_of(page)["ballast_leaderless_partitions", own] == told
+    assert samples_of(page)["ballast_controller_active", own] == active
+    assert samples_of(page)["ballast_controller_heard", own] == 1
 
 
 async def test_a_controller_alone_has_no_partitions() -> None:

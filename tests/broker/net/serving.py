@@ -17,7 +17,7 @@ from ballast_broker.net.connection_rates import ConnectionRates
 from ballast_broker.net.secured import Access
 from ballast_broker.net.server import Limits, Server
 from ballast_broker.net_reply import Dispatch, FileData, Peer, Reply
-from ballast_broker.security.settings import TlsSettings
+from ballast_broker.security.tls_settings import TlsSettings
 from ballast_broker.storage.disk import RealDisk, RealThreads
 
 PATIENCE_S = 20.0

@@ -70,6 +70,22 @@ def test_a_leader_that_falls_silent_is_replaced_after_its_time(seed: int) -> Non
 
 
 @pytest.mark.spec("CLU-02")
+def test_who_hears_from_a_leader_is_known_also_where_its_name_outlives_it() -> None:
+    """Without a majority nobody stands, so that the one who led is named for ever."""
+    world = quiet_world(2)
+    assert all(core_of(node).hears_leader(world.now) for node in world.nodes.values()), "observers, too"
+    dead = leader_of(world)
+    world._kill(dead, 1_000.0)
+    away = next(each for each in world.voters if each != dead.id)
+    world._kill(world.nodes[away], 1_000.0)
+    world.run(world.now + 10.0)
+    left = [core_of(node) for node in world.nodes.values() if node.core is not None]
+    assert len(left) == 2
+    assert any(core.leader == dead.id for core in left)
+    assert not any(core.hears_leader(world.now) for core in left)
+
+
+@pytest.mark.spec("CLU-02")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_voter_that_was_cut_off_disturbs_nobody_when_it_returns(seed: int) -> None:
     world = quiet_world(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.sim.cleaner import CleanerInThread
 from tests.sim.disk import Usage
 
 from ballast_broker.replication.moves import Stage
+from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.disk import RealDisk
 from ballast_wire.errors import ErrorCode
 from ballast_wire.names import TopicPartition
@@ -313,7 +315,15 @@ async def test_producers_meet_no_error_during_many_moves(tmp_path: Path) -> None
 
 
 @pytest.mark.spec("DIR-31", "DIR-20")
-async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was copied is compared by a thread: it may be cold."""
+    compared_by, find = [], CommonEnd.find
+
+    def noted(self: CommonEnd) -> int | None:
+        compared_by.append(threading.get_ident())
+        return find(self)
+
+    monkeypatch.setattr(CommonEnd, "find", noted)
     async with Cluster(tmp_path) as cluster:
         node = await holding(cluster)
         expected = records_of(node.logs.get(ORDERS))
@@ -326,6 +336,8 @@ async def test_an_unfinished_move_goes_on_after_a_restart(tmp_path: Path) -> Non
         await moved(node, node.directories[1])
         assert records_of(node.logs.get(ORDERS)) == expected
         assert node.replicas.movers.ended[-1].copied_bytes == 0, "continued, not begun again"
+        assert len(compared_by) == 1
+        assert threading.get_ident() not in compared_by
 
 
 @pytest.mark.spec("DIR-16", "DIR-31")

@@ -123,7 +123,7 @@ def test_how_controllers_are_reached_must_be_said_by_a_broker_as_well() -> None:
         ({"security.inter.broker.protocol": "SSL", "inter.broker.listener.name": "SSL"}, "both set"),
         ({"listener.security.protocol.map": "SSL:TLS"}, "gives SSL TLS: there are PLAINTEXT, SSL"),
         ({"listeners": "SASL_SSL://a:9092"}, "Invalid value GSSAPI for configuration sasl.enabled.mechanisms: built"),
-        ({"listeners": "SASL_SSL://a:9092", "sasl.enabled.mechanisms": "OAUTHBEARER"}, "OAUTHBEARER a library"),
+        ({"listeners": "SASL_SSL://a:9092", "sasl.enabled.mechanisms": "OAUTHBEARER"}, "jwks.endpoint.url is missing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_of_tls(changes: dict[str, str], says: str) -> None:

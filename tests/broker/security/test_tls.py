@@ -16,8 +16,8 @@ from tests.certificates import Authority
 
 from ballast_broker.config import broker_config
 from ballast_broker.config_types import ConfigError
-from ballast_broker.security.settings import TlsSettings
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
+from ballast_broker.security.tls_settings import TlsSettings
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(BROKER_SOURCES)}
 

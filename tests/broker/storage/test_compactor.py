@@ -170,15 +170,16 @@ def test_what_is_written_after_a_cut_is_neither_clean_nor_flushed(new_world):
 
 @pytest.mark.spec("LOG-25", "LOG-40")
 @pytest.mark.parametrize("rolled", ["before", "afterwards"])
+@pytest.mark.parametrize("passes_ms", [1_000, 0, -3_600_000])
 def test_what_was_written_after_a_cut_is_not_clean_for_a_broker_that_was_killed_before_it_could_say_so(
-    new_world, read_all, rolled
+    new_world, read_all, rolled, passes_ms
 ):
     async def story():
         world = new_world()
         manager = await world.start()
         log = create_dirty(manager)
         assert await manager.compactor.clean_dirtiest()
-        world.clock.now_ms += 1000
+        world.clock.now_ms += passes_ms
         log.truncate_to(2)
         put(log, 1, 1, 2, 2)
         if rolled == "before":
@@ -194,12 +195,13 @@ def test_what_was_written_after_a_cut_is_not_clean_for_a_broker_that_was_killed_
 
 
 @pytest.mark.spec("LOG-25", "LOG-40")
-def test_what_was_clean_before_a_kill_is_not_cleaned_again(new_world):
+@pytest.mark.parametrize("passes_ms", [10, 0, -3_600_000])
+def test_what_was_clean_before_a_kill_is_not_cleaned_again(new_world, passes_ms):
     async def story():
         world = new_world()
         manager = await world.start()
         log = create_dirty(manager)
-        world.afterwards = lambda: setattr(world.clock, "now_ms", world.clock.now_ms + 10)
+        world.afterwards = lambda: setattr(world.clock, "now_ms", world.clock.now_ms + passes_ms)
         assert await manager.compactor.clean_dirtiest()
         put(log, 3)
         manager = await world.start_again()

@@ -269,6 +269,7 @@ def test_a_follower_keeps_offsets_and_refuses_a_step_back(bench, read_all):
     assert log.epochs.entries == [(1, 0), (3, 7)]
     assert log.epoch_end_offset(1) == (1, 7)
     assert log.epoch_end_offset(2) == (1, 7)
+    assert [log.epoch_end_offset(epoch) for epoch in (0, -2, -1)] == [(0, 0), (-2, 0), (-1, -1)]
     assert log.epoch_end_offset(3) == (3, 8)
     assert log.epoch_end_offset(4) == (-1, -1)
     with pytest.raises(UnexpectedAppendOffset):

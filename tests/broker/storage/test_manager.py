@@ -17,6 +17,7 @@ from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
 from ballast_broker.storage import adoption, checkpoint, loading, starting
+from ballast_broker.storage.common_end import CommonEnd
 from ballast_broker.storage.context import StorageConfig
 from ballast_broker.storage.disk import RealDisk, RealThreads
 from ballast_broker.storage.errors import DirectoryRefused, LogDirectoryFailure
@@ -410,6 +411,61 @@ def test_the_loop_reads_nothing_of_a_segment_that_was_copied(world, gap):
     run(story())
 
 
+@pytest.mark.spec("DIR-31", "LOG-32")
+@pytest.mark.parametrize("same", [0, 3, 7, 9, 12])
+@pytest.mark.parametrize("index", ["whole", "lies"])
+def test_up_to_where_a_copy_is_right_is_looked_up_beside_the_loop(world, same, index):
+    """Up to `same` both have the same; only the copy has segments that begin at 3 and at 9."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        current = create(manager)
+        future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
+        for log in (current, future):
+            for offset in range(12):
+                if log is future and offset in (3, 9):
+                    log.roll()
+                value = b"v" * (20 if offset < same or log is current else 30)
+                batch = encode_batch([Record(b"k", value, 1_750_000_000_000)])
+                log.append_as_leader(batch, 0, now_ms=1_750_000_000_000)
+            log.update_high_watermark(12)
+        for segment in current.segments:
+            segment.close()
+        elsewhere = world.paths[0] + "-elsewhere"
+        shutil.move(current.folder.path, elsewhere)
+        agreed = CommonEnd(current, future)
+        shutil.move(elsewhere, current.folder.path)
+        if index == "lies":
+            Path(current.active.path(".index")).write_bytes(b"\0\0\0\1\0\0\0\7")
+            current.active.offset_index.stored(1)
+            agreed = CommonEnd(current, future)
+        # As far as the copy's segments tell.
+        edges = [edge for edge in (0, 3, 9, 12) if edge <= same]
+        assert await asyncio.to_thread(agreed.find) == edges[-1]
+
+    run(story())
+
+
+@pytest.mark.spec("DIR-31")
+async def test_files_that_go_while_a_copy_is_compared_are_looked_for_again(world):
+    manager = world.manager()
+    await manager.start()
+    current = create(manager)
+    write(current, 5)
+    future = manager.create_future(partition(), next(d for d in manager.directories if d is not current.directory))
+    write(future, 5)
+    agreed = CommonEnd(current, future)
+    for segment in current.segments:
+        segment.close()
+    current.truncate_fully_and_start_at(7)
+    await manager.maintenance.remove_everything_waiting()
+    assert await asyncio.to_thread(agreed.find) is None
+    assert all(directory.online for directory in manager.directories)
+    assert await asyncio.to_thread(CommonEnd(current, future).find) == 0
+    await manager.shutdown()
+
+
 @pytest.mark.spec("DIR-31")
 @pytest.mark.parametrize("when", ["copying", "between the renames", "both renamed, one forgotten"])
 def test_killed_in_the_middle_of_a_move(world, when):
@@ -570,9 +626,20 @@ def test_a_namesake_does_not_begin_where_the_old_log_did(world, by):
     run(story())
 
 
+CLOCKS = {"goes on": 0, "was set back": -3_600, "was set forward": 3_600}
+
+
+def bear_times_of_a_clock_that(world, goes, *paths):
+    """What was written last bears another time than what was there before."""
+    for path in paths:
+        when = Path(path).stat().st_mtime + CLOCKS[goes]
+        os.utime(path, (when, when))
+
+
 @pytest.mark.spec("TOP-24", "LOG-41")
+@pytest.mark.parametrize("goes", CLOCKS)
 @pytest.mark.parametrize("clean", [False, True])
-def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean):
+def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean, goes):
     """A process that is killed in the second after a topic was made again must not lose what was acknowledged."""
 
     async def story():
@@ -585,18 +652,132 @@ def test_checkpoints_from_before_a_log_was_made_speak_of_a_namesake(world, clean
         manager.delete(partition())
         log = create(manager)
         write(log, 8)
-        for name in (checkpoint.LOG_START_OFFSETS, checkpoint.HIGH_WATERMARKS, checkpoint.RECOVERY_POINTS):
-            os.utime(f"{world.paths[0]}/{name}", (1_750_000_000, 1_750_000_000))
         if clean:
             log.advance_log_start_offset(2)
             await manager.shutdown()
-            os.utime(f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
         else:
             world.kill(manager)
+        bear_times_of_a_clock_that(world, goes, f"{log.folder.path}/{checkpoint.PARTITION_METADATA}")
         again = world.manager(log_dirs=(world.paths[0],))
         await again.start()
         log = again.logs[partition()]
         assert (log.log_start_offset, log.log_end_offset) == (2 if clean else 0, 8)
+        assert not list(Path(log.folder.path).glob("*.outdated")) or not clean
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-41")
+@pytest.mark.parametrize("goes", CLOCKS)
+@pytest.mark.parametrize("namesake", [False, True])
+def test_what_was_written_since_a_log_was_made_is_believed(world, goes, namesake):
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        if namesake:
+            write(create(manager), 1)
+            await manager.maintenance.checkpoint_everything()
+            manager.delete(partition())
+        log = create(manager)
+        write(log, 9)
+        log.flush()
+        log.advance_log_start_offset(7)
+        await manager.maintenance.checkpoint_everything()
+        assert not list(Path(log.folder.path).glob("*.outdated"))
+        bear_times_of_a_clock_that(
+            world,
+            goes,
+            *(f"{world.paths[0]}/{name}" for name in (checkpoint.LOG_START_OFFSETS, checkpoint.RECOVERY_POINTS)),
+        )
+        world.kill(manager)
+        again = world.manager(log_dirs=(world.paths[0],))
+        await again.start()
+        log = again.logs[partition()]
+        assert (log.log_start_offset, log.recovery_point, log.high_watermark) == (7, 9, 9)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-41", "DIR-31")
+def test_a_log_that_comes_back_to_a_directory_is_not_what_its_checkpoints_say(world):
+    """What they say is from before it went; it was cut elsewhere."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        write(log, 9)
+        log.flush()
+        first, second = log.directory, next(each for each in manager.directories if each is not log.directory)
+        await manager.maintenance.checkpoint_everything()
+        for directory in (second, first):
+            future = manager.create_future(partition(), directory)
+            write(future, 3)
+            manager.swap_future(partition())()
+        world.kill(manager)
+        again = world.manager()
+        await again.start()
+        log = again.logs[partition()]
+        assert (log.directory.path, log.log_end_offset, log.recovery_point) == (first.path, 3, 0)
+        await again.maintenance.checkpoint_everything()
+        assert not list(Path(log.folder.path).glob("*.outdated"))
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-41", "TOP-24")
+def test_a_checkpoint_that_was_being_written_as_a_log_went_speaks_of_that(world):
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        log = create(manager)
+        write(log, 9)
+        log.advance_log_start_offset(7)
+
+        class Meanwhile(BadDisk):
+            def write_atomically(self, path, data):
+                if path.endswith(checkpoint.LOG_START_OFFSETS) and partition() in manager.logs:
+                    loop.call_soon_threadsafe(again)
+                    assert done.wait(10)
+                super().write_atomically(path, data)
+
+        def again():
+            manager.delete(partition())
+            write(create(manager), 3)
+            done.set()
+
+        loop, done = asyncio.get_running_loop(), threading.Event()
+        manager.disk = Meanwhile()
+        await manager.maintenance.checkpoint_start_offsets()
+        assert checkpoint.read_offsets(world.disk, f"{world.paths[0]}/{checkpoint.LOG_START_OFFSETS}") == {
+            partition(): 7
+        }
+        world.kill(manager)
+        another = world.manager(log_dirs=(world.paths[0],))
+        await another.start()
+        log = another.logs[partition()]
+        assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-41")
+def test_a_log_that_was_cut_before_its_start_does_not_begin_behind_its_end(world):
+    """After an election of a leader that lacked what DeleteRecords had deleted here."""
+
+    async def story():
+        manager = world.manager(log_dirs=(world.paths[0],))
+        await manager.start()
+        log = create(manager)
+        write(log, 9)
+        log.advance_log_start_offset(7)
+        await manager.maintenance.checkpoint_everything()
+        log.truncate_to(4)
+        write(log, 2)
+        world.kill(manager)
+        again = world.manager(log_dirs=(world.paths[0],))
+        await again.start()
+        assert again.logs[partition()].log_end_offset == 6
 
     run(story())
 

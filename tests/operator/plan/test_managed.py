@@ -7,6 +7,7 @@ from making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView
+from ballast_operator.model.quorum import STATIC, Member, QuorumView
 from ballast_operator.plan import managed
 from ballast_operator.plan.cluster_status import health
 from ballast_operator.plan.kube import ClaimFacts, KubeFacts, NodeFacts, PodFacts, kube_facts, with_racks
@@ -36,6 +37,10 @@ def test_brokers_that_are_too_many_stay_until_they_are_drained() -> None:
 def test_brokers_that_are_added_are_marked_for_a_proposal() -> None:
     assert managed.held_layout(cluster(brokers=5), IDENTITY, kube(3)).added == (3, 4)
     assert managed.held_layout(cluster(brokers=3), IDENTITY, KubeFacts()).added == ()
+    # Who scales the StatefulSet itself takes brokers out of it that have their share: it is put back, and that is all.
+    rows = {n: ClaimFacts(f"a-demo-{n}", "u", "a", f"demo-{n}", "10Gi", drained=n == 2) for n in (1, 2, 3)}
+    taken_out = kube(1, claims=(rows[1], rows[2], replace(rows[3], deleting=True)))
+    assert managed.held_layout(cluster(brokers=4), IDENTITY, taken_out).added == (2, 3)
 
 
 @pytest.mark.spec("OPR-42")
@@ -254,10 +259,35 @@ def test_a_volume_comes_back_on_another_storage_class_only_when_its_claims_of_be
     assert [claim.name for claim in managed.claims_of_other_classes(wanted("fast"), facts)] == ["c-demo-0"]
     assert managed.claims_in_use_again(layout, facts) == []
     assert managed.claims_to_delete(layout, facts, view()) == [former]
-    for storage_class in ("slow", None):
-        assert managed.held_layout(wanted(storage_class), IDENTITY, facts).volume_names == ("a", "c")
+    assert managed.held_layout(wanted("slow"), IDENTITY, facts).volume_names == ("a", "c")
+    # The claims of volumes without a class tell which one they get.
+    for default, added in (("slow", True), ("fast", False), (None, False)):
+        other = ClaimFacts("a-demo-0", "u", "a", "demo-0", "10Gi", default)
+        known = kube(volumes=(A,), claims=(other, former) if default else (former,))
+        assert ("c" in managed.held_layout(wanted(None), IDENTITY, known).volume_names) is added
+    unclassed = kube(volumes=(A,), claims=(replace(former, storage_class=None),))
+    assert managed.held_layout(wanted(None), IDENTITY, unclassed).volume_names == ("a", "c")
     # What pods use already is as it is.
     assert managed.held_layout(wanted("fast"), IDENTITY, kube(volumes=(A, C), claims=(former,))).volume_names[1] == "c"
+
+
+@pytest.mark.spec("OPR-42", "OPR-08")
+def test_claims_of_controllers_that_went_are_listed_and_deleted_only_when_they_were_given_up() -> None:
+    born = Identity("id", (100_000,), dedicated=True)
+    rows = tuple(
+        ClaimFacts(f"metadata-demo-controller-{n}", "u", "metadata", f"demo-controller-{n}", "5Gi", drained=n == 2)
+        for n in range(3)
+    )
+    there = kube(controllers={n: PodFacts(f"demo-controller-{n}", "u", n) for n in range(3)}, controller_claims=rows)
+    three = managed.held_layout(cluster(), born, replace(there, controller_replicas=3))
+    assert managed.unused_claims(three, there) == []
+    assert managed.claims_in_use_again(three, there) == [rows[2]], "it is in use again"
+    one = managed.held_layout(cluster(), born, replace(there, controller_replicas=1))
+    assert managed.unused_claims(one, there) == [], "their pods are still there"
+    gone = replace(there, controllers={0: there.controllers[0]}, controller_replicas=1)
+    assert managed.unused_claims(one, gone) == [*rows[1:]]
+    assert managed.claims_to_delete(one, gone, view()) == [rows[2]], "nobody has given up the other"
+    assert managed.claims_in_use_again(one, gone) == []
 
 
 def stored(name: str, role: str = "broker", drained: bool = False) -> dict[str, object]:
@@ -278,10 +308,22 @@ def test_without_its_stateful_set_a_cluster_is_what_its_claims_hold() -> None:
     assert (facts.replicas, list(facts.volumes)) == (5, ["b", "c"])
     layout = managed.held_layout(subject, IDENTITY, facts)
     assert (layout.brokers, layout.volume_names) == (5, ("b", "c"))
-    assert [claim.name for claim in managed.unused_claims(layout, facts)] == ["a-demo-7", "d-demo-0"]
+    assert [claim.name for claim in managed.unused_claims(layout, facts)] == [
+        "a-demo-7", "d-demo-0", "metadata-demo-controller-0",
+    ]  # fmt: skip
     assert [(claim.name, claim.pod) for claim in facts.controller_claims] == [
         ("metadata-demo-controller-0", "demo-controller-0")
     ]
+
+
+@pytest.mark.spec("OPR-04", "OPR-42")
+@pytest.mark.parametrize("spoilt", ["x", "[]", '{"a": "east"}', "{", "3,", ",four,"])
+def test_marks_that_somebody_has_spoilt_are_none(spoilt: str) -> None:
+    """Every look at the cluster failed by them, and nothing told why."""
+    marks = {"ballast.dev/racks": spoilt, "ballast.dev/added-brokers": spoilt}
+    found = {"metadata": {"annotations": marks}, "spec": {"replicas": 3, "template": {"spec": {}}}}
+    facts = kube_facts(cluster(rack={"topologyKey": "zone"}), found, [], [])
+    assert (facts.replicas, facts.racks, facts.added) == (3, {}, (3,) if spoilt == "3," else ())
 
 
 @pytest.mark.spec("OPR-40", "OPR-43")
@@ -336,22 +378,66 @@ def test_a_broker_that_tells_another_rack_is_restarted_and_one_without_is_named(
 # Controllers with pods of their own.
 
 
+OWN = (100_000, 100_001, 100_002)
+
+
+def controllers(*states: tuple[bool, str]) -> KubeFacts:
+    rows = {n: PodFacts(f"c-{n}", f"uid-{n}", n, ready, revision=r) for n, (ready, r) in enumerate(states)}
+    return kube(controllers=rows)
+
+
+def quorum(leader: int, voters: tuple[int, ...] = OWN, behind: tuple[int, ...] = ()) -> QuorumView:
+    rows = {n: Member(n, None, 9, 100_000, 0 if n in behind else 100_000) for n in voters}
+    return QuorumView(STATIC, leader, 9, rows)
+
+
 @pytest.mark.spec("OPR-44")
 def test_controllers_restart_one_at_a_time_while_all_are_there_the_active_one_last() -> None:
-    def controllers(*states: tuple[bool, str]) -> KubeFacts:
-        rows = {n: PodFacts(f"c-{n}", f"uid-{n}", n, ready, revision=r) for n, (ready, r) in enumerate(states)}
-        return kube(controllers=rows)
-
-    voters, old, new = (100_000, 100_001, 100_002), (True, "old"), (True, "new")
-    assert managed.next_controller_restart(controllers(new, new, new), "new", voters, 100_000).broker is None
-    found = managed.next_controller_restart(controllers(old, old, new), "new", voters, 100_000)
+    old, new = (True, "old"), (True, "new")
+    assert managed.next_controller_restart(controllers(new, new, new), "new", OWN, quorum(OWN[0])).broker is None
+    found = managed.next_controller_restart(controllers(old, old, new), "new", OWN, quorum(OWN[0]))
     assert (found.broker, found.left) == (100_001, 1)
-    assert managed.next_controller_restart(controllers(old, new, new), "new", voters, 100_000).broker == 100_000
-    waits = managed.next_controller_restart(controllers(old, (False, "new"), new), "new", voters, 100_002)
+    assert managed.next_controller_restart(controllers(old, new, new), "new", OWN, quorum(OWN[0])).broker == 100_000
+    waits = managed.next_controller_restart(controllers(old, (False, "new"), new), "new", OWN, quorum(OWN[2]))
     assert (waits.broker, waits.next, waits.waits) == (None, 100_000, "controller 100001 is not ready")
     # One that does not work with its old configuration may be just what the change mends.
-    broken = managed.next_controller_restart(controllers((False, "old"), old, new), "new", voters, 100_001)
+    broken = managed.next_controller_restart(controllers((False, "old"), old, new), "new", OWN, quorum(OWN[1]))
     assert broken.broker == 100_000
+    assert managed.next_controller_restart(controllers((False, "old"), old, new), "new", OWN, None).broker == 100_000
+
+
+@pytest.mark.spec("OPR-44", "OPR-42")
+def test_a_controller_is_restarted_only_while_the_others_follow() -> None:
+    """Its pod is ready as soon as it listens: the next one was restarted while it still had a long way to go, and of
+    three that vote a single one had the metadata."""
+    old, new = (True, "old"), (True, "new")
+    restarted = controllers(new, old, old)
+    waits = managed.next_controller_restart(restarted, "new", OWN, quorum(OWN[2], behind=(OWN[0],)))
+    assert (waits.broker, waits.next) == (None, 100_001)
+    assert waits.waits == "controller 100000 does not follow the metadata log"
+    assert managed.next_controller_restart(restarted, "new", OWN, quorum(OWN[2])).broker == 100_001
+    waits = managed.next_controller_restart(restarted, "new", OWN, None)
+    assert (waits.broker, waits.waits) == (None, "nobody tells which controllers follow")
+    # Who does not follow is missed by nobody, and may need just that restart.
+    behind = quorum(OWN[0], behind=(OWN[2],))
+    assert managed.next_controller_restart(controllers(old, old, old), "new", OWN, behind).broker == 100_002
+    alone = managed.next_controller_restart(controllers(old), "new", OWN[:1], None)
+    assert alone.broker == 100_000, "there is nobody who could take over"
+    # One that does not vote, or not yet, is missed by nobody either.
+    watching = quorum(OWN[1], voters=OWN[1:], behind=(OWN[2],))
+    assert managed.next_controller_restart(controllers(old, new, new), "new", OWN, watching).broker == 100_000
+
+
+@pytest.mark.spec("OPR-44", "OPR-42")
+def test_a_broker_that_votes_stays_until_the_others_that_vote_follow() -> None:
+    layout = Layout(cluster(), IDENTITY, 3, (A, B))
+
+    def found(told: QuorumView) -> managed.Restart:
+        return managed.next_restart(kube(revision="old"), "new", WHOLE, {"orders": 2}, layout, told)
+
+    assert found(quorum(2, IDENTITY.voters, behind=(0,))).waits == "controller 0 does not follow the metadata log"
+    assert found(quorum(2, (2, 3), behind=(3,))).broker == 1, "it does not vote"
+    assert found(quorum(2, IDENTITY.voters)).broker == 1
 
 
 @pytest.mark.spec("OPR-45")

@@ -46,7 +46,7 @@ def runs(*nodes: int, dynamic: bool = True) -> Identity:
 
 
 def step(wanted: Iterable[int], identity: Identity, found: QuorumView, restarts: bool = False) -> Step | None:
-    return voters.next_step(tuple(wanted), identity, found, identity.voters, restarts)
+    return voters.next_step(tuple(wanted), identity, found, identity.voters, lambda: restarts)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_static_quorum_grows_by_these_steps() -> None:
 
 
 def test_one_that_does_not_run_as_a_controller_yet_is_not_added() -> None:
-    found = voters.next_step((0, 1, 2), runs(0, 1, 2), quorum(0, looking_on=[1, 2]), {0, 2}, False)
+    found = voters.next_step((0, 1, 2), runs(0, 1, 2), quorum(0, looking_on=[1, 2]), {0, 2}, bool)
     assert found
     assert (found.kind, found.node) == (Kind.ADD, 2)
-    found = voters.next_step((0, 1, 2), runs(0, 1, 2), quorum(0, looking_on=[1, 2]), {0}, False)
+    found = voters.next_step((0, 1, 2), runs(0, 1, 2), quorum(0, looking_on=[1, 2]), {0}, bool)
     assert found
     assert (found.kind, found.text) == (Kind.WAIT, "controller 1 has to run as a controller")
 
@@ -301,7 +301,7 @@ class Changing(RuleBasedStateMachine):
             self.committed |= not slow
 
     def next_step(self) -> Step | None:
-        return voters.next_step(self.wanted, self.identity, self.seen(), self.running, bool(self.outdated))
+        return voters.next_step(self.wanted, self.identity, self.seen(), self.running, lambda: bool(self.outdated))
 
     def carry_out(self, found: Step) -> None:
         before = dict(self.voting)

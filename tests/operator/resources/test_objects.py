@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from making import cluster
 
-from ballast_operator.model.cluster import Controllers
+from ballast_operator.model.cluster import Controllers, KafkaCluster
 from ballast_operator.plan.kube import kube_facts
 from ballast_operator.resources import names, others, pods
 from ballast_operator.resources.layout import Layout, new_identity, read_identity, voters_for, write_identity
@@ -240,3 +240,43 @@ def test_pods_of_others_with_the_clusters_label_are_no_members() -> None:
     assert ({one.name for one in found.pods.values()}, set(found.pods)) == ({"demo-0", "demo-1"}, {0, 1})
     assert {ordinal: one.name for ordinal, one in found.controllers.items()} == {2: "demo-controller-2"}
     assert found.replicas == 2
+
+
+def service_ports(subject: KafkaCluster, *running: tuple[int, ...]) -> dict[int, int | str]:
+    found = others.bootstrap_service(subject, running)["spec"]["ports"]
+    assert len({port["name"] for port in found}) == len(found)
+    return {port["port"]: port["targetPort"] for port in found}
+
+
+@pytest.mark.spec("OPR-41", "OPR-44")
+def test_while_a_listener_comes_or_gets_another_port_clients_reach_the_brokers_that_have_it() -> None:
+    """The Service sent them to any broker at the new port, and to none at the former one, from the first moment on."""
+    old, new = {"name": "PLAINTEXT", "port": 9092}, {"name": "CLIENTS", "port": 9094}
+    both = cluster(listeners=[old, new])
+    assert service_ports(both) == {9092: 9092, 9094: 9094}
+    # By its name the port of a pod that lacks it is none.
+    assert service_ports(both, (9092,), (9092, 9094)) == {9092: 9092, 9094: "kafka-2"}
+    assert service_ports(both, (9092, 9094), (9092, 9094)) == {9092: 9092, 9094: 9094}
+    # In another order, all brokers have both ports; one that is to go is gone at once.
+    assert service_ports(cluster(listeners=[new, old]), (9092, 9094), (9094, 9092)) == {9092: 9092, 9094: 9094}
+    assert service_ports(cluster(listeners=[new]), (9094, 9092), (9094,)) == {9094: 9094}
+    # Another port for the same listener, which only is possible where brokers have a listener of their own.
+    inside = {"internal": {"tls": {"secretName": "inside"}}}
+    moved = cluster(listeners=[{**old, "port": 9095}, new], security=inside)
+    rolling = [(9091, 9092, 9094), (9091, 9095, 9094)]
+    assert service_ports(moved, *rolling) == {9095: "kafka-2", 9094: 9094, 9092: "kafka-2"}
+    assert service_ports(moved, rolling[1], ()) == {9095: 9095, 9094: 9094}
+    # What cannot be told apart by its place goes by its number.
+    exchanged = cluster(listeners=[{**new, "port": 9096}], security=inside)
+    assert service_ports(exchanged, (9091, 9092, 9094), (9091, 9096)) == {9096: 9096}
+
+
+@pytest.mark.spec("OPR-40", "OPR-44")
+def test_a_broker_is_reached_from_outside_at_the_port_that_it_has_until_it_is_restarted() -> None:
+    outside = {"name": "OUTSIDE", "port": 9095, "nodePorts": {"host": "node.example", "first": 32000}}
+    subject = cluster(brokers=3, listeners=[{"name": "INSIDE", "port": 9092}, outside])
+    running = {0: (9092, 9095), 1: (9092, 9094)}
+    found = others.outside_services(subject, 3, running)
+    assert [one["spec"]["ports"][0]["targetPort"] for one in found] == [9095, "kafka-2", 9095]
+    made = pods.pod_template(layout(listeners=[{"name": "INSIDE", "port": 9092}, outside]), BROKER_ROLE)
+    assert {"name": "kafka-2", "containerPort": 9095} in made["spec"]["containers"][0]["ports"]

@@ -157,6 +157,14 @@ def test_controllers_are_told_the_same_and_are_given_no_secret_of_clients() -> N
     assert secrets_of(pod_spec(found, CONTROLLER_ROLE)) == {"/etc/ballast-tls/tls-internal": "inside"}
 
 
+def test_a_certificate_has_to_have_the_names_of_all_nodes_that_are_wanted_or_there() -> None:
+    fewer = cluster(brokers=2, controllers={"mode": "Dedicated", "count": 1})
+    pods_of = [name.partition(".")[0] for name in security.hosts(fewer, 3, 3)]
+    assert pods_of == [f"demo-{n}" for n in range(3)] + [f"demo-controller-{n}" for n in range(3)]
+    pods_of = [name.partition(".")[0] for name in security.hosts(fewer, 0)]
+    assert pods_of == ["demo-0", "demo-1", "demo-controller-0"]
+
+
 def test_without_any_of_it_nothing_is_mounted_and_nothing_said() -> None:
     found = layout("")
     assert secrets_of(pod_spec(found, BROKER_ROLE)) == {}

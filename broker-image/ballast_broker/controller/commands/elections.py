@@ -20,15 +20,18 @@ UNCLEAN_TYPE = 1
 
 def elect_leaders(context: CommandContext, request: Any) -> Outcome:
     """No list of partitions means all of them; those that need no election are then left out below their topic."""
+    response = message("ElectLeadersResponse")(replica_election_results=[], error_code=0, throttle_time_ms=0)
+    if request.topic_partitions == []:
+        return Outcome([], response)
     election = _election_type(request.election_type)
     everything = request.topic_partitions is None
-    response = message("ElectLeadersResponse")(replica_election_results=[], error_code=0, throttle_time_ms=0)
     kind = type(response).ReplicaElectionResult
-    answers: dict[str, Any] = {}
+    wanted = (
+        [topic.name for topic in context.image.topics] if everything else [t.topic for t in request.topic_partitions]
+    )
+    answers = {name: kind(topic=name, partition_result=[]) for name in wanted}
     records = []
     for name, partition in _wanted(context, request):
-        if name not in answers:
-            answers[name] = kind(topic=name, partition_result=[])
         result = kind.PartitionResult(partition_id=partition, error_code=0, error_message=None)
         try:
             records.append(_elect(context, name, partition, election))

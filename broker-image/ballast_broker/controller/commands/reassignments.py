@@ -22,7 +22,7 @@ def alter_partition_reassignments(context: CommandContext, request: Any) -> Outc
     response = message("AlterPartitionReassignmentsResponse")(
         responses=[],
         error_code=0,
-        error_message=None,
+        error_message=None if request.topics else "",  # as by Apache Kafka
         throttle_time_ms=0,
         allow_replication_factor_change=request.allow_replication_factor_change,
     )

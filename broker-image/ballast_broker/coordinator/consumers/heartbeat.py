@@ -347,10 +347,18 @@ def new_targets(
     }
     alike = len({(about.topics, about.pattern) for about in members.values()}) <= 1
     partitions = {topic.id: len(topic.partitions) for topic in known.values()}
-    return ASSIGNORS[preferred_assignor(members.values(), limits)](GroupSpec(specs, alike, partitions))
+    before = [member.about for member in group.members.values()]
+    return ASSIGNORS[preferred_assignor(members.values(), limits, before)](GroupSpec(specs, alike, partitions))
 
 
-def preferred_assignor(abouts: Iterable[About], limits: ConsumerLimits) -> str:
-    """The one that most members name; where none does, the first that the broker has."""
-    named = [each.assignor for each in abouts if each.assignor in limits.assignors]
-    return max(texts_in_order(dict.fromkeys(named)), key=named.count, default=limits.assignors[0])
+def preferred_assignor(abouts: Iterable[About], limits: ConsumerLimits, before: Iterable[About] | None = None) -> str:
+    """The one that most members name; where none does, the first that the broker has. Of two that are named as often,
+    the one that nobody named `before`, which a Java HashMap gives first where it is computed into it."""
+    named = _named(abouts, limits)
+    known = texts_in_order(dict.fromkeys(named if before is None else _named(before, limits)))
+    new = [each for each in dict.fromkeys(named) if each not in known]
+    return max((each for each in (*new, *known) if each in named), key=named.count, default=limits.assignors[0])
+
+
+def _named(abouts: Iterable[About], limits: ConsumerLimits) -> list[str]:
+    return [each.assignor for each in abouts if each.assignor is not None and each.assignor in limits.assignors]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ballast_broker.coordinator.consumers import classic_members
@@ -40,6 +40,7 @@ from ballast_broker.coordinator.group import GroupState as ClassicState
 from ballast_broker.coordinator.host import Ending, Host
 from ballast_broker.coordinator.rebalance import JoinAsk, SyncAsk
 from ballast_broker.coordinator.shard import Shard
+from ballast_broker.coordinator.store import CLIENT_ERROR
 from ballast_broker.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from ballast_broker.metadata.image import RESOURCE_GROUP
 from ballast_wire.errors import ApiError, ErrorCode
@@ -47,6 +48,8 @@ from ballast_wire.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 TURN_TIMEOUT_S = 5.0
+LET_GO_AT_ONCE = 100  # members of which nothing is heard: what is written of them has to go into one batch
+TOO_LARGE = CLIENT_ERROR[ErrorCode.MESSAGE_TOO_LARGE]
 # After so long a pattern is looked at again where rights may have changed; no record of the group tells when they do.
 RIGHTS_HOLD_MS = 600_000
 
@@ -202,12 +205,21 @@ class ConsumerGroups:
         life = self._lives.get(group_id)
         return life is not None and life.users > 0
 
-    async def end(self, shard: Shard, group_id: str, offsets: Callable[[], Ending | None] = lambda: None) -> None:
-        """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty."""
+    async def end(
+        self,
+        shard: Shard,
+        group_id: str,
+        before: Callable[[], Awaitable[None]] | None = None,
+        offsets: Callable[[], Ending | None] = lambda: None,
+    ) -> None:
+        """An empty group goes, and with it `offsets`; raises NON_EMPTY_GROUP where it is not empty. `before`: what has
+        to be done first where it is."""
         async with self._turn(shard, group_id) as turn:
             group = self._existing(shard, group_id)
             if group.state is not GroupState.EMPTY:
                 raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+            if before is not None:
+                await before()
             await turn.write(shard, group, group.farewell(), offsets)
 
     # -- from one protocol to the other ---------------------------------------------------------------------------
@@ -238,11 +250,16 @@ class ConsumerGroups:
     async def _write_without(
         self, turn: Turn, shard: Shard, group: ConsumerGroup, going: Sequence[str], changes: Sequence[Change]
     ) -> None:
-        """Members go; if it is the last ones of this protocol, the group goes to the other."""
+        """Members go; if it is the last ones of this protocol, the group goes to the other. Where that is too much for
+        one batch the group stays, and they go all the same: others wait for what they had."""
         if self._downgrades(group, going):
-            await self._write_classic(turn, shard, group, group, going, rejoins=True)
-        else:
-            await turn.write(shard, group, changes)
+            try:
+                return await self._write_classic(turn, shard, group, group, going, rejoins=True)
+            except ApiError as refused:
+                if refused.code is not TOO_LARGE:
+                    raise
+                log.warning("group %s is too large to go back to the classic protocol", group.group_id)
+        await turn.write(shard, group, changes)
 
     def _downgrades(self, group: ConsumerGroup, going: Sequence[str]) -> bool:
         size = len(group.members) - len(going)
@@ -482,10 +499,10 @@ class ConsumerGroups:
         """Members that were not heard of, or kept what they were to give back, are no members any more."""
         try:
             async with self._turn(shard, group.group_id) as turn:
-                if shard.consumers.get(group.group_id) is not group:
-                    return
-                due = self._due(life, group)
-                if due:
+                while shard.consumers.get(group.group_id) is group:
+                    due = self._due(life, group)[:LET_GO_AT_ONCE]
+                    if not due:
+                        break
                     log.info("group %s goes on without %s", group.group_id, ", ".join(due))
                     changes = without(group, due, self._host.image().topics)
                     await self._write_without(turn, shard, group, due, changes)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ballast_broker.coordinator.consumers import records
 from ballast_broker.coordinator.consumers.group import (
+    About,
     Change,
     ConsumerGroup,
     GroupState,
@@ -34,6 +35,7 @@ from ballast_broker.coordinator.consumers.heartbeat import (
     heartbeat,
     leave,
     patterns_resolved,
+    preferred_assignor,
     without,
 )
 from ballast_broker.coordinator.consumers.patterns import compiled
@@ -415,3 +417,22 @@ def test_a_group_has_so_many_members(coordinator: Coordinator) -> None:
 def test_a_pattern_that_cannot_be_read_is_refused(coordinator: Coordinator) -> None:
     ask = Ask("a", 0, "c", "h", rebalance_timeout_ms=9, pattern="t(", owned={})
     refused(ErrorCode.INVALID_REGULAR_EXPRESSION, coordinator, ask)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "preferred"),
+    [
+        ("", "", "uniform"),
+        ("", "range", "range"),
+        ("range", "range uniform", "uniform"),
+        ("uniform", "uniform range", "range"),
+        ("range uniform", "range uniform none", "uniform"),
+        ("range range", "uniform range", "uniform"),
+        ("range", "range uniform uniform", "uniform"),
+    ],
+)
+def test_of_two_assignors_that_are_named_as_often_one_is_taken_as_by_apache_kafka(
+    before: str, now: str, preferred: str
+) -> None:
+    members, known = ([About(assignor=each) for each in texts.split()] for texts in (now, before))
+    assert preferred_assignor(members, ConsumerLimits(), known) == preferred

@@ -1,0 +1,92 @@
+"""Namespaces that have an operator of their own, which an operator for others as well leaves to it.
+
+Both would act: they have two Leases. Of one version they would do the same twice; of two versions each would put back
+what the other has laid out, and restart the brokers for it again and again. Who has its Lease in a namespace and renews
+it is the one for that namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi, path_of
+from ballast_operator.leader import LeaseSeen
+
+log = logging.getLogger(__name__)
+LOOK_SECONDS = 5.0
+
+
+class Neighbours:
+    """`run` has to run. `namespaces` are those that would be acted in now, none where this one does not lead;
+    `given_back` is called with one that is ours, at first or again."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        own: str,
+        lease: str,
+        namespaces: Callable[[], Iterable[str]],
+        given_back: Callable[[str], None],
+    ) -> None:
+        self._api = api
+        self._own = own
+        self._lease = lease
+        self._namespaces = namespaces
+        self._given_back = given_back
+        self._seen: dict[str, LeaseSeen] = {}
+        self._holders: dict[str, str] = {}
+        self._wake = asyncio.Event()
+
+    def has(self, namespace: str) -> bool:
+        """Whether it is to be left alone; also while nobody has looked yet."""
+        if namespace == self._own:
+            return False
+        if namespace not in self._holders:
+            self._wake.set()
+        return self._holders.get(namespace) != ""
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._wake.wait()
+
+    async def look(self) -> None:
+        """Once at each namespace; one that cannot be read stays as it was."""
+        namespaces = {*self._namespaces()} - {self._own}
+        for former in self._holders.keys() - namespaces:
+            del self._holders[former]
+        for namespace in sorted(namespaces):
+            try:
+                self._note(namespace, await self._holder(namespace))
+            except (ApiError, ApiUnavailableError) as error:
+                log.info("the Lease in namespace %s could not be read: %s", namespace, error)
+
+    async def _holder(self, namespace: str) -> str:
+        try:
+            lease = await self._api.find(path_of("coordination.k8s.io/v1", "leases", namespace, self._lease))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return ""  # whoever may not look there was told to look after it all the same
+        if lease is None:
+            return ""
+        spec = lease.get("spec") or {}
+        seen = self._seen.setdefault(namespace, LeaseSeen())
+        ran_out = seen.ran_out(spec, lease["metadata"]["resourceVersion"])
+        return "" if ran_out else str(spec.get("holderIdentity") or "")
+
+    def _note(self, namespace: str, holder: str) -> None:
+        before = self._holders.get(namespace)
+        self._holders[namespace] = holder
+        if holder and not before:
+            log.warning("namespace %s has an operator of its own, %s: it is left to that one", namespace, holder)
+        elif before and not holder:
+            log.warning("the operator of namespace %s is gone: this one looks after it again", namespace)
+        if not holder and before != "":
+            self._given_back(namespace)

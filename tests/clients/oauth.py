@@ -1,0 +1,120 @@
+"""A broker that takes tokens, the one who gives them out, and how each client comes by one."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from tests.certificates import Authority
+from tests.clients.running import RunningBroker
+from tests.identity_provider import AUDIENCE, CLIENTS, ISSUER, Provider
+
+PACKAGE = "org.apache.kafka.common.security.oauthbearer."
+MODULE = f"{PACKAGE}OAuthBearerLoginModule"
+PROTOCOLS = {"OPEN": "SASL_PLAINTEXT", "SAFE": "SASL_SSL"}
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+USER = "alice"
+
+
+class WithTokens:
+    """Its users may do what entries say; `admin` makes them, over a listener that is open to tests."""
+
+    def __init__(self, folder: Path, provider: Provider) -> None:
+        self.provider = provider
+        self.authority = Authority(folder / "ca")
+        self.broker = RunningBroker(folder / "broker")
+        self.broker._properties |= {
+            "listeners": "PLAINTEXT://127.0.0.1:0,OPEN://127.0.0.1:0,SAFE://127.0.0.1:0",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OPEN:SASL_PLAINTEXT,SAFE:SASL_SSL"
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.authority.issue("node")),
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": provider.jwks_url,
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": f"{AUDIENCE},other",
+            "listener.name.safe.oauthbearer.connections.max.reauth.ms": 3000,
+            "authorizer.class.name": AUTHORIZER,
+            "super.users": "User:ANONYMOUS",
+        }
+
+    def start(self) -> WithTokens:
+        self.broker.start()
+        return self
+
+    def allow(self, user: str, topic: str, group: str | None = None) -> None:
+        named = [(ResourceType.TOPIC, topic)] + ([] if group is None else [(ResourceType.GROUP, group)])
+        entries = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", each, AclPermissionType.ALLOW)
+            for kind, name in named
+            for each in (AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE)
+            if kind is ResourceType.TOPIC or each is AclOperation.READ
+        ]
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        for done in admin.create_acls(entries).values():
+            done.result(20)
+
+    def librdkafka(self, listener: str, token: str | None = None, **how: Any) -> dict[str, Any]:
+        """With tokens from a function of ours; always this one where it is given."""
+
+        def give(_config: str) -> tuple[str, float]:
+            return token or self.provider.token(USER), time.time() + 600
+
+        settings = {
+            "bootstrap.servers": self.broker.listeners[listener],
+            "security.protocol": PROTOCOLS[listener],
+            "ssl.ca.location": str(self.authority.ca),
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": give,
+        }
+        return settings | how
+
+    def oidc(self, listener: str, user: str = USER) -> dict[str, Any]:
+        """With tokens that librdkafka gets itself."""
+        settings = self.librdkafka(listener)
+        del settings["oauth_cb"]
+        return settings | {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": user,
+            "sasl.oauthbearer.client.secret": CLIENTS[user],
+            "sasl.oauthbearer.token.endpoint.url": self.provider.token_url,
+            "sasl.oauthbearer.extensions": "tenant=shop",
+        }
+
+    def python(self, listener: str) -> dict[str, Any]:
+        """For kafka-python and aiokafka alike, but for who gives the token."""
+        context = None if listener == "OPEN" else ssl.create_default_context(cafile=str(self.authority.ca))
+        return {
+            "bootstrap_servers": self.broker.listeners[listener],
+            "security_protocol": PROTOCOLS[listener],
+            "ssl_context": context,
+            "sasl_mechanism": "OAUTHBEARER",
+        }
+
+    def java(self, folder: Path, listener: str, user: str = USER, secret: str | None = None) -> Path:
+        lines = {
+            "security.protocol": PROTOCOLS[listener],
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.ca),
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.login.callback.handler.class": f"{PACKAGE}OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": self.provider.token_url,
+            "sasl.jaas.config": (
+                f'{MODULE} required clientId="{user}" clientSecret="{secret or CLIENTS[user]}" extension_tenant="shop";'
+            ),
+        }
+        file = folder / f"{listener}-{user}.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        return file

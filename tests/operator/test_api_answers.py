@@ -1,0 +1,93 @@
+"""What the API server may answer, and what may answer in its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import unused_port
+from making import cluster
+
+from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
+from ballast_operator.handlers.kube_objects import KubeObjects
+from ballast_operator.kubeconfig import ApiAccess
+from ballast_operator.resources import others
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ballast_operator.apply.kubernetes.FIRST_DELAY_SECONDS", 0.001)
+
+
+@asynccontextmanager
+async def server(answer: Answer) -> AsyncIterator[KubernetesApi]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    port = unused_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    api = KubernetesApi(ApiAccess(server=f"http://127.0.0.1:{port}"))
+    try:
+        yield api
+    finally:
+        await api.close()
+        await runner.cleanup()
+
+
+@pytest.mark.spec("OPR-04")
+async def test_each_answer_tells_the_time_also_a_refusal() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"reason": "NotFound"}, status=404, headers={"Date": "Thu, 01 Jan 2026 09:00:00 GMT"})
+
+    async with server(refuse) as api:
+        assert await api.find("/api/v1/namespaces/default/pods/demo-0") is None
+        assert api.clock.now().startswith("2026-01-01T09:00:0")
+
+
+@pytest.mark.spec("OPR-04", "OPR-08")
+async def test_an_answer_that_is_no_object_is_asked_for_again() -> None:
+    """What stands before the API server may answer in its place, and not as it would; who waits for the Lease, or
+    lists, ended with it."""
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        page = request.path == "/page" or len(asked) < 3
+        return web.Response(text="<html>Please log in" if page else '{"kind": "Pod"}')
+
+    async with server(answer) as api:
+        assert await api.get("/object") == {"kind": "Pod"}
+        assert asked == ["/object"] * 3
+        with pytest.raises(ApiUnavailableError, match="the answer is no object: <html>Please log in"):
+            await api.get("/page")
+
+
+@pytest.mark.spec("OPR-02", "OPR-05")
+@pytest.mark.parametrize(("status", "told"), [(500, True), (429, False), (503, False)])
+async def test_what_fails_for_one_object_alone_is_told_of_that(status: int, told: bool) -> None:
+    """Where an admission webhook is down the API server answers 500 for what it would be asked about: nothing of the
+    cluster was looked after then, and the status said nothing."""
+    subject = cluster()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"reason": "NotFound"}, status=404)
+        return web.json_response({"reason": "InternalError", "message": "failed calling webhook"}, status=status)
+
+    async with server(answer) as api:
+        objects = KubeObjects(cast(Any, SimpleNamespace(api=api)))
+        with pytest.raises((ApiError, ApiUnavailableError)) as raised:
+            await objects.apply_owned(subject, others.bootstrap_service(subject))
+    if told:
+        assert isinstance(raised.value, ApiError)
+        assert raised.value.message == "Service demo-bootstrap: failed calling webhook"
+    else:
+        assert isinstance(raised.value, ApiUnavailableError)
+        assert raised.value.answer is None
