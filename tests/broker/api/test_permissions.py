@@ -18,13 +18,22 @@ from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import handler_of
 from ballast_broker.config import broker_config
 from ballast_broker.controller.service import COMMANDS
-from ballast_broker.controller_requests import CONTROLLER_APIS, OF_ADMINS, OF_NODES, RAFT_KEYS, ControllerHandlers
+from ballast_broker.controller_requests import (
+    CONTROLLER_APIS,
+    OF_ADMINS,
+    OF_NODES,
+    RAFT_KEYS,
+    ControllerHandlers,
+    is_of_nodes,
+)
 from ballast_broker.coordinator.transactions import created
 from ballast_broker.metadata.acls import Acl, PatternType, Permission
 from ballast_broker.metadata.delta import MetadataDelta
 from ballast_broker.metadata.image import EMPTY_IMAGE
 from ballast_broker.metadata.snapshot import acl_record
 from ballast_broker.real_world import RealClock
+from ballast_wire.envelope import Asker as EnvelopeAsker
+from ballast_wire.envelope import enclose
 from ballast_wire.error_codes import errors_in
 from ballast_wire.errors import ApiError, ErrorCode
 from ballast_wire.failures import failure_response
@@ -232,11 +241,15 @@ async def test_filters_that_would_hold_up_the_controller_are_refused(monkeypatch
 
 
 # -- a controller's listener ------------------------------------------------------------------------------------------
+ENVELOPED = EnvelopeAsker("ann", "app", "/10.0.0.1")
+
+
 class Controlling:
     """A controller's handlers, before a quorum and a service that note what they are asked."""
 
     def __init__(self, *acls: Acl) -> None:
         self.asked: list[int] = []
+        self.askers: list[Any] = []
         self.scene = Scene()
         quotas = ClientQuotas(RealClock())
         self.services: Any = SimpleNamespace(
@@ -247,6 +260,7 @@ class Controlling:
 
     async def _handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
         self.asked.append(api_key)
+        self.askers.append(asker)
         return message(CONTROLLER_APIS[api_key].name + "Response")(version=version)
 
     async def ask(self, api_key: int, **fields: Any) -> set[ErrorCode]:
@@ -285,6 +299,43 @@ async def test_a_controller_asks_who_is_no_node_what_he_may_do_and_trusts_nodes(
     node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))
     assert await node.ask(19, topics=topics) == set()  # what it forwards, it has looked at
     assert client.asked == node.asked == [19]
+
+
+@pytest.mark.parametrize(
+    ("request_name", "version", "refusal"),
+    [
+        ("CreateTopics", 7, None),
+        ("ListPartitionReassignments", 0, None),
+        ("BrokerHeartbeat", 1, ErrorCode.INVALID_REQUEST),  # a node's own
+        ("Metadata", 12, ErrorCode.INVALID_REQUEST),
+        ("CreateTopics", 1, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+async def test_what_a_node_may_send_on_for_others(request_name: str, version: int, refusal: ErrorCode | None) -> None:
+    node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))
+    inner = message(request_name + "Request")(version=version)
+    sent = enclose(inner, version, ENVELOPED)
+    fields = {name: getattr(sent, name) for name in ("request_data", "request_principal", "client_host_address")}
+    assert await node.ask(58, **fields) == (set() if refusal is None else {refusal})
+    assert node.asked == ([inner.API_KEY] if refusal is None else [])
+    assert node.askers == ([ENVELOPED] if refusal is None else [])
+
+
+@pytest.mark.parametrize(
+    ("api_key", "client_id", "operation", "exempt"),
+    [
+        (63, "any", Operation.DESCRIBE, True),  # a heartbeat: it is refused, or a node's
+        (19, "broker-1", Operation.CLUSTER_ACTION, True),
+        (19, "broker-1", Operation.CREATE, False),
+        (19, "broker-x", Operation.CLUSTER_ACTION, False),
+        (55, "admin", Operation.CLUSTER_ACTION, False),
+    ],
+)
+def test_whose_requests_no_quota_of_a_controller_holds_up(
+    api_key: int, client_id: str, operation: Operation, exempt: bool
+) -> None:
+    services = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", operation)).services
+    assert is_of_nodes(RequestContext(services, api_key, 0, 1, client_id, Peer())) is exempt
 
 
 async def test_every_request_that_a_controller_answers_takes_a_right() -> None:

@@ -289,6 +289,58 @@ async def test_a_client_that_is_held_is_answered_and_then_not_read_from() -> Non
         # and the server ends while it is
 
 
+@pytest.mark.spec("CLI-11")
+async def test_who_is_held_for_long_is_not_let_go_sooner_by_another_reason() -> None:
+    def hold(peer: Peer, frame: memoryview) -> Reply:
+        if bytes(frame) == b"over":
+            peer.hold(HELD_S)
+            peer.hold(HELD_S / 100)
+        return framed(bytes(frame))
+
+    async with Serving(hold) as serving:
+        client, loop = await serving.connect(), asyncio.get_running_loop()
+        began = loop.time()
+        client.send(b"over", b"next")
+        assert await client.receive() == b"over"
+        assert await client.receive() == b"next"
+        assert loop.time() - began >= HELD_S
+
+
+class Watch:
+    """Counts legs, as the measure of a client's time does."""
+
+    def __init__(self) -> None:
+        self.legs: list[str] = []
+
+    def begins(self) -> None:
+        self.legs.append("begins")
+
+    def ends(self) -> None:
+        self.legs.append("ends")
+
+
+@pytest.mark.spec("CLI-11")
+async def test_reading_and_writing_are_measured_where_somebody_asks() -> None:
+    watch = Watch()
+
+    def answer(peer: Peer, frame: memoryview) -> Reply:
+        watch.legs.append(bytes(frame).decode())
+        peer.time = watch
+        return [framed(bytes(frame))] if bytes(frame) == b"parts" else framed(bytes(frame))
+
+    async with Serving(answer) as serving:
+        client = await serving.connect()
+        assert await client.call(b"first") == b"first"
+        assert watch.legs == ["first", "ends", "begins", "ends"], "it is written when the turn is done"
+        watch.legs.clear()
+        assert await client.call(b"second") == b"second"
+        assert watch.legs == ["begins", "second", "ends", "begins", "ends"]
+        watch.legs.clear()
+        assert await client.call(b"parts") == b"parts"
+        assert watch.legs[:3] == ["begins", "parts", "begins"], "written in the leg that it was read in"
+        assert watch.legs.count("ends") >= 1
+
+
 @pytest.mark.spec("CLI-09")
 async def test_a_flood_does_not_hold_up_others() -> None:
     handled: list[bytes] = []
