@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from math import isnan
 
 import pytest
 
@@ -66,7 +67,10 @@ def test_roll_hours_are_taken_where_ms_is_not_set() -> None:
         ({"cleanup.policy": "shred"}, "Invalid value shred for configuration cleanup.policy"),
         ({"min.cleanable.dirty.ratio": "2"}, "Value must be no more than 1"),
         ({"min.cleanable.dirty.ratio": "2e9"}, "Invalid value 2.0E9 for configuration min.cleanable.dirty.ratio"),
-        ({"min.cleanable.dirty.ratio": "NaN"}, "Invalid value NaN for configuration min.cleanable.dirty.ratio"),
+        (
+            {"min.cleanable.dirty.ratio": "Infinity"},
+            "Invalid value Infinity for configuration min.cleanable.dirty.ratio",
+        ),
         ({"leader.replication.throttled.replicas": "0:1,x"}, "leader.replication.throttled.replicas"),
         ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "min.compaction.lag.ms (5) >"),
     ],
@@ -83,6 +87,12 @@ def test_a_double_is_written_as_in_java() -> None:
     for text in ("0.5L", "f", "0.5ff", "inf", "0.5_0", "nan", "0x1", "0.5\u00a0", "0 .5", "\u0660.5", "", "."):
         with pytest.raises(ConfigError, match="Not a number of type DOUBLE"):
             check_topic_configs({"min.cleanable.dirty.ratio": text})
+
+
+def test_no_number_is_within_all_bounds() -> None:
+    """As in Apache Kafka: only what is overdue is cleaned then."""
+    [ratio] = check_topic_configs({"min.cleanable.dirty.ratio": "NaN"}).values()
+    assert isnan(ratio)
 
 
 def test_a_whole_number_is_written_as_in_java() -> None:
@@ -124,7 +134,7 @@ def test_throttled_replicas_are_a_list_or_a_star() -> None:
 @pytest.mark.spec("CLU-03", "TOP-23")
 def test_what_apache_kafka_stored_and_nobody_here_understands_does_not_count() -> None:
     """A broker that takes over from one of Apache Kafka's starts, and shows what counts."""
-    cluster = {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2", "log.cleaner.min.cleanable.ratio": "NaN"}
+    cluster = {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2", "log.cleaner.min.cleanable.ratio": "half"}
     own = {"ssl.protocol": "SSL", "log.retention.ms": "+700000"}
     stored = {"min.cleanable.dirty.ratio": "half", "retention.bytes": "7"}
     config = broker_config({"node.id": "1"})
