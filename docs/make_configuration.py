@@ -2,7 +2,7 @@
 
 import textwrap
 
-from ballast_broker.config import BROKER_PROPERTIES, WITHOUT_EFFECT
+from ballast_broker.broker_properties import BROKER_PROPERTIES, WITHOUT_EFFECT
 from ballast_broker.group_config import GROUP_PROPERTIES
 from ballast_broker.topic_config import TOPIC_PROPERTIES
 

@@ -12,220 +12,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ballast_broker.config_types import INT_MAX, LONG_MAX, ConfigError, Property, between, each_of, empty_or, one_of
+from ballast_broker.broker_properties import (
+    AUTHORIZER_ONLY,
+    BROKER_PROPERTIES,
+    OF_A_LISTENER,
+    ONLY_DYNAMIC,
+    WITHOUT_EFFECT,
+)
+from ballast_broker.config_types import ConfigError
 from ballast_broker.security.properties import (
     JAAS_SUFFIX,
     OAUTHBEARER,
     PLAIN,
     PREFIX,
     PROTOCOLS,
-    SECURITY_PROPERTIES,
     listener_property,
     parse_of_listener,
 )
 from ballast_broker.security.settings import ListenerSecurity, check_mechanism, listener_security
-from ballast_broker.topic_config import CODECS, check_log_times, log_config
-
-_P = Property
-MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
-LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
-RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-
-BROKER_PROPERTIES = {
-    p.name: p
-    for p in (
-        _P("advertised.listeners", "string", None),
-        _P("allow.everyone.if.no.acl.found", "boolean", False),
-        _P("alter.log.dirs.replication.quota.window.num", "int", 11, between(1)),
-        _P("alter.log.dirs.replication.quota.window.size.seconds", "int", 1, between(1)),
-        _P("authorizer.class.name", "string", "", empty_or(STANDARD_AUTHORIZER)),
-        _P("auto.create.topics.enable", "boolean", True),
-        _P("auto.leader.rebalance.enable", "boolean", True),
-        _P("ballast.log.dir.reserve.bytes", "long", -1, between(-1)),
-        _P("broker.heartbeat.interval.ms", "int", 2000, between(1)),
-        _P("broker.id", "int", -1),
-        _P("broker.rack", "string", None),
-        _P("broker.session.timeout.ms", "int", 9000, between(1)),
-        _P("cluster.id", "string", None),
-        _P("compression.type", "string", "producer", one_of(*CODECS)),
-        _P("connections.max.idle.ms", "long", 600_000),
-        _P("controlled.shutdown.enable", "boolean", True),
-        _P("controller.listener.names", "list", ("CONTROLLER",)),
-        _P("controller.quorum.append.linger.ms", "int", 25, between(0)),
-        _P("controller.quorum.bootstrap.servers", "list", ()),
-        _P("controller.quorum.election.backoff.max.ms", "int", 1000, between(0)),
-        _P("controller.quorum.election.timeout.ms", "int", 1000, between(1)),
-        _P("controller.quorum.fetch.timeout.ms", "int", 2000, between(1)),
-        _P("controller.quorum.request.timeout.ms", "int", 2000, between(1)),
-        _P("controller.quorum.retry.backoff.ms", "int", 20, between(0)),
-        _P("controller.quorum.standalone", "boolean", False),
-        _P("controller.quorum.voters", "list", ()),
-        _P("controller.quota.window.num", "int", 11, between(1)),
-        _P("controller.quota.window.size.seconds", "int", 1, between(1)),
-        _P("cordoned.log.dirs", "list", ()),
-        _P("default.replication.factor", "int", 1, between(1)),
-        _P("delete.topic.enable", "boolean", True),
-        _P("fetch.max.bytes", "int", 57_671_680, between(1024)),
-        _P("follower.replication.throttled.rate", "long", LONG_MAX, between(0)),
-        _P("group.consumer.assignors", "list", ("uniform", "range"), each_of("uniform", "range")),
-        _P("group.consumer.heartbeat.interval.ms", "int", 5000, between(1)),
-        _P("group.consumer.max.heartbeat.interval.ms", "int", 15_000, between(1)),
-        _P("group.consumer.max.session.timeout.ms", "int", 60_000, between(1)),
-        _P("group.consumer.max.size", "int", INT_MAX, between(1)),
-        _P("group.consumer.migration.policy", "string", "bidirectional", one_of(*MIGRATION_POLICIES)),
-        _P("group.consumer.min.heartbeat.interval.ms", "int", 5000, between(1)),
-        _P("group.consumer.min.session.timeout.ms", "int", 45_000, between(1)),
-        _P("group.consumer.session.timeout.ms", "int", 45_000, between(1)),
-        _P("group.coordinator.rebalance.protocols", "list", ("classic", "consumer"), each_of("classic", "consumer")),
-        _P("group.initial.rebalance.delay.ms", "int", 3000, between(0)),
-        _P("group.max.session.timeout.ms", "int", 1_800_000),
-        _P("group.max.size", "int", INT_MAX, between(1)),
-        _P("group.min.session.timeout.ms", "int", 6000),
-        _P("initial.broker.registration.timeout.ms", "int", 60_000, between(1)),
-        _P("inter.broker.listener.name", "string", None),
-        _P("leader.imbalance.check.interval.seconds", "long", 300, between(1)),
-        _P("leader.imbalance.per.broker.percentage", "int", 10, between(0)),
-        _P("leader.replication.throttled.rate", "long", LONG_MAX, between(0)),
-        _P("listener.security.protocol.map", "list", ()),
-        _P("listeners", "list", ("PLAINTEXT://:9092",)),
-        _P("log.cleaner.backoff.ms", "long", 15_000, between(0)),
-        _P("log.cleaner.dedupe.buffer.size", "long", 134_217_728, between(1_048_576)),
-        _P("log.cleaner.delete.retention.ms", "long", 86_400_000, between(0)),
-        _P("log.cleaner.enable", "boolean", True),
-        _P("log.cleaner.io.max.bytes.per.second", "double", 1.7976931348623157e308),
-        _P("log.cleaner.max.compaction.lag.ms", "long", LONG_MAX, between(1)),
-        _P("log.cleaner.min.cleanable.ratio", "double", 0.5, between(0, 1)),
-        _P("log.cleaner.min.compaction.lag.ms", "long", 0, between(0)),
-        _P("log.cleaner.threads", "int", 1, between(0)),
-        _P("log.cleanup.policy", "list", ("delete",), each_of("compact", "delete")),
-        _P("log.dir", "list", ("/tmp/kafka-logs",)),
-        _P("log.dir.failure.timeout.ms", "long", 30_000, between(1)),
-        _P("log.dirs", "list", None),
-        _P("log.flush.interval.messages", "long", LONG_MAX, between(1)),
-        _P("log.flush.interval.ms", "long", None),
-        _P("log.flush.offset.checkpoint.interval.ms", "int", 60_000, between(1)),
-        _P("log.flush.scheduler.interval.ms", "long", LONG_MAX),
-        _P("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, between(1)),
-        _P("log.index.interval.bytes", "int", 4096, between(0)),
-        _P("log.index.size.max.bytes", "int", 10_485_760, between(4)),
-        _P("log.initial.task.delay.ms", "long", 30_000, between(0)),
-        _P("log.message.timestamp.after.max.ms", "long", 3_600_000, between(0)),
-        _P("log.message.timestamp.before.max.ms", "long", LONG_MAX, between(0)),
-        _P("log.message.timestamp.type", "string", "CreateTime", one_of("CreateTime", "LogAppendTime")),
-        _P("log.preallocate", "boolean", False),
-        _P("log.retention.bytes", "long", -1),
-        _P("log.retention.check.interval.ms", "long", 300_000, between(1)),
-        _P("log.retention.hours", "int", 168),
-        _P("log.retention.minutes", "int", None),
-        _P("log.retention.ms", "long", None),
-        _P("log.roll.hours", "int", 168, between(1)),
-        _P("log.roll.jitter.hours", "int", 0, between(0)),
-        _P("log.roll.jitter.ms", "long", None),
-        _P("log.roll.ms", "long", None),
-        _P("log.segment.bytes", "int", 1_073_741_824, between(1_048_576)),
-        _P("log.segment.delete.delay.ms", "long", 60_000, between(0)),
-        _P("max.connection.creation.rate", "int", INT_MAX, between(0)),
-        _P("max.connections", "int", INT_MAX, between(0)),
-        _P("max.connections.per.ip", "int", INT_MAX, between(0)),
-        _P("max.incremental.fetch.session.cache.slots", "int", 1000, between(0)),
-        _P("max.request.partition.size.limit", "int", 2000, between(1)),
-        _P("message.max.bytes", "int", 1_048_588, between(0)),
-        _P("metadata.log.dir", "string", None),
-        _P("metadata.log.max.record.bytes.between.snapshots", "long", 20_971_520, between(1)),
-        _P("metadata.log.max.snapshot.interval.ms", "long", 3_600_000, between(0)),
-        _P("metadata.log.segment.bytes", "int", 1_073_741_824, between(8_388_608)),
-        _P("metadata.max.idle.interval.ms", "int", 500, between(0)),
-        _P("metadata.max.retention.bytes", "long", 104_857_600),
-        _P("metrics.partitions.enable", "boolean", True),
-        _P("metrics.port", "int", None, between(0, 65_535)),
-        _P("min.insync.replicas", "int", 1, between(1)),
-        _P("node.id", "int", -1),
-        _P("num.partitions", "int", 1, between(1)),
-        _P("num.recovery.threads.per.data.dir", "int", 2, between(1)),
-        _P("num.replica.alter.log.dirs.threads", "int", None, between(1)),
-        _P("num.replica.fetchers", "int", 1, between(1)),
-        _P("offset.metadata.max.bytes", "int", 4096),
-        _P("offsets.commit.timeout.ms", "int", 5000, between(1)),
-        _P("offsets.load.buffer.size", "int", 5_242_880, between(1)),
-        _P("offsets.retention.check.interval.ms", "long", 600_000, between(1)),
-        _P("offsets.retention.minutes", "int", 10_080, between(1)),
-        _P("offsets.topic.num.partitions", "int", 50, between(1)),
-        _P("offsets.topic.replication.factor", "int", 3, between(1)),
-        _P("offsets.topic.segment.bytes", "int", 104_857_600, between(1)),
-        _P("process.roles", "list", ("broker", "controller"), each_of("broker", "controller")),
-        _P("producer.id.expiration.check.interval.ms", "int", 600_000, between(1)),
-        _P("producer.id.expiration.ms", "int", 86_400_000, between(1)),
-        _P("quota.window.num", "int", 11, between(1)),
-        _P("quota.window.size.seconds", "int", 1, between(1)),
-        _P("queued.max.request.bytes", "long", -1),
-        _P("replica.alter.log.dirs.io.max.bytes.per.second", "long", LONG_MAX, between(0)),
-        _P("replica.fetch.backoff.ms", "int", 1000, between(0)),
-        _P("replica.fetch.max.bytes", "int", 1_048_576, between(0)),
-        _P("replica.fetch.min.bytes", "int", 1),
-        _P("replica.fetch.response.max.bytes", "int", 10_485_760, between(0)),
-        _P("replica.fetch.wait.max.ms", "int", 500),
-        _P("replica.high.watermark.checkpoint.interval.ms", "long", 5000, between(1)),
-        _P("replica.lag.time.max.ms", "long", 30_000, between(1)),
-        _P("replica.selector.class", "string", None, one_of(LEADER_SELECTOR, RACK_AWARE_SELECTOR)),
-        _P("replica.socket.timeout.ms", "int", 30_000, between(1)),
-        _P("replication.quota.window.num", "int", 11, between(1)),
-        _P("replication.quota.window.size.seconds", "int", 1, between(1)),
-        _P("request.timeout.ms", "int", 30_000, between(1)),
-        _P("socket.connection.setup.timeout.ms", "long", 10_000, between(1)),
-        _P("socket.listen.backlog.size", "int", 50, between(1)),
-        _P("socket.receive.buffer.bytes", "int", 102_400),
-        _P("socket.request.max.bytes", "int", 104_857_600, between(1)),
-        _P("socket.send.buffer.bytes", "int", 102_400),
-        _P("super.users", "string", None),
-        _P("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, between(1)),
-        _P("transaction.max.timeout.ms", "int", 900_000, between(1)),
-        _P("transaction.partition.verification.enable", "boolean", True),
-        _P("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, between(1)),
-        _P("transaction.state.log.load.buffer.size", "int", 5_242_880, between(1)),
-        _P("transaction.state.log.min.isr", "int", 2, between(1)),
-        _P("transaction.state.log.num.partitions", "int", 50, between(1)),
-        _P("transaction.state.log.replication.factor", "int", 3, between(1)),
-        _P("transaction.state.log.segment.bytes", "int", 104_857_600, between(1)),
-        _P("transactional.id.expiration.ms", "int", 604_800_000, between(1)),
-        _P("unclean.leader.election.enable", "boolean", False),
-        _P("unclean.leader.election.interval.ms", "long", 300_000, between(1)),
-    )
-}
-BROKER_PROPERTIES |= {p.name: p for p in SECURITY_PROPERTIES}
-BROKER_PROPERTIES = dict(sorted(BROKER_PROPERTIES.items()))
-
-# Kafka has them, tools describe them, and here nothing follows from them: who sets one is told so.
-WITHOUT_EFFECT = frozenset(
-    {
-        "alter.log.dirs.replication.quota.window.num",
-        "alter.log.dirs.replication.quota.window.size.seconds",
-        "controller.quorum.append.linger.ms",
-        "controller.quorum.request.timeout.ms",
-        "initial.broker.registration.timeout.ms",
-        "log.cleaner.threads",
-        "log.initial.task.delay.ms",
-        "metadata.max.idle.interval.ms",
-        "metadata.max.retention.bytes",
-        "replication.quota.window.num",
-        "replication.quota.window.size.seconds",
-        "socket.connection.setup.timeout.ms",
-        "unclean.leader.election.interval.ms",
-    }
-)
-
-ONLY_DYNAMIC = frozenset(
-    {
-        "follower.replication.throttled.rate",
-        "leader.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
-
-
-# A listener may have its own, beside what concerns security.
-OF_A_LISTENER = {name: BROKER_PROPERTIES[name] for name in ("max.connection.creation.rate",)}
-AUTHORIZER_ONLY = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
+from ballast_broker.topic_config import check_log_times, log_config
 
 
 class Endpoint(NamedTuple):

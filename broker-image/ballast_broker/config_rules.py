@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ballast_broker.config import BROKER_PROPERTIES, BrokerConfig
+from ballast_broker.broker_properties import BROKER_PROPERTIES
+from ballast_broker.config import BrokerConfig
 from ballast_broker.config_entries import DYNAMIC_BROKER_PROPERTIES, ConfigEntries
 from ballast_broker.config_types import ConfigError, Property
 from ballast_broker.controller.commands.context import ConfigEntry

@@ -7,7 +7,8 @@ from functools import lru_cache
 from math import isnan
 
 from ballast_broker.api.client_quotas import QuotaWindows
-from ballast_broker.config import RACK_AWARE_SELECTOR, BrokerConfig
+from ballast_broker.broker_properties import RACK_AWARE_SELECTOR
+from ballast_broker.config import BrokerConfig
 from ballast_broker.config_entries import dynamic_values
 from ballast_broker.controller.commands.context import ControllerConfig
 from ballast_broker.controller.service import ServiceTiming

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ballast_broker.broker_properties import BROKER_PROPERTIES, ONLY_DYNAMIC, WITHOUT_EFFECT
 from ballast_broker.config import (
-    BROKER_PROPERTIES,
-    ONLY_DYNAMIC,
-    WITHOUT_EFFECT,
     BrokerConfig,
     Endpoint,
     Voter,
