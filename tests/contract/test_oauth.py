@@ -55,8 +55,8 @@ def properties(folder: Path) -> dict[str, str]:
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         f"{OF_LISTENER}connections.max.reauth.ms": "100000",
         f"{OF_LISTENER}sasl.server.callback.handler.class": f"{PACKAGE}OAuthBearerValidatorCallbackHandler",
-        # Without it Apache Kafka 4.1.1 looks neither at the signature nor at anything else.
-        f"{OF_LISTENER}sasl.oauthbearer.jwt.validator.class": f"{PACKAGE}BrokerJwtValidator",
+        # Without it, or only said of the mechanism, Apache Kafka 4.1.1 looks at no signature, and at little else.
+        "sasl.oauthbearer.jwt.validator.class": f"{PACKAGE}BrokerJwtValidator",
         f"{OF_LISTENER}sasl.login.callback.handler.class": f"{PACKAGE}OAuthBearerLoginCallbackHandler",
         f"{OF_LISTENER}sasl.jaas.config": f"{PACKAGE}OAuthBearerLoginModule required;",
     }

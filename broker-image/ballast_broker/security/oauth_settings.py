@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.oauthbearer import EXTENSION_KEY, EXTENSION_VALUE
-from ballast_broker.security.properties import BY_NAME, JWT_RETRIEVERS
+from ballast_broker.security.properties import BY_NAME, JWT_RETRIEVERS, JWT_VALIDATORS
 from ballast_broker.security.tls_settings import TlsSettings, tls_settings
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -95,6 +95,7 @@ def oauth_settings(
     """`jaas` is the property with the options. ConfigError where something is wrong."""
     extensions = _extensions(jaas, options)
     _check_options(jaas, options)
+    _check_validator(value("sasl.oauthbearer.jwt.validator.class"))
     tls = _tls_of(listener, jaas, options)
     keys = None
     if serving:
@@ -116,6 +117,15 @@ def oauth_settings(
     token_endpoint = _endpoint(TOKEN_URL, value, tls)
     own = None if token_endpoint is None else _own(token_endpoint, value, options, extensions)
     return OauthSettings(rules, keys, own)
+
+
+def _check_validator(name: str) -> None:
+    """Either is to the same effect here: a signature is always looked at."""
+    if name not in JWT_VALIDATORS:
+        raise ConfigError(
+            f"Invalid value {name} for configuration sasl.oauthbearer.jwt.validator.class: String must be one of: "
+            f"{', '.join(JWT_VALIDATORS)}"
+        )
 
 
 def _own(endpoint: Endpoint, value: Value, options: Mapping[str, str], extensions: Mapping[str, str]) -> OwnToken:

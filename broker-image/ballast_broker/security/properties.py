@@ -44,6 +44,7 @@ SECURITY_PROPERTIES = (
     _P("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "long", 100, between(0)),
     _P("sasl.oauthbearer.jwks.endpoint.url", "string", None),
     _P("sasl.oauthbearer.jwt.retriever.class", "string", JWT_RETRIEVERS[0], one_of(*JWT_RETRIEVERS)),
+    _P("sasl.oauthbearer.jwt.validator.class", "string", JWT_VALIDATORS[0]),
     _P("sasl.oauthbearer.scope", "string", None),
     _P("sasl.oauthbearer.scope.claim.name", "string", "scope"),
     _P("sasl.oauthbearer.sub.claim.name", "string", "sub"),
@@ -72,7 +73,6 @@ HANDLERS = {
     each.name: each
     for each in (
         _P("sasl.login.callback.handler.class", "string", None, one_of(_LOGIN_HANDLER)),
-        _P("sasl.oauthbearer.jwt.validator.class", "string", None, one_of(*JWT_VALIDATORS)),
         _P("sasl.server.callback.handler.class", "string", None, one_of(_VALIDATOR)),
     )
 }

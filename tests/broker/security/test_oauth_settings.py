@@ -163,7 +163,7 @@ def test_who_only_goes_to_controllers_needs_no_keys() -> None:
         ({"sasl.login.refresh.window.factor": "0.4"}, "Value must be at least 0.5"),
         ({"listener.name.open.oauthbearer.sasl.login.connect.timeout.ms": "x"}, "Not a number of type INT"),
         (
-            {"listener.name.open.oauthbearer.sasl.oauthbearer.jwt.validator.class": "a.Validator"},
+            {"sasl.oauthbearer.jwt.validator.class": "a.Validator"},
             f"jwt.validator.class: String must be one of: {PACKAGE}DefaultJwtValidator, {PACKAGE}BrokerJwtValidator",
         ),
         ({"sasl.oauthbearer.jwt.retriever.class": f"{PACKAGE}JwtBearerJwtRetriever"}, "String must be one of"),
