@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{args.action} has no --{option}: it is of {whose}.")
     options = command_config.library_options(args, CLIENT_ID)
     if args.action == "generate":
-        with _connected(args.bootstrap, options) as cluster:
+        with _connected(args.bootstrap, options, "Nothing was changed.") as cluster:
             return generate(cluster, args)
     plan = _plan_of(args)
     if not plan:
@@ -98,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _connected(bootstrap: str, options: Mapping[str, Any] | None = None) -> Iterator[Cluster]:
+def _connected(
+    bootstrap: str, options: Mapping[str, Any] | None = None, afterwards: str = "What had begun goes on."
+) -> Iterator[Cluster]:
+    """`afterwards` says what is so when a broker does not answer any more."""
     require_listener(bootstrap)
     cluster = Cluster(bootstrap, options)
     from kafka.errors import AuthorizationError, KafkaError
@@ -108,7 +111,7 @@ def _connected(bootstrap: str, options: Mapping[str, Any] | None = None) -> Iter
     except AuthorizationError as error:
         raise CommandError(f"{bootstrap} does not allow it: {error.message}. {RIGHTS}") from error
     except KafkaError as error:
-        raise CommandError(f"{bootstrap} does not answer any more: {error}. What had begun goes on.") from error
+        raise CommandError(f"{bootstrap} does not answer any more: {error}. {afterwards}") from error
     finally:
         cluster.close()
 

@@ -257,7 +257,10 @@ def test_who_follows_goes_on_when_a_broker_restarts_meanwhile(
     answers[:] = [NodeNotReadyError("broker 0")] * 3
     monkeypatch.setattr(reassign, "PATIENCE_S", 0.0)
     assert main(["reassign", "verify", "--wait", *words]) == 2
-    assert "does not answer any more" in capsys.readouterr().err
+    assert "does not answer any more: NodeNotReadyError: broker 0. What had begun goes on." in capsys.readouterr().err
+    answers[:] = [NodeNotReadyError("broker 0")]
+    assert main(["reassign", "generate", *words[:2]]) == 2
+    assert "does not answer any more: NodeNotReadyError: broker 0. Nothing was changed." in capsys.readouterr().err
 
 
 @pytest.mark.spec("DIR-44")
