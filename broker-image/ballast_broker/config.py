@@ -49,6 +49,7 @@ class Voter(NamedTuple):
     port: int
 
 
+HIGHEST_PORT = 65_535
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -209,7 +210,7 @@ class BrokerConfig:
     def _endpoint(self, name: str, text: str) -> Endpoint:
         label, separator, rest = text.partition("://")
         host, _, port = rest.rpartition(":")
-        if not separator or not port.isdigit() or int(port) > 65_535:
+        if not separator or not _is_port(port):
             raise ConfigError(f"Invalid value {text} for configuration {name}: Value must be NAME://HOST:PORT")
         security = self.security_map.get(label.upper())
         if security is None:
@@ -217,10 +218,18 @@ class BrokerConfig:
         return Endpoint(label.upper(), host.strip("[]"), int(port), security)
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _is_port(text: str) -> bool:
+    return _is_number(text) and int(text) <= HIGHEST_PORT
+
+
 def _voter(text: str) -> Voter:
     node, _, address = text.partition("@")
     host, _, port = address.rpartition(":")
-    if not node.isdigit() or not host or not port.isdigit():
+    if not _is_number(node) or not host or not _is_port(port):
         raise ConfigError(
             f"Invalid value {text} for configuration controller.quorum.voters: Value must be ID@HOST:PORT"
         )
@@ -229,7 +238,7 @@ def _voter(text: str) -> Voter:
 
 def _bootstrap_server(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
+    if not host or not _is_port(port):
         raise ConfigError(
             f"Invalid value {text} for configuration controller.quorum.bootstrap.servers: Value must be HOST:PORT"
         )

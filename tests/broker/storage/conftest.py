@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.broker.storage.managing import World
 from tests.sim.disk import SimDisk, Store
 
 from ballast_broker.log_config import LogConfig
@@ -157,3 +158,12 @@ def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
 @pytest.fixture
 def read_all() -> Callable[..., list[Record]]:
     return records_of
+
+
+@pytest.fixture
+def world(tmp_path: Path, bench: Bench) -> Iterator[World]:
+    made = World(tmp_path / "broker", bench.clock, SeededRandom(5))
+    yield made
+    for manager in made.managers:
+        made.kill(manager)
+    made.threads.close()

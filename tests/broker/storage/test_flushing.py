@@ -1,0 +1,248 @@
+"""What is flushed and when, beside what goes on meanwhile, and what is found of it after a crash."""
+
+# ruff: noqa: ASYNC110 - a test looks at real files and polls for them
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+
+import pytest
+from tests.broker.storage.managing import BadDisk, create, partition, run, write
+
+from ballast_broker.log_config import LogConfig
+from ballast_broker.storage import checkpoint, loading
+from ballast_broker.storage.recovery import scan_segment
+
+
+class RacingDisk(BadDisk):
+    """Something happens right before the n-th look for a name."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.event = 0, lambda: None
+
+    def _count(self):
+        self.left -= 1
+        if self.left == 0:
+            self.event()
+
+    def open(self, path, **keywords):
+        self._count()
+        return super().open(path, **keywords)
+
+    def empty_file(self, path):
+        self._count()
+        return super().empty_file(path)
+
+    def sync_directory(self, path):
+        self._count()
+        super().sync_directory(path)
+
+
+def retain_less(manager, log):
+    log.update_config(LogConfig(retention_ms=1))
+    assert log.delete_old_segments(log.context.clock.wall_ms() + 10**9) == 3
+
+
+def delete(manager, log):
+    manager.delete(log.topic_partition)
+
+
+def delete_and_remove(manager, log):
+    manager.delete(log.topic_partition)
+    shutil.rmtree(log.folder.path)
+
+
+def rename_folder(manager, log):
+    manager._folders.rename(log, "-stray")
+
+
+@pytest.mark.spec("LOG-11", "LOG-24", "TOP-24")
+@pytest.mark.parametrize("event", [retain_less, delete, delete_and_remove, rename_folder])
+def test_a_flush_survives_that_its_files_go_or_get_other_names(world, event):
+    """Flushes run in threads. Whatever the loop does to the log meanwhile, the disk is not to blame."""
+    world.disk = RacingDisk()
+
+    async def story(moment):
+        manager = world.manager()
+        await manager.start()
+        log = create(manager, moment)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.disk.left = moment
+        world.disk.event = lambda: event(manager, log)
+        log.flush(6)
+        world.disk.left = 0
+        assert log.directory.online, log.directory.error
+        if event is not delete_and_remove:
+            assert log.recovery_point == 6
+        world.kill(manager)
+        shutil.rmtree(world.paths[0].rsplit("/", 1)[0])
+
+    for moment in range(1, 12):
+        run(story(moment))
+
+
+def cut_back(log):
+    log.truncate_to(2)
+
+
+def begin_before(log):
+    log.truncate_fully_and_start_at(1)
+
+
+def begin_after(log):
+    log.truncate_fully_and_start_at(100)
+
+
+@pytest.mark.spec("LOG-40")
+@pytest.mark.parametrize("cut", [cut_back, begin_before, begin_after])
+def test_a_flush_in_the_middle_of_a_cut_vouches_for_nothing_behind_it(world, cut):
+    """What is written there later would count as flushed: it would not be synced, nor scanned after a crash."""
+    world.disk = RacingDisk()
+
+    async def story(moment):
+        manager = world.manager()
+        await manager.start()
+        log = create(manager, moment)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        write(log, 2)
+        flushed = []
+
+        def flush():
+            if not log.flush_lock.locked():  # else the thread would wait until it is free
+                flushed.append(log.flush())
+
+        world.disk.left, world.disk.event = moment, flush
+        cut(log)
+        world.disk.left = 0
+        end = log.log_end_offset
+        write(log)
+        assert log.recovery_point <= end
+        log.flush()
+        assert log.recovery_point == end + 1
+        world.kill(manager)
+        shutil.rmtree(world.paths[0].rsplit("/", 1)[0])
+        return bool(flushed)
+
+    assert any([run(story(moment)) for moment in range(1, 12)])  # noqa: C419 - all of them
+
+
+@pytest.mark.spec("DIR-29", "LOG-40")
+def test_what_is_flushed_after_a_swap_is_found_after_a_loss_of_power(world, monkeypatch):
+    """Even if that comes before the thread that makes the swap's own renames durable."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        write(create(manager), 2)
+        future = manager.create_future(partition(), manager.directories[1])
+        write(future, 2)
+        future.flush()
+        manager.swap_future(partition())
+        write(future)
+        synced = []
+        sync = world.disk.sync_directory
+        monkeypatch.setattr(world.disk, "sync_directory", lambda path: (synced.append(path), sync(path)))
+        future.flush()
+        assert future.directory.path in synced
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-40")
+def test_a_start_after_a_crash_scans_only_what_the_one_before_did_not(world, monkeypatch):
+    """However soon crashes follow each other: not everything since the last checkpoint of each minute."""
+    scanned = []
+
+    def scan(segment, *arguments, **keywords):
+        scanned.append(segment.base_offset)
+        return scan_segment(segment, *arguments, **keywords)
+
+    monkeypatch.setattr(loading, "scan_segment", scan)
+
+    def points(manager):
+        path = f"{manager.logs[partition()].directory.path}/{checkpoint.RECOVERY_POINTS}"
+        return checkpoint.read_offsets(world.disk, path).get(partition(), 0) if os.path.exists(path) else 0
+
+    async def maintained(manager, point):
+        task = asyncio.create_task(manager.maintenance.run())
+        async with asyncio.timeout(60):
+            while points(manager) < point:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        world.kill(manager)
+        again = world.manager()
+        scanned.clear()
+        await again.start()
+        return again
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        for _ in range(3):
+            write(log, 2)
+            log.roll()
+        world.kill(manager)
+        manager = world.manager()
+        await manager.start()
+        assert scanned == [0, 2, 4, 6]
+        manager = await maintained(manager, 6)
+        assert scanned == [6]
+        write(manager.logs[partition()], 2)
+        manager.logs[partition()].roll()
+        await maintained(manager, 8)
+        assert scanned == [8]
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-30", "LOG-32")
+@pytest.mark.parametrize("interval_ms", [0, -1])
+def test_flushing_by_the_clock_every_zero_milliseconds_leaves_the_loop_to_others(world, interval_ms, monkeypatch):
+    """Apache Kafka does it once then."""
+
+    async def story():
+        manager = world.manager(log_flush_scheduler_interval_ms=interval_ms)
+        await manager.start()
+        times = iter(range(2))
+
+        async def flush_old():
+            next(times)
+
+        monkeypatch.setattr(manager.maintenance, "flush_old", flush_old)
+        task = asyncio.create_task(manager.maintenance.run())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        assert next(times) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(story())
+
+
+@pytest.mark.spec("LOG-30")
+def test_flush_ms_is_time_that_passes_whatever_the_clock_is_set_to(world, monkeypatch):
+    """One that is set back an hour must not leave an hour's records in memory alone."""
+
+    async def story():
+        manager = world.manager()
+        await manager.start()
+        log = create(manager)
+        log.update_config(LogConfig(flush_ms=1000))
+        for passed_s, end, flushed in ((5.0, 1, 1), (5.5, 2, 1), (6.0, 3, 3), (7.5, 4, 4)):
+            monkeypatch.setattr(world.clock, "monotonic", lambda passed_s=passed_s: passed_s)
+            write(log)
+            assert log.log_end_offset == end
+            await manager.maintenance.flush_old()
+            assert log.recovery_point == flushed
+            world.clock.now_ms -= 3_600_000
+
+    run(story())
