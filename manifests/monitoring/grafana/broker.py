@@ -36,13 +36,25 @@ def build() -> Dashboard:
         ),
         graph(
             "New and refused connections", units.CountsPerSecond,
-            "Refused over a limit. Clients that connect anew for each request show here.", width=THIRD,
+            "Refused over a limit; delayed: a listener let nobody in for a while. Clients that connect anew for each "
+            "request show here.", width=THIRD,
         )
         .with_target(over_time(f"sum({rate('ballast_connections_accepted_total', OF_BROKER)})", "accepted"))
-        .with_target(over_time(f"sum({rate('ballast_connections_refused_total', OF_BROKER)})", "refused", "B")),
+        .with_target(over_time(f"sum({rate('ballast_connections_refused_total', OF_BROKER)})", "refused", "B"))
+        .with_target(over_time(f"sum({rate('ballast_connections_delayed_total', OF_BROKER)})", "delayed", "C")),
         graph(
             "Requests in memory", units.BytesIEC, "Bytes of requests that are still coming in.", width=THIRD
         ).with_target(over_time(series("ballast_request_queue_bytes", OF_BROKER), BROKER)),
+    )  # fmt: skip
+    quotas = (
+        graph(
+            "Clients told to wait", units.CountsPerSecond,
+            "By the quota that they are over: bytes produced or fetched, time that requests take, partitions made and "
+            "deleted.",
+        ).with_target(over_time(f"sum by (quota) ({rate('ballast_quota_throttles_total', OF_BROKER)})", "{{quota}}")),
+        graph("For how long", units.NoUnit, "Seconds of waiting told in a second, to all clients.").with_target(
+            over_time(f"sum by (quota) ({rate('ballast_quota_throttled_seconds_total', OF_BROKER)})", "{{quota}}")
+        ),
     )  # fmt: skip
     loop = (
         graph(
@@ -88,6 +100,7 @@ def build() -> Dashboard:
     rows = (
         ("Requests", requests),
         ("Connections", connections),
+        ("Quotas", quotas),
         ("Event loop", loop),
         ("Replicas", replicas),
         ("Compaction", cleaner),
