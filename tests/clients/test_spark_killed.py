@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.spec("CLI-
 
 PARTITIONS, MORE_PARTITIONS, COPIES = 8, 12, 3
 PROGRESS = 120  # records that come through before, and while, something is away
-IN_TRANSACTION = 8
+IN_TRANSACTION = 4  # partitions: the others go on while one is open
 PATIENCE_S = 60.0
 READER = {"group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
 PROPERTIES = {
