@@ -34,7 +34,11 @@ class RunningSpark:
             )  # fmt: skip
 
     def __enter__(self) -> RunningSpark:
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

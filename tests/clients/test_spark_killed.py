@@ -21,9 +21,9 @@ from tests.clients.test_spark import in_order, text
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.spec("CLI-03")]
 
-PARTITIONS, MORE_PARTITIONS, COPIES = 12, 18, 4
-PROGRESS = 200  # records that come through before, and while, something is away
-IN_TRANSACTION = 8
+PARTITIONS, MORE_PARTITIONS, COPIES = 8, 12, 3
+PROGRESS = 120  # records that come through before, and while, something is away
+IN_TRANSACTION = 4  # partitions: the others go on while one is open
 PATIENCE_S = 60.0
 READER = {"group.id": "unused", "isolation.level": "read_committed", "enable.auto.commit": False}
 PROPERTIES = {
@@ -75,7 +75,10 @@ class Transactions:
     """Some values of each transaction go into every one of the first partitions."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
-        settings = {"bootstrap.servers": bootstrap, "transactional.id": name, "socket.timeout.ms": 3000}
+        settings = {
+            "bootstrap.servers": bootstrap, "transactional.id": name, "socket.timeout.ms": 3000,
+            "transaction.timeout.ms": 600_000,  # one of them is open for as long as the test wants
+        }  # fmt: skip
         self._name = name
         self._producer = Producer({**QUIET, **settings})
         self._producer.init_transactions(PATIENCE_S)
