@@ -188,7 +188,10 @@ REASSIGNMENT = _table(
 CLUSTER = _table(
     Reason("Ready", TRUE, "All {brokers} brokers are online."),
     Reason("Starting", FALSE, "{online} of {brokers} brokers are online.", "The others are starting."),
-    Reason("BrokersOffline", FALSE, "Brokers that are not online: {ids}.", "See the events and logs of their pods."),
+    Reason(
+        "BrokersOffline", FALSE, "Brokers that are not online: {ids}.",
+        "See their logs, and of those that the operator runs the events of their pods.",
+    ),
     Reason(
         "DirectoriesUnknown", FALSE, "Brokers that have not told their log directories yet: {ids}.",
         "They are asked again.",
