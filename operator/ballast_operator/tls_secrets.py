@@ -49,13 +49,15 @@ async def read_whole(api: KubernetesApi, namespace: str, name: str, keys: Iterab
 
 
 def check_certificates(name: str, found: Mapping[str, str]) -> None:
-    """Whether a node can start with them: the key belongs to the certificate, and the authorities can be read."""
+    """Whether a node can start with what is needed of them: the key belongs to the certificate, and the authorities
+    can be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        load_pair(context, found["tls.crt"], found["tls.key"])
-    except (ssl.SSLError, ValueError) as error:
-        why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
-        raise SecretUnusableError(f"Secret {name}: tls.crt and tls.key cannot be used together: {why}") from None
+    if "tls.crt" in found:
+        try:
+            load_pair(context, found["tls.crt"], found["tls.key"])
+        except (ssl.SSLError, ValueError) as error:
+            why = str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+            raise SecretUnusableError(f"Secret {name}: tls.crt and tls.key cannot be used together: {why}") from None
     if "ca.crt" in found:
         try:
             context.load_verify_locations(cadata=as_ascii(found["ca.crt"]))

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.docs.commands import block
 
 from ballast_local.rules import RuleSet
 from ballast_local.schema import apply_defaults, validate
+from ballast_operator.model.cluster import Listener
+from ballast_operator.model.fields import read, write
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds" / "kafkaclusters.yaml").read_text())
@@ -19,6 +22,7 @@ RULES = RuleSet({"type": "object", "properties": {"spec": SCHEMA}})
 TLS = {"secretName": "clients"}
 INSIDE = {"internal": {"tls": {"secretName": "inside"}}}
 RIGHTS = {**INSIDE, "authorization": {"type": "Simple", "superUsers": ["admin", "CN=admin,O=example"]}}
+OAUTH = {"jwksEndpointUri": "https://issuer.example/keys", "issuer": "https://issuer.example"}
 
 
 def messages(**spec: Any) -> list[str]:
@@ -36,6 +40,10 @@ def listener(name: str = "CLIENTS", port: int = 9092, **more: Any) -> dict[str, 
     return {"name": name, "port": port, **more}
 
 
+def tokens(name: str = "TOKENS", **changes: Any) -> dict[str, Any]:
+    return listener(name, 9096, authentication={"type": "OAUTHBEARER", "oauth": OAUTH | changes})
+
+
 @pytest.mark.spec("OPR-01", "OPR-40")
 @pytest.mark.parametrize(
     "spec",
@@ -43,6 +51,17 @@ def listener(name: str = "CLIENTS", port: int = 9092, **more: Any) -> dict[str, 
         {"listeners": [listener(), listener("B", 9094, tls=TLS, authentication={"type": "TLS"})]},
         {"listeners": [listener(tls=TLS, authentication={"type": "SCRAM-SHA-512"})], "security": INSIDE},
         {"listeners": [listener(authentication={"type": "SCRAM-SHA-256"})], "security": RIGHTS},
+        {"listeners": [listener(), tokens()]},
+        {"listeners": [tokens() | {"tls": TLS}], "security": RIGHTS},
+        {
+            "listeners": [
+                listener(),
+                tokens(audiences=["kafka", "https://kafka.example"], userNameClaim="email", tls=TLS),
+            ]
+        },
+        {"listeners": [listener(), tokens(jwksEndpointUri="http://10.0.0.1:65535/keys?of=[all]")]},
+        {"listeners": [listener(), tokens("TOKENS_")]},
+        {"config": {"listener.name.tokens.sasl.oauthbearer.clock.skew.seconds": 5}},
         {"config": {"ssl.cipher.suites": "x", "listener.name.clients.connections.max.reauth.ms": 5}},
         {"config": {"allow.everyone.if.no.acl.found": "true", "ssl.endpoint.identification.algorithm": ""}},
     ],
@@ -69,6 +88,26 @@ def test_what_is_right_passes(spec: dict[str, Any]) -> None:
         ({"config": {"listener.name.a.ssl.keystore.location": "/x"}}, "are said in spec.listeners"),
         ({"config": {"listener.name.a.scram-sha-512.sasl.jaas.config": "x"}}, "are said in spec.listeners"),
         ({"config": {"ssl.client.auth": "none"}}, "are said in spec.listeners"),
+        ({"listeners": [tokens()]}, "put a plain one first, or set security.internal"),
+        ({"listeners": [listener(), listener("B", 9094, authentication={"type": "OAUTHBEARER"})]}, "needs oauth"),
+        ({"listeners": [listener(), listener("B", 9094, tls=TLS, authentication={"type": "TLS", "oauth": OAUTH})]},
+         "the other types go without it"),
+        ({"listeners": [listener(), tokens(issuer=None)]}, "Required value"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri=None)]}, "Required value"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="file:///etc/keys.json")]}, "should match"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="https://")]}, "should match"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="https:///keys")]}, "Write https://HOST:PORT/PATH"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="https://me:x@issuer/")]}, "Write https://HOST:PORT/PATH"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="https://issuer:65536/")]}, "a port up to 65535"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="https://issuer/a b")]}, "should match"),
+        ({"listeners": [listener(), tokens(jwksEndpointUri="http://issuer/keys", tls=TLS)]}, "or remove oauth.tls"),
+        ({"listeners": [listener(), tokens(audiences=[])]}, "at least 1 item"),
+        ({"listeners": [listener(), tokens(audiences=["a,b"])]}, "should match"),
+        ({"listeners": [listener(), tokens(userNameClaim="")]}, "at least 1 char"),
+        ({"listeners": [listener(), tokens("TOKENS_", tls=TLS)]}, "cannot end with an underscore"),
+        ({"config": {"listener.name.tokens.oauthbearer.sasl.oauthbearer.expected.audience": "x"}}, "said in spec.list"),
+        ({"config": {"sasl.oauthbearer.jwks.endpoint.url": "x"}}, "are said in spec.listeners"),
+        ({"config": {"listener.name.tokens.sasl.oauthbearer.sub.claim.name": "x"}}, "are said in spec.listeners"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_with_what_to_do(spec: dict[str, Any], words: str) -> None:
@@ -81,3 +120,10 @@ def test_a_cluster_elsewhere_says_what_it_wants_elsewhere() -> None:
     spec = {"external": {"bootstrapServers": "kafka:9093"}, "security": copy.deepcopy(INSIDE)}
     apply_defaults(SCHEMA, spec)
     assert ["external.tls and external.sasl" in message for message in refused(spec)] == [True]
+
+
+@pytest.mark.spec("OPR-01", "OPR-40")
+def test_the_listener_for_tokens_on_the_page_is_taken_with_all_that_it_says() -> None:
+    (shown,) = yaml.safe_load(block("docs/kubernetes.md", "- name: TOKENS"))
+    assert messages(listeners=[listener(), shown]) == []
+    assert write(read(Listener, shown, "listener")) == shown

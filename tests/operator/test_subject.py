@@ -66,6 +66,9 @@ def test_a_key_of_another_certificate_and_an_authority_that_is_none_are_told(aut
         check_certificates("demo", found | {"tls.key": other["tls.key"]})
     with pytest.raises(SecretUnusableError, match=r"Secret demo: ca\.crt has no certificate"):
         check_certificates("demo", found | {"ca.crt": "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----"})
+    check_certificates("demo", {"ca.crt": found["ca.crt"]})
+    with pytest.raises(SecretUnusableError, match=r"Secret demo: ca\.crt has no certificate"):
+        check_certificates("demo", {"ca.crt": "none"})
 
 
 def test_nodes_have_to_believe_each_other_both_ways(authority: Authority, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ class AuthenticationType(StrEnum):
     TLS = "TLS"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
 
 
 class AuthorizationType(StrEnum):
@@ -120,8 +121,20 @@ class TlsSecret:
 
 
 @dataclass(frozen=True, slots=True)
+class Oauth:
+    """Whose tokens count, and for what they have to be made. `tls` has who is believed where the keys are."""
+
+    jwks_endpoint_uri: str
+    issuer: str
+    audiences: tuple[str, ...] = ()
+    user_name_claim: str = "sub"
+    tls: TlsSecret | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Authentication:
     type: AuthenticationType
+    oauth: Oauth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +148,10 @@ class Listener:
     @property
     def is_plain(self) -> bool:
         return self.tls is None and self.authentication is None
+
+    @property
+    def oauth(self) -> Oauth | None:
+        return self.authentication.oauth if self.authentication else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 With `security.internal` brokers, controllers and the operator have a listener of their own, and both sides show the one
 certificate. Secrets are mounted as directories, so that what is renewed comes to the brokers without a restart.
+Brokers take tokens and have none themselves, so that it is clients only who come with one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ballast_operator.model.cluster import AuthenticationType, ControllerMode, KafkaCluster, Listener
+from ballast_operator.model.cluster import AuthenticationType, ControllerMode, KafkaCluster, Listener, Oauth
 from ballast_operator.resources import names
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_LISTENER, CONTROLLER_ROLE
 
@@ -19,6 +20,8 @@ INTERNAL_VOLUME = "tls-internal"
 TLS_ROOT = "/etc/ballast-tls"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+AUTHORITIES = "ca.crt"
 # Of the group that the pod's processes belong to, and of nobody else.
 FILE_MODE = 0o440
 
@@ -86,7 +89,30 @@ def listener_security(cluster: KafkaCluster) -> dict[str, str]:
         mechanism = _mechanism(listener)
         if mechanism is not None:
             found[f"{prefix}.sasl.enabled.mechanisms"] = str(mechanism)
-            found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = f"{SCRAM_MODULE} required;"
+            found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = _login_module(listener)
+        if listener.oauth is not None:
+            found |= _token_rules(prefix, listener.oauth)
+    return found
+
+
+def _login_module(listener: Listener) -> str:
+    """Whom to believe where a token's keys come from is said by its options; without any it is the system's list."""
+    if _mechanism(listener) is not AuthenticationType.OAUTHBEARER:
+        return f"{SCRAM_MODULE} required;"
+    if listener.oauth is None or listener.oauth.tls is None:
+        return f"{OAUTH_MODULE} required;"
+    file = f"{TLS_ROOT}/{issuer_volume(listener)}/{AUTHORITIES}"
+    return f'{OAUTH_MODULE} required ssl.truststore.type="PEM" ssl.truststore.location="{file}";'
+
+
+def _token_rules(prefix: str, oauth: Oauth) -> dict[str, str]:
+    found = {
+        f"{prefix}.sasl.oauthbearer.jwks.endpoint.url": oauth.jwks_endpoint_uri,
+        f"{prefix}.sasl.oauthbearer.expected.issuer": oauth.issuer,
+        f"{prefix}.sasl.oauthbearer.sub.claim.name": oauth.user_name_claim,
+    }
+    if oauth.audiences:
+        found[f"{prefix}.sasl.oauthbearer.expected.audience"] = ",".join(oauth.audiences)
     return found
 
 
@@ -95,12 +121,17 @@ def _stores(listener: str, volume: str, authorities: bool) -> dict[str, str]:
     found = {f"{prefix}.keystore.type": "PEM", f"{prefix}.keystore.location": f"{TLS_ROOT}/{volume}"}
     if authorities:
         found[f"{prefix}.truststore.type"] = "PEM"
-        found[f"{prefix}.truststore.location"] = f"{TLS_ROOT}/{volume}/ca.crt"
+        found[f"{prefix}.truststore.location"] = f"{TLS_ROOT}/{volume}/{AUTHORITIES}"
     return found
 
 
 def secret_volume(listener: Listener) -> str:
     return f"tls-{listener.name.lower().replace('_', '-')}"
+
+
+def issuer_volume(listener: Listener) -> str:
+    """No listener's name begins with a digit, so that this is the name of no other volume."""
+    return f"tls-0-{listener.name.lower().replace('_', '-')}"
 
 
 def secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
@@ -113,17 +144,30 @@ def secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
     return found
 
 
+def issuer_secrets(cluster: KafkaCluster, role: str = BROKER_ROLE) -> dict[str, str]:
+    """As `secrets`, of those with the authorities for where the keys of tokens are."""
+    return {
+        issuer_volume(listener): listener.oauth.tls.secret_name
+        for listener in (cluster.spec.listeners if role == BROKER_ROLE else ())
+        if listener.oauth is not None and listener.oauth.tls is not None
+    }
+
+
 def volumes(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
-    return [
-        {"name": volume, "secret": {"secretName": secret, "defaultMode": FILE_MODE}}
-        for volume, secret in secrets(cluster, role).items()
-    ]
+    """Of a Secret for tokens the authorities alone: a key that lies beside them is none of a broker's business."""
+    found = [_volume(name, secret) for name, secret in secrets(cluster, role).items()]
+    public = [{"key": AUTHORITIES, "path": AUTHORITIES}]
+    found += [_volume(name, secret, items=public) for name, secret in issuer_secrets(cluster, role).items()]
+    return found
+
+
+def _volume(name: str, secret: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "secret": {"secretName": secret, "defaultMode": FILE_MODE, **more}}
 
 
 def mounts(cluster: KafkaCluster, role: str) -> list[dict[str, Any]]:
-    return [
-        {"name": volume, "mountPath": f"{TLS_ROOT}/{volume}", "readOnly": True} for volume in secrets(cluster, role)
-    ]
+    found = (*secrets(cluster, role), *issuer_secrets(cluster, role))
+    return [{"name": volume, "mountPath": f"{TLS_ROOT}/{volume}", "readOnly": True} for volume in found]
 
 
 def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
@@ -132,9 +176,9 @@ def keys_needed(cluster: KafkaCluster) -> dict[str, set[str]]:
     asking = [
         listener.tls.secret_name for listener in cluster.spec.listeners if listener.tls and _by_certificate(listener)
     ]
-    for secret in (*asking, cluster.spec.internal_secret):
+    for secret in (*asking, *issuer_secrets(cluster).values(), cluster.spec.internal_secret):
         if secret is not None:
-            found[secret].add("ca.crt")
+            found.setdefault(secret, set()).add(AUTHORITIES)
     return found
 
 

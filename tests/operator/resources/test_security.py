@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from making import cluster
 
+from ballast_broker.config import broker_config
 from ballast_broker.properties_file import parse_properties
+from ballast_broker.security.oauth_settings import TokenRules
 from ballast_operator.resources import others, pods, security
 from ballast_operator.resources.layout import Layout, new_identity
 from ballast_operator.resources.names import BROKER_ROLE, CONTROLLER_ROLE, PRINCIPAL
@@ -23,6 +25,14 @@ LISTENERS = [
     {"name": "PASSWORD", "port": 9097, "authentication": {"type": "SCRAM-SHA-512"}},
     {"name": "ENCRYPTED", "port": 9098, "tls": {"secretName": "outside"}, "nodePorts": {"host": "n", "first": 32000}},
 ]
+
+
+OAUTH = {"jwksEndpointUri": "https://issuer.example/keys?x=1", "issuer": "https://issuer.example"}
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+def with_tokens(name: str = "TOKENS", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "port": 9096, "authentication": {"type": "OAUTHBEARER", "oauth": OAUTH | changes}}
 
 
 def layout(principal: str = "CN=inside", **spec: Any) -> Layout:
@@ -115,6 +125,85 @@ def test_each_listener_asks_of_clients_what_the_spec_says() -> None:
         ("kafka-3", 9096),
         ("kafka-4", 9097),
     ]
+
+
+def test_a_listener_for_tokens_is_told_the_issuer_the_audiences_and_the_claim() -> None:
+    oauth = {"audiences": ["kafka", "shop"], "userNameClaim": "email", "tls": {"secretName": "issuer"}}
+    found = layout(listeners=[{"name": "OPEN", "port": 9092}, with_tokens(**oauth)])
+    told = properties(found, "demo-0")
+    prefix = "listener.name.tokens."
+    authorities = "/etc/ballast-tls/tls-0-tokens/ca.crt"
+    assert {key.removeprefix(prefix): value for key, value in told.items() if key.startswith(prefix)} == {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "oauthbearer.sasl.jaas.config": (
+            f'{MODULE} required ssl.truststore.type="PEM" ssl.truststore.location="{authorities}";'
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": "https://issuer.example/keys?x=1",
+        "sasl.oauthbearer.expected.issuer": "https://issuer.example",
+        "sasl.oauthbearer.expected.audience": "kafka,shop",
+        "sasl.oauthbearer.sub.claim.name": "email",
+    }
+    text = config_map_data(found, 0)["demo-0.properties"]
+    addresses = {"listeners": "OPEN://demo-0:9092,TOKENS://demo-0:9096,CONTROLLER://demo-0:9093"}
+    config = broker_config(parse_properties(text) | addresses)
+    assert not config.warnings
+    listener = config.listener_security["TOKENS"]
+    assert listener.protocol == "SASL_PLAINTEXT"
+    assert listener.sasl is not None
+    assert listener.sasl.oauth is not None
+    assert listener.sasl.oauth.rules == TokenRules(
+        frozenset({"kafka", "shop"}), "https://issuer.example", name_claim="email"
+    )
+    assert listener.sasl.oauth.own is None
+    spec = pod_spec(found, BROKER_ROLE)
+    assert secrets_of(spec) == {"/etc/ballast-tls/tls-0-tokens": "issuer"}
+    (volume,) = (one for one in spec["volumes"] if "secret" in one)
+    assert volume["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "no key that lies beside it"
+    assert security.keys_needed(found.cluster) == {"issuer": {"ca.crt"}}
+
+
+def test_what_is_not_said_of_tokens_is_as_with_the_broker_and_needs_no_secret() -> None:
+    found = layout(listeners=[{"name": "OPEN", "port": 9092}, with_tokens()])
+    told = properties(found, "demo-0")
+    assert told["listener.name.tokens.oauthbearer.sasl.jaas.config"] == f"{MODULE} required;"
+    assert told["listener.name.tokens.sasl.oauthbearer.sub.claim.name"] == "sub"
+    assert not any("audience" in key for key in told)
+    assert security.keys_needed(found.cluster) == {}
+    assert secrets_of(pod_spec(found, BROKER_ROLE)) == {}
+
+
+def test_secrets_for_tokens_are_mounted_beside_those_of_certificates_and_not_in_controllers() -> None:
+    """Even where a listener has a name like that of a volume, and a Secret is used twice."""
+    issuer = {"tls": {"secretName": "clients"}}
+    listeners = [{**with_tokens("A", **issuer), **issuer}, {**with_tokens("A_0", **issuer), "port": 9097}]
+    found = layout(security=INSIDE, listeners=listeners, controllers={"mode": "Dedicated", "count": 3})
+    assert secrets_of(pod_spec(found, BROKER_ROLE)) == {
+        "/etc/ballast-tls/tls-internal": "inside",
+        "/etc/ballast-tls/tls-a": "clients",
+        "/etc/ballast-tls/tls-0-a": "clients",
+        "/etc/ballast-tls/tls-0-a-0": "clients",
+    }
+    assert security.keys_needed(found.cluster)["clients"] == {"tls.crt", "tls.key", "ca.crt"}
+    protocols = dict(pair.split(":") for pair in security.protocol_map(found.cluster).split(","))
+    assert (protocols["A"], protocols["A_0"]) == ("SASL_SSL", "SASL_PLAINTEXT")
+    assert secrets_of(pod_spec(found, CONTROLLER_ROLE)) == {"/etc/ballast-tls/tls-internal": "inside"}
+    assert not any("oauthbearer" in key for key in properties(found, "demo-controller-0"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"jwksEndpointUri": "https://other.example/keys"},
+        {"issuer": "https://other.example"},
+        {"audiences": ["shop"]},
+        {"userNameClaim": "email"},
+        {"tls": {"secretName": "issuer"}},
+    ],
+)
+def test_another_rule_for_tokens_restarts_brokers(change: dict[str, Any]) -> None:
+    before, after = (layout(security=INSIDE, listeners=[with_tokens(**one)]) for one in ({}, change))
+    assert config_map_name(before) != config_map_name(after)
+    assert pods.revision(before, BROKER_ROLE) != pods.revision(after, BROKER_ROLE)
 
 
 def test_another_authentication_restarts_brokers_and_a_renewed_secret_does_not() -> None:
