@@ -40,6 +40,7 @@ OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, RE
 # What nodes alone ask a controller for.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
 ENVELOPE = 58
+FEATURES_SINCE = 3  # of ApiVersions
 # Without a quota, whatever they ask for: as nodes of the cluster they call themselves so (`SocketNetwork`).
 NODE_NAME = re.compile(r"broker-\d+")
 
@@ -176,14 +177,14 @@ class ControllerHandlers:
             return await work
         time = RequestTime(self._quotas.requests, rate, self._now, None)
         response = await Timed(work, time)
-        response.throttle_time_ms = max(response.throttle_time_ms, time.tell_ms())
+        if hasattr(response, "throttle_time_ms"):  # that of DescribeQuorum has no place for it
+            response.throttle_time_ms = max(response.throttle_time_ms, time.tell_ms())
         return response
 
     async def _versions(self, request: Any, context: RequestContext) -> Any:
         kind = message("ApiVersionsResponse")
         known = request is not None
         version = context.version if known else 0
-        image = self._image()
         return kind(
             version=version,
             error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,
@@ -191,17 +192,26 @@ class ControllerHandlers:
                 kind.ApiVersion(version=version, api_key=a.key, min_version=a.lowest, max_version=a.highest)
                 for a in CONTROLLER_APIS.values()
             ],
-            supported_features=[
-                kind.SupportedFeatureKey(version=version, name=name, min_version=low, max_version=high)
-                for name, (low, high) in SUPPORTED.items()
-            ],
-            finalized_features_epoch=image.offset,
-            finalized_features=[
-                kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
-                for name, level in (*image.features.levels.items(), (KRAFT_VERSION, self._driver.kraft_version))
-                if level > 0
-            ],
+            **(self._features(kind, version) if version >= FEATURES_SINCE else {}),
         )
+
+    def _features(self, kind: Any, version: int) -> dict[str, Any]:
+        """Those whose lowest level is 0 in the third version as well: nodes look for kraft.version there."""
+        image = self._image()
+        supported = [
+            kind.SupportedFeatureKey(version=version, name=name, min_version=low, max_version=high)
+            for name, (low, high) in SUPPORTED.items()
+        ]
+        finalized = [
+            kind.FinalizedFeatureKey(version=version, name=name, max_version_level=level, min_version_level=level)
+            for name, level in (*image.features.levels.items(), (KRAFT_VERSION, self._driver.kraft_version))
+            if level > 0
+        ]
+        return {
+            "supported_features": supported,
+            "finalized_features_epoch": image.offset,
+            "finalized_features": finalized,
+        }
 
     async def _cluster(self, request: Any, context: RequestContext) -> Any:
         check_cluster(Operation.ALTER, context)

@@ -26,6 +26,7 @@ RETRY_MAX_S = 0.25
 LOOK_S = 0.25
 """How often one that waits for an answer looks whether the controller is another one by now."""
 CALL_TIMEOUT_S = 30.0
+ENVELOPE = 58
 
 
 class LocalController(Protocol):
@@ -137,7 +138,7 @@ class ControllerClient:
 
 
 async def _ask_there(link: PeerLink, request: Any, version: int, asker: Asker | None) -> Any:
-    if asker is None:
+    if asker is None or not await link.knows(ENVELOPE):  # of a release before: it has no such quotas either
         return await link.call(request, version)
     answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
     request_name = type(request).__name__

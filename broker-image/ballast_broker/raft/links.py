@@ -11,9 +11,12 @@ from typing import Any
 
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Channel, Network
+from ballast_wire.messages import message
 
 CONNECT_TIMEOUT_S = 2.0
 """A peer that was cut off is tried anew this often: the kernel's own attempts grow rarer and rarer."""
+API_VERSIONS_VERSION = 3  # controllers of releases before answer none below
+SOFTWARE = {"client_software_name": "ballast", "client_software_version": "node"}
 
 
 class PeerLink:
@@ -26,9 +29,28 @@ class PeerLink:
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
         self._asking = 0
+        self._known: tuple[Channel, frozenset[int]] | None = None
+
+    async def knows(self, api_key: int) -> bool:
+        """Whether who is there takes this: a node of a release before may not, and breaks off then. Fails as `call`.
+
+        Asked once for each connection, as who is behind the next one may be of another release.
+        """
+        known = self._known
+        if known is None or known[0] is not self._channel or known[0].closed:
+            channel, answer = await self._call(message("ApiVersionsRequest")(**SOFTWARE), API_VERSIONS_VERSION, 1.0)
+            if answer.error_code:  # it may answer better the next time
+                return False
+            known = self._known = channel, frozenset(each.api_key for each in answer.api_keys)
+        return api_key in known[1]
 
     async def call(self, request: Any, version: int, *, patience: float = 1.0) -> Any:
         """The response; ConnectionRefusedError, OSError or TimeoutError, after which the connection is made anew."""
+        _, answer = await self._call(request, version, patience)
+        return answer
+
+    async def _call(self, request: Any, version: int, patience: float) -> tuple[Channel, Any]:
+        """The response, and by which connection it came."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as limit:
             # The limit takes effect a turn of the loop later than its time: after a stall of this process both the time
@@ -46,10 +68,10 @@ class PeerLink:
                 self._asking -= 1
                 timer.cancel()
 
-    async def _ask(self, request: Any, version: int) -> Any:
+    async def _ask(self, request: Any, version: int) -> tuple[Channel, Any]:
         channel = await self._open()
         try:
-            return await channel.call(request, version)
+            return channel, await channel.call(request, version)
         except Exception:
             self.close()
             raise

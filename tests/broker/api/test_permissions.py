@@ -13,13 +13,14 @@ from tests.broker.controller.scene import Scene
 from tests.contract.compare import Case, build, corpus, plain
 
 from ballast_broker.api.authorizer import AclAuthorizer, Operation, ResourceKind
-from ballast_broker.api.client_quotas import ClientQuotas
+from ballast_broker.api.client_quotas import REQUESTS, ClientQuotas
 from ballast_broker.api.context import RequestContext
 from ballast_broker.api.registry import handler_of
 from ballast_broker.config import broker_config
 from ballast_broker.controller.service import COMMANDS
 from ballast_broker.controller_requests import (
     CONTROLLER_APIS,
+    FORWARDED,
     OF_ADMINS,
     OF_NODES,
     RAFT_KEYS,
@@ -29,6 +30,7 @@ from ballast_broker.controller_requests import (
 from ballast_broker.coordinator.transactions import created
 from ballast_broker.metadata.acls import Acl, PatternType, Permission
 from ballast_broker.metadata.delta import MetadataDelta
+from ballast_broker.metadata.features import SUPPORTED
 from ballast_broker.metadata.image import EMPTY_IMAGE
 from ballast_broker.metadata.snapshot import acl_record
 from ballast_broker.real_world import RealClock
@@ -256,12 +258,19 @@ class Controlling:
             authorizer=knowing(*acls), image=lambda: self.scene.image, client_quotas=quotas
         )
         quorum: Any = SimpleNamespace(handle=self._handle, quorum=SimpleNamespace(endpoints={}), leader_id=1)
+        quorum.kraft_version = 1
         self._handlers = ControllerHandlers(quorum, quorum, lambda: self.scene.image, "cluster", quotas, lambda: 0.0)
 
     async def _handle(self, api_key: int, version: int, request: Any, context: Any = None, asker: Any = None) -> Any:
         self.asked.append(api_key)
         self.askers.append(asker)
         return message(CONTROLLER_APIS[api_key].name + "Response")(version=version)
+
+    async def versions(self, version: int | None) -> Any:
+        """None: one that it does not know, of which the dispatcher hands on no request."""
+        request = None if version is None else message("ApiVersionsRequest")(version=version)
+        context = RequestContext(self.services, 18, 5 if version is None else version, 1, "tests", Peer())
+        return await self._handlers.of(CONTROLLER_APIS[18])(request, context)
 
     async def ask(self, api_key: int, **fields: Any) -> set[ErrorCode]:
         api = CONTROLLER_APIS[api_key]
@@ -319,6 +328,34 @@ async def test_what_a_node_may_send_on_for_others(request_name: str, version: in
     assert await node.ask(58, **fields) == (set() if refusal is None else {refusal})
     assert node.asked == ([inner.API_KEY] if refusal is None else [])
     assert node.askers == ([ENVELOPED] if refusal is None else [])
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4, 5])
+async def test_a_controller_says_what_it_takes_in_all_versions(version: int) -> None:
+    """Features since the third; one that it does not know is answered as the first."""
+    known = version <= CONTROLLER_APIS[18].highest
+    response = await Controlling().versions(version if known else None)
+    told = response.version
+    assert told == (version if known else 0)
+    assert response.error_code == (ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION)
+    again = type(response).decode(bytes(response.encode(version=told)), version=told)
+    assert {each.api_key for each in again.api_keys} == CONTROLLER_APIS.keys()
+    shown = {each.name: (each.min_version, each.max_version) for each in again.supported_features or []}
+    assert shown == (SUPPORTED if told >= 3 else {})
+
+
+@pytest.mark.spec("CLI-11")
+@pytest.mark.parametrize("api_key", sorted(FORWARDED))
+async def test_whatever_is_sent_on_is_answered_to_who_has_a_quota_of_time(api_key: int) -> None:
+    """Also where the answer has no place for how long he is held."""
+    api = CONTROLLER_APIS[api_key]
+    for version in (api.lowest, api.highest):
+        node = Controlling(allow(ResourceKind.CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION))
+        node.services.client_quotas.requests.change({(("client-id", ENVELOPED.client_id),): {REQUESTS: 50.0}})
+        sent = enclose(message(api.name + "Request")(version=version), version, ENVELOPED)
+        fields = {name: getattr(sent, name) for name in ("request_data", "request_principal", "client_host_address")}
+        assert await node.ask(58, **fields) == set()
+        assert node.askers == [ENVELOPED]
 
 
 @pytest.mark.parametrize(

@@ -132,14 +132,23 @@ def test_since_when_it_is_strict() -> None:
 
 
 class Controller:
-    """Behind a connection: answers what comes in envelopes, and notes who asked."""
+    """Behind a connection: answers what comes in envelopes, and notes who asked.
 
-    def __init__(self, *errors: ErrorCode) -> None:
+    One of a release before does not know them, and breaks off as for all that it does not know."""
+
+    def __init__(self, *errors: ErrorCode, knows_envelopes: bool = True) -> None:
         self.asked: list[Enclosed | str] = []
+        self.versions_asked = 0
         self._errors = list(errors)
+        self._knows_envelopes = knows_envelopes
 
     async def __call__(self, api_key: int, version: int, request: Any, origin: Any) -> Any:
-        del version, origin
+        del origin
+        if api_key == 18 and version >= 3:  # none below is answered by releases before
+            self.versions_asked += 1
+            return versions_of(19, *([58] if self._knows_envelopes else []))
+        if api_key == 58 and not self._knows_envelopes:
+            raise ConnectionResetError
         if api_key != 58:
             self.asked.append(type(request).__name__)
             return message("CreateTopicsResponse")(topics=[], throttle_time_ms=0)
@@ -149,6 +158,12 @@ class Controller:
         if error is not ErrorCode.NONE:
             return refusal(error)
         return enclose_answer(found, message("CreateTopicsResponse")(topics=[], throttle_time_ms=5))
+
+
+def versions_of(*keys: int) -> Any:
+    kind = message("ApiVersionsResponse")
+    entries = [kind.ApiVersion(version=3, api_key=key, min_version=0, max_version=7) for key in keys]
+    return kind(version=3, error_code=0, api_keys=entries)
 
 
 def creation() -> Any:
@@ -179,4 +194,28 @@ async def test_a_controller_that_takes_no_envelopes_is_no_fault_of_who_asks() ->
     client = client_of(network, type("Leader", (), {"leader_id": 1})())
     (answer,) = (await client.call(creation(), 7, asker=ANN)).topics
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    client.close()
+
+
+@pytest.mark.spec("CLI-11", "CLU-03")
+async def test_while_the_controller_is_of_a_release_before_it_is_asked_without_an_envelope() -> None:
+    """And when another release answers there, it learns who asks: what a connection told holds for that one only."""
+    network, before, after = LocalNetwork(), Controller(knows_envelopes=False), Controller()
+    network.listen("n1", 9093, before)
+    client = client_of(network, type("Leader", (), {"leader_id": 1})())
+    for _ in range(2):
+        await client.call(creation(), 7, asker=ANN, timeout_s=5.0)
+    assert before.asked == ["CreateTopicsRequest"] * 2
+    assert before.versions_asked == 1
+    network.stop_listening("n1", 9093)
+    network.listen("n1", 9093, after)
+    for _ in range(2):
+        await client.call(creation(), 7, asker=ANN, timeout_s=5.0)
+    assert [each.asker for each in after.asked if isinstance(each, Enclosed)] == [ANN, ANN]
+    assert after.versions_asked == 1
+    network.stop_listening("n1", 9093)
+    network.listen("n1", 9093, before)
+    await client.call(creation(), 7, asker=ANN, timeout_s=5.0)
+    assert before.asked == ["CreateTopicsRequest"] * 3
+    assert network.calls.count("Envelope") == 2
     client.close()
