@@ -63,7 +63,7 @@ def test_a_key_that_is_no_text_is_named(tmp_path: Path) -> None:
     for alone, lacking in (("tls.crt", "tls.key"), ("tls.key", "tls.crt")):
         secrets = {"ca": {"ca.crt": b"a certificate", alone: b"half of it"}}
         with pytest.raises(SecretMissingError, match=f"Secret ca has {alone} and no {lacking}"):
-            asyncio.run(settings(tmp_path / alone, secrets))
+            asyncio.run(settings(tmp_path / f"without-{lacking}", secrets))
     sasl = {"mechanism": "PLAIN", "secretName": "user"}
     secrets = {"ca": {"ca.crt": b"a certificate"}, "user": {"username": b"operator"}}
     with pytest.raises(SecretMissingError, match="Secret user has no key password"):
