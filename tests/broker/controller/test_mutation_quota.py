@@ -219,3 +219,20 @@ async def test_while_the_controller_is_of_a_release_before_it_is_asked_without_a
     assert before.asked == ["CreateTopicsRequest"] * 3
     assert network.calls.count("Envelope") == 2
     client.close()
+
+
+@pytest.mark.spec("CLI-11")
+async def test_a_controller_that_cannot_say_what_it_takes_is_asked_again_at_the_next_request() -> None:
+    network, controller, refusals = LocalNetwork(), Controller(), [ErrorCode.UNKNOWN_SERVER_ERROR]
+
+    async def answer(api_key: int, version: int, request: Any, origin: Any) -> Any:
+        if api_key == 18 and refusals:
+            return message("ApiVersionsResponse")(version=3, error_code=refusals.pop(), api_keys=[])
+        return await controller(api_key, version, request, origin)
+
+    network.listen("n1", 9093, answer)
+    client = client_of(network, type("Leader", (), {"leader_id": 1})())
+    for _ in range(2):
+        await client.call(creation(), 7, asker=ANN, timeout_s=5.0)
+    client.close()
+    assert [type(each) for each in controller.asked] == [str, Enclosed]
