@@ -280,8 +280,14 @@ def test_an_orphaned_pod_that_ends_is_made_anew_by_the_next_stateful_set(api, na
     api.post(path, stateful_set(1))
     eventually(lambda: (api.get(f"{path}/s").get("status") or {}).get("observedGeneration") == 1)
     api.patch(f"{pods}/s-0", {"metadata": {"finalizers": None}})
+
+    def is_made_anew() -> bool:
+        """The one before is ready, too, until its process has ended."""
+        found = next((pod for pod in api.get(pods)["items"] if pod["metadata"]["name"] == "s-0"), orphan)
+        return bool(found["metadata"]["uid"] != orphan["metadata"]["uid"])
+
+    eventually(is_made_anew)
     eventually(lambda: ready_names(api, pods) == ["s-0"])
-    assert api.get(f"{pods}/s-0")["metadata"]["uid"] != orphan["metadata"]["uid"]
 
 
 @pytest.mark.spec("OPR-43")
