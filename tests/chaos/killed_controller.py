@@ -36,10 +36,10 @@ def arm(request: Any) -> None:
         COUNTDOWN.begin(int(left))
 
 
-async def armed_handle(self: ControllerService, api_key: int, version: int, request: Any, context: Any = None) -> Any:
+async def armed_handle(self: ControllerService, api_key: int, version: int, request: Any, *more: Any, **of: Any) -> Any:
     if self.is_active:
         arm(request)
-    return await handle(self, api_key, version, request, context)
+    return await handle(self, api_key, version, request, *more, **of)
 
 
 def killing_send(self: socket.socket, data: Any, *flags: int) -> int:
