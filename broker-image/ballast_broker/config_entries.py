@@ -65,6 +65,8 @@ TYPES_BY_NAME = {
     "log.dirs": STRING,
     "offsets.topic.replication.factor": SHORT,
     "transaction.state.log.replication.factor": SHORT,
+    "sasl.oauthbearer.jwt.retriever.class": CLASS,
+    "sasl.oauthbearer.jwt.validator.class": CLASS,
 }
 # Throttles are no configs of the broker's file to Kafka: shown only where they are set, and as read-only.
 SHOWN_WHERE_SET = frozenset(
