@@ -23,6 +23,7 @@ from ballast_broker.controller.service import API_KEYS, ControllerService
 from ballast_broker.metadata.features import KRAFT_VERSION, SUPPORTED
 from ballast_broker.metadata.image import MetadataImage
 from ballast_broker.raft.driver import RaftDriver
+from ballast_wire.envelope import API_KEY as ENVELOPE
 from ballast_wire.envelope import Enclosed, disclose, enclose_answer, refusal
 from ballast_wire.errors import ErrorCode
 from ballast_wire.fast.reader import MalformedRequest
@@ -39,7 +40,6 @@ RAFT_KEYS = frozenset({1, 52, 53, 54, DESCRIBE_QUORUM, 59, ADD_VOTER, REMOVE_VOT
 OF_ADMINS = {DESCRIBE_QUORUM: Operation.DESCRIBE, ADD_VOTER: Operation.ALTER, REMOVE_VOTER: Operation.ALTER}
 # What nodes alone ask a controller for.
 OF_NODES = frozenset({56, 62, 63, 67, 70, 73})
-ENVELOPE = 58
 FEATURES_SINCE = 3  # of ApiVersions
 # Without a quota, whatever they ask for: as nodes of the cluster they call themselves so (`SocketNetwork`).
 NODE_NAME = re.compile(r"broker-\d+")
@@ -160,7 +160,7 @@ class ControllerHandlers:
         except MalformedRequest as error:
             logger.info("%s sends what cannot be sent on: %s", context.host, error)
             return refusal(ErrorCode.INVALID_REQUEST)
-        api = next(each for each in CONTROLLER_APIS.values() if each.name == enclosed.name)
+        api = CONTROLLER_APIS[enclosed.request.API_KEY]
         if not api.lowest <= enclosed.version <= api.highest:
             return refusal(ErrorCode.UNSUPPORTED_VERSION)
         response = await self._answer(api, enclosed)

@@ -20,7 +20,7 @@ from ballast_wire.headers import (
 )
 from ballast_wire.messages import message
 
-VERSION = 0
+API_KEY, VERSION = 58, 0
 PRINCIPAL_VERSION = 0
 LENGTH_BYTES = 4
 CORRELATION_ID = 0

@@ -90,6 +90,12 @@ class Quota(NamedTuple):
     def tell_ms(self) -> int:
         return 0 if self.time is None else self.time.tell_ms()
 
+    def exempt(self, peer: Peer) -> None:
+        """Nobody's time, from the beginning of this request on."""
+        if self.time is not None:
+            self.time.exempt()
+        peer.time = None
+
 
 class Fetch:
     def __init__(self, broker: BrokerServices, sessions: FetchSessions, metrics: RequestMetrics) -> None:
@@ -127,9 +133,7 @@ class Fetch:
         if request.isolation not in ISOLATION_LEVELS:
             return self._not_isolated(request, version, correlation_id)
         if request.replica_id >= 0 and quota is not None:  # replication has throttles of its own
-            if quota.time is not None:
-                quota.time.exempt()
-            peer.time = None
+            quota.exempt(peer)
             quota = None
         rate = None if quota is None else quota.rate
         asked = self._asked(request, version, peer)

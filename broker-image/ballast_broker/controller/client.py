@@ -15,6 +15,7 @@ from ballast_broker.controller.error_responses import error_response, is_not_con
 from ballast_broker.raft.links import PeerLink
 from ballast_broker.raft.voters import Endpoint
 from ballast_broker.seams import Clock, Network
+from ballast_wire.envelope import API_KEY as ENVELOPE_KEY
 from ballast_wire.envelope import VERSION as ENVELOPE_VERSION
 from ballast_wire.envelope import Asker, disclose_answer, enclose
 from ballast_wire.errors import ApiError, ErrorCode
@@ -26,7 +27,6 @@ RETRY_MAX_S = 0.25
 LOOK_S = 0.25
 """How often one that waits for an answer looks whether the controller is another one by now."""
 CALL_TIMEOUT_S = 30.0
-ENVELOPE = 58
 
 
 class LocalController(Protocol):
@@ -138,7 +138,7 @@ class ControllerClient:
 
 
 async def _ask_there(link: PeerLink, request: Any, version: int, asker: Asker | None) -> Any:
-    if asker is None or not await link.knows(ENVELOPE):  # of a release before: it has no such quotas either
+    if asker is None or not await link.knows(ENVELOPE_KEY):  # of a release before: it has no such quotas either
         return await link.call(request, version)
     answer = await link.call(enclose(request, version, asker), ENVELOPE_VERSION)
     request_name = type(request).__name__

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from ballast_broker.net.remote import WITHIN_S, Form, Remote, RemoteError, Timeouts
-from ballast_broker.net.token_keys import pause_s
 from ballast_broker.security.oauth_settings import OwnToken
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class OwnTokens:
             self._again_at_s = loop.time() + LEAST_BETWEEN_S
         except RemoteError as error:
             self._failures += 1
-            self._again_at_s = loop.time() + pause_s(self._settings.backoff, self._failures)
+            self._again_at_s = loop.time() + self._settings.backoff.pause_s(self._failures)
             if str(error) != self._refusal:
                 self._refusal = str(error)
                 log.warning("no new token to show to others: %s", error)

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Callable
 
 from ballast_broker.net.remote import Remote, RemoteError
-from ballast_broker.security.oauth_settings import Backoff, KeysSettings
+from ballast_broker.security.oauth_settings import KeysSettings
 from ballast_broker.security.tokens import Key, KeySetError
 
 log = logging.getLogger(__name__)
 
 LEAST_BETWEEN_S = 5.0
 LOOK_EVERY_S = 3.0  # at a file
-LEAST_BACKOFF_S = 0.05
 Parse = Callable[[bytes], tuple[Key, ...]]
 
 
@@ -75,7 +74,7 @@ class TokenKeys:
                 if not each.done():
                     each.set_result(None)
             try:
-                async with asyncio.timeout(pause_s(self._settings.backoff, failures) or self._refresh_s):
+                async with asyncio.timeout(self._settings.backoff.pause_s(failures) or self._refresh_s):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
@@ -101,11 +100,3 @@ class TokenKeys:
             self._told = what
             kept = f"those {len(self.keys)} that are known still count" if self.keys else "until then no token counts"
             log.warning("keys for tokens are not to be had, %s: %s", kept, what)
-
-
-def pause_s(backoff: Backoff, failures: int) -> float:
-    """After so many failures, one after the other; 0 after none."""
-    if failures == 0:
-        return 0.0
-    longer_ms = backoff.first_ms * 2.0 ** min(failures - 1, 30)
-    return max(min(longer_ms, backoff.most_ms) / 1000, LEAST_BACKOFF_S)

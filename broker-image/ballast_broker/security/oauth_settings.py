@@ -22,6 +22,7 @@ CLIENT_ID, CLIENT_SECRET, SCOPE = (
 )
 IN_JAAS = {CLIENT_ID: "clientId", CLIENT_SECRET: "clientSecret", SCOPE: "scope"}
 EXTENSION = "extension_"
+LEAST_BACKOFF_S = 0.05
 PORTS = {"http": 80, "https": 443}
 Value = Callable[[str], Any]
 
@@ -47,6 +48,13 @@ class Endpoint:
 class Backoff:
     first_ms: int
     most_ms: int
+
+    def pause_s(self, failures: int) -> float:
+        """After so many failures, one after the other; 0 after none."""
+        if failures == 0:
+            return 0.0
+        longer_ms = self.first_ms * 2.0 ** min(failures - 1, 30)
+        return max(min(longer_ms, self.most_ms) / 1000, LEAST_BACKOFF_S)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

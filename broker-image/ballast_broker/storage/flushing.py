@@ -67,7 +67,7 @@ def _flush(log: Log, up_to: int | None, synced: frozenset[Segment]) -> None:
     try:
         if epochs:
             with contextlib.suppress(FileNotFoundError):  # no epoch was ever written
-                whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
+                _whatever_it_is_called(log, lambda: f"{log.folder.path}/{LEADER_EPOCHS}", _sync)
         for segment in going:
             if segment.base_offset >= end:
                 break
@@ -99,14 +99,14 @@ def note_unflushed(log: Log, base_offset: int) -> None:
 def forget_unflushed(log: Log, segment: Segment) -> None:
     """All that comes before the segment is on the disk."""
     with contextlib.suppress(FileNotFoundError):
-        whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
+        _whatever_it_is_called(log, lambda: segment.path(UNFLUSHED_SUFFIX), lambda disk, path: disk.remove(path))
 
 
 def forget_outdated(log: Log, checkpoint_name: str) -> None:
     """The checkpoint speaks of this log now. Any thread."""
     with log.disk_faults(), _unless_deleted(log), contextlib.suppress(FileNotFoundError):
         mark = checkpoint_name + OUTDATED_SUFFIX
-        whatever_it_is_called(log, lambda: f"{log.folder.path}/{mark}", lambda disk, path: disk.remove(path))
+        _whatever_it_is_called(log, lambda: f"{log.folder.path}/{mark}", lambda disk, path: disk.remove(path))
         _sync_folder(log)
 
 
@@ -116,7 +116,7 @@ def _base(segment: Segment) -> int:
 
 def _sync_log(log: Log, segment: Segment) -> None:
     try:
-        whatever_it_is_called(log, lambda: segment.path(LOG_SUFFIX), _sync)
+        _whatever_it_is_called(log, lambda: segment.path(LOG_SUFFIX), _sync)
     except FileNotFoundError:
         if not segment.deleted:
             raise
@@ -128,18 +128,18 @@ def sync_beside_log(log: Log, segment: Segment, *, sealed: bool) -> None:
         kinds.append(TRANSACTION_INDEX_SUFFIX)
     for kind in kinds:
         with contextlib.suppress(FileNotFoundError):
-            whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]
+            _whatever_it_is_called(log, lambda kind=kind: segment.path(kind), _sync)  # type: ignore[misc]
 
 
 def _sync_identity(log: Log) -> None:
     """Which topic's log it is, and that it is there at all: once, and again where a move gave it its name."""
     with contextlib.suppress(FileNotFoundError):  # of a topic without an id
-        whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
+        _whatever_it_is_called(log, lambda: f"{log.folder.path}/{PARTITION_METADATA}", _sync)
     log.context.disk.sync_directory(log.directory.path)
 
 
 def _sync_folder(log: Log) -> None:
-    whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
+    _whatever_it_is_called(log, lambda: log.folder.path, lambda disk, path: disk.sync_directory(path))
 
 
 def _sync(disk: Disk, path: str) -> None:
@@ -151,7 +151,7 @@ def _sync(disk: Disk, path: str) -> None:
         file.close()
 
 
-def whatever_it_is_called(log: Log, path_of: Callable[[], str], work: Callable[[Disk, str], None]) -> None:
+def _whatever_it_is_called(log: Log, path_of: Callable[[], str], work: Callable[[Disk, str], None]) -> None:
     """The loop may rename it at this moment: retention its file, a deletion or a move the whole folder."""
     while True:
         path = path_of()
