@@ -23,7 +23,8 @@ KNOWN = frozenset(
     {
         "security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.endpoint.identification.algorithm",
         "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location",
-        "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.type",
+        "ssl.keystore.password", "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location",
+        "ssl.truststore.password", "ssl.truststore.type",
     }
 )  # fmt: skip
 
@@ -93,12 +94,12 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     algorithm = given.get("ssl.endpoint.identification.algorithm", "https")
     if algorithm not in ("https", ""):
         raise CommandError(f"ssl.endpoint.identification.algorithm is {algorithm}: it is https, or nothing")
-    keystore = _store(given, "ssl.keystore.type", "ssl.keystore.location")
+    keystore = _store(given, "keystore")
     if keystore is None and "ssl.keystore.certificate.chain" in given:
         if "ssl.keystore.key" not in given:
             raise CommandError("ssl.keystore.certificate.chain is given without ssl.keystore.key")
         keystore = f"{given['ssl.keystore.key']}\n{given['ssl.keystore.certificate.chain']}"
-    trusted = _store(given, "ssl.truststore.type", "ssl.truststore.location")
+    trusted = _store(given, "truststore")
     return {
         "tls": True,
         "verify_hostname": algorithm == "https",
@@ -109,17 +110,28 @@ def _tls(given: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _store(given: Mapping[str, str], kind: str, location: str) -> str | None:
+def _store(given: Mapping[str, str], which: str) -> str | None:
+    """PEM, or what is Java's made into it."""
+    location, kind = f"ssl.{which}.location", given.get(f"ssl.{which}.type", "JKS").upper()
     path = given.get(location)
     if path is None:
         return None
-    if given.get(kind, "JKS").upper() != "PEM":
-        text = f"{kind} is {given.get(kind, 'JKS')}: only PEM is read here"
-        raise CommandError(f"{text} (openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes makes it)")
+    if kind not in ("PEM", "JKS", "PKCS12"):
+        raise CommandError(f"ssl.{which}.type is {kind}: there are PEM, JKS, PKCS12")
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = Path(path).read_bytes()
+        return data.decode() if kind == "PEM" else _java_store(given, which, data)
+    except (OSError, ValueError) as error:
         raise CommandError(f"{location} {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _java_store(given: Mapping[str, str], which: str, data: bytes) -> str:
+    from ballast_broker.security.java_stores import keystore_pem, truststore_pem
+
+    password = given.get(f"ssl.{which}.password")
+    if which == "truststore":
+        return truststore_pem(data, password)
+    return keystore_pem(data, password, given.get("ssl.key.password"))
 
 
 def _sasl(given: Mapping[str, str]) -> dict[str, Any]:

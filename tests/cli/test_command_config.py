@@ -15,6 +15,7 @@ from ballast_cli.command_config import library_options, settings_of
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
+STORES = Path(__file__).parents[1] / "broker" / "security" / "stores"
 BY_PLAIN = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"]
 
 
@@ -48,6 +49,22 @@ def test_a_password_and_what_is_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("CLI-06")
+def test_stores_of_java_s(tmp_path: Path) -> None:
+    lines = (
+        "security.protocol=SSL",
+        f"ssl.keystore.location={STORES}/node.jks",
+        "ssl.keystore.password=of-the-store",
+        "ssl.key.password=of-the-key",
+        "ssl.truststore.type=PKCS12",
+        f"ssl.truststore.location={STORES}/trust.p12",
+        "ssl.truststore.password=of-the-store",
+    )
+    options = library_options(Namespace(bootstrap="a:1", command_config=written(tmp_path, *lines)), "test")
+    names = [dict(part[0] for part in each["subject"])["commonName"] for each in options["ssl_context"].get_ca_certs()]
+    assert names == ["root"], "that of no authority is trusted, too, but not listed"
+
+
+@pytest.mark.spec("CLI-06")
 def test_a_certificate_whose_key_has_a_password(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("ann", password="hush")
@@ -76,8 +93,16 @@ def test_what_has_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("lines", "says"),
     [
         (["security.protocol=TLS"], "security.protocol is TLS: there are PLAINTEXT, SSL"),
-        (["security.protocol=SSL", "ssl.truststore.location=/x.jks"], "ssl.truststore.type is JKS: only PEM"),
-        (["security.protocol=SSL", "ssl.keystore.type=PKCS12", "ssl.keystore.location=/x"], "is PKCS12: only PEM"),
+        (["security.protocol=SSL", "ssl.truststore.location=/x.jks"], "ssl.truststore.location /x.jks: No such file"),
+        (["security.protocol=SSL", "ssl.keystore.type=BKS", "ssl.keystore.location=/x"], "type is BKS: there are PEM"),
+        (
+            ["security.protocol=SSL", f"ssl.truststore.location={STORES}/trust.p12", "ssl.truststore.password=hush"],
+            "trust.p12: its password is not the right one",
+        ),
+        (
+            ["security.protocol=SSL", f"ssl.keystore.location={STORES}/trust.jks"],
+            "trust.jks: it has no private key",
+        ),
         (
             ["security.protocol=SSL", "ssl.truststore.type=PEM", "ssl.truststore.location=/nowhere"],
             "ssl.truststore.location /nowhere: No such file",

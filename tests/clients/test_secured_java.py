@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.certificates import Authority, openssl
+from tests.clients.running import RunningBroker
 from tests.clients.secured import USER, WAYS, Secured
 from tests.clients.test_java_tools import run
+
+from ballast_cli.__main__ import main
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.spec("CLI-02", "CLI-06")]
 
@@ -60,3 +65,47 @@ def test_users_are_made_described_and_deleted(secured: Secured, tmp_path: Path) 
     run("configs", *at, "--alter", "--delete-config", "SCRAM-SHA-512")
     missing = run("configs", *at, "--alter", "--delete-config", "SCRAM-SHA-512", code=1)
     assert "does not exist" in missing, missing
+
+
+def test_one_pair_of_files_that_keytool_made_serves_both(tmp_path: Path) -> None:
+    """Properties as they stand in files of Apache Kafka's: a JKS with the key, a PKCS12 with what is believed."""
+    authority = Authority(tmp_path / "ca")
+    stores = _by_keytool(authority, authority.issue("node"), tmp_path)
+    running = RunningBroker(tmp_path / "broker")
+    running._properties |= stores | {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "ssl.client.auth": "required",
+    }
+    running.start()
+    config = tmp_path / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in stores.items()) + "security.protocol=SSL\n")
+    at = ("--bootstrap-server", running.listeners["SSL"], "--command-config", config)
+    run("topics", *at, "--create", "--topic", "kept", "--partitions", 1)
+    assert "kept" in run("topics", *at, "--list").splitlines()
+    assert main(["status", "--bootstrap", running.listeners["SSL"], "--command-config", str(config)]) == 0
+    assert running.stop() == 0
+    assert "Traceback" not in running.log_text()
+
+
+def _by_keytool(authority: Authority, node: Path, folder: Path) -> dict[str, str]:
+    handed, keystore, truststore = folder / "handed.p12", folder / "node.jks", folder / "trust.p12"
+    openssl("pkcs12", "-export", "-in", node, "-certfile", authority.ca, "-out", handed, "-passout", "pass:changeit")
+    _keytool("-importkeystore", "-srckeystore", handed, "-srcstorepass", "changeit", "-destkeystore", keystore,
+             "-deststoretype", "JKS", "-deststorepass", "in-store", "-srcalias", "1",
+             "-destkeypass", "in-key")  # fmt: skip
+    _keytool("-importcert", "-alias", "ca", "-file", authority.ca, "-keystore", truststore, "-storepass", "trusted")
+    return {
+        "ssl.keystore.location": str(keystore),
+        "ssl.keystore.password": "in-store",
+        "ssl.key.password": "in-key",
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(truststore),
+        "ssl.truststore.password": "trusted",
+    }
+
+
+def _keytool(*arguments: object) -> None:
+    command = ["keytool", "-noprompt", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, timeout=60, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ballast_broker.config_types import ConfigError
-from ballast_broker.security.tls_settings import Store, TlsSettings
+from ballast_broker.security.tls_settings import KEYSTORE, PEM, TRUSTSTORE, Store, TlsSettings
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ def _context(settings: TlsSettings, *, server: bool) -> ssl.SSLContext:
 
 def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) -> None:
     if store.location is not None:
-        where, text = f"ssl.keystore.location {store.location}", _read("ssl.keystore.location", store.location)
+        where = f"{KEYSTORE.location} {store.location}"
+        text = _read(KEYSTORE.location, store, password)
     else:
         where = "ssl.keystore.certificate.chain with ssl.keystore.key"
         text = f"{store.key}\n{store.certificates}"
@@ -109,7 +110,7 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
     if not any(kind == "CERTIFICATE" for kind, _ in blocks):
         raise ConfigError(f"{where} has no certificate in it")
     try:
-        with _as_file(store.location, "".join(block for _, block in blocks)) as path:
+        with _as_file(store, "".join(block for _, block in blocks)) as path:
             context.load_cert_chain(path, password=password or "")  # without one OpenSSL would ask at the terminal
     except (OSError, ValueError) as error:  # what ssl raises is an OSError
         hint = " (is ssl.key.password right?)" if any("ENCRYPTED" in kind for kind, _ in blocks) else ""
@@ -117,11 +118,11 @@ def _load_keystore(context: ssl.SSLContext, store: Store, password: str | None) 
 
 
 @contextmanager
-def _as_file(location: str | None, text: str) -> Iterator[str]:
-    """The ssl module reads keys from files only; what is in a property, or in two files, becomes one in memory, and
-    never on a disk."""
-    if location is not None and not Path(location).is_dir():
-        yield location
+def _as_file(store: Store, text: str) -> Iterator[str]:
+    """The ssl module reads keys from files only; what is in a property, in two files or in a file of Java's becomes one
+    in memory, and never on a disk."""
+    if store.location is not None and store.type == PEM and not Path(store.location).is_dir():
+        yield store.location
         return
     descriptor = os.memfd_create("keystore")
     try:
@@ -133,7 +134,8 @@ def _as_file(location: str | None, text: str) -> Iterator[str]:
 
 def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
     if store.location is not None:
-        where, text = f"ssl.truststore.location {store.location}", _read("ssl.truststore.location", store.location)
+        where = f"{TRUSTSTORE.location} {store.location}"
+        text = _read(TRUSTSTORE.location, store)
     else:
         where, text = "ssl.truststore.certificates", store.certificates or ""
     authorities = "".join(block for kind, block in _blocks(text) if kind == "CERTIFICATE")
@@ -145,14 +147,27 @@ def _load_truststore(context: ssl.SSLContext, store: Store) -> None:
         raise ConfigError(f"{where} cannot be used: {reason_of(error)}") from None
 
 
-def _read(name: str, path: str) -> str:
-    found = []
-    for file in _files(path):
-        try:
-            found.append(file.read_text(errors="replace"))
-        except OSError as error:
-            raise ConfigError(f"{name} {file} cannot be read: {error.strerror}") from None
-    return "\n".join(found)
+def _read(name: str, store: Store, key_password: str | None = None) -> str:
+    """The PEM in a file, or made of what is Java's."""
+    assert store.location is not None
+    if store.type == PEM:
+        return "\n".join(_bytes(name, file).decode(errors="replace") for file in _files(store.location))
+    from ballast_broker.security.java_stores import StoreError, keystore_pem, truststore_pem
+
+    data = _bytes(name, Path(store.location))
+    try:
+        if name == KEYSTORE.location:
+            return keystore_pem(data, store.password, key_password)
+        return truststore_pem(data, store.password)
+    except StoreError as error:
+        raise ConfigError(f"{name} {store.location} cannot be used: {error}") from None
+
+
+def _bytes(name: str, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name} {file} cannot be read: {error.strerror}") from None
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

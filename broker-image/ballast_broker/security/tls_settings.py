@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 from ballast_broker.config_types import ConfigError
 from ballast_broker.security.names import RuleError, name_by_rules
 
-CONVERT = {
-    "JKS": "keytool -importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12, then as PKCS12",
-    "PKCS12": "openssl pkcs12 -in FILE.p12 -out FILE.pem -nodes",
-}
+PEM = "PEM"
+STORE_TYPES = (PEM, "JKS", "PKCS12")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Store:
-    """Certificates, and in a keystore the key: in a file or in the property itself."""
+    """Certificates, and in a keystore the key: in a file or, of type PEM, in the property itself."""
 
+    type: str
     location: str | None
     certificates: str | None
     key: str | None = None
+    password: str | None = None
 
     @property
     def is_there(self) -> bool:
@@ -57,23 +57,19 @@ class TlsSettings:
 
 
 def tls_settings(listener: str, value: Callable[[str], Any], client_auth: str, *, serving: bool) -> TlsSettings:
-    keystore = Store(value("ssl.keystore.location"), value("ssl.keystore.certificate.chain"), value("ssl.keystore.key"))
-    truststore = Store(value("ssl.truststore.location"), value("ssl.truststore.certificates"))
-    if keystore.is_there:
-        _check_store(keystore, value, KEYSTORE)
-    if truststore.is_there:
-        _check_store(truststore, value, TRUSTSTORE)
+    keystore = _store(value, KEYSTORE, value("ssl.keystore.key"))
+    truststore = _store(value, TRUSTSTORE)
     if serving and not keystore.is_there:
         raise ConfigError(
-            f"listener {listener.upper()} has no certificate: set ssl.keystore.type=PEM and ssl.keystore.location, or "
+            f"listener {listener.upper()} has no certificate: set ssl.keystore.location, or ssl.keystore.type=PEM with "
             "ssl.keystore.certificate.chain and ssl.keystore.key"
         )
     if keystore.certificates is not None and keystore.key is None:
         raise ConfigError("ssl.keystore.certificate.chain is set and ssl.keystore.key is not: a certificate needs both")
     if serving and client_auth != "none" and not truststore.is_there:
         raise ConfigError(
-            f"ssl.client.auth is {client_auth} and there is no truststore: set ssl.truststore.type=PEM and "
-            "ssl.truststore.location or ssl.truststore.certificates"
+            f"ssl.client.auth is {client_auth} and there is no truststore: set ssl.truststore.location, or "
+            "ssl.truststore.type=PEM with ssl.truststore.certificates"
         )
     try:
         name_by_rules(value("ssl.principal.mapping.rules"))
@@ -100,15 +96,25 @@ def tls_settings(listener: str, value: Callable[[str], Any], client_auth: str, *
     )
 
 
-def _check_store(store: Store, value: Callable[[str], Any], names: _Names) -> None:
-    kind = value(names.type)
-    if kind.upper() != "PEM":
-        how = CONVERT.get(kind.upper(), "keytool or openssl")
-        raise ConfigError(
-            f"Invalid value {kind} for configuration {names.type}: only PEM is read here; convert it ({how}) and set "
-            f"{names.type}=PEM"
-        )
-    if value(names.password) is not None:
+def _store(value: Callable[[str], Any], names: _Names, key: str | None = None) -> Store:
+    store = Store(
+        value(names.type).upper(), value(names.location), value(names.inline), key, value(names.password)
+    )  # fmt: skip
+    if store.is_there:
+        _check_store(store, value(names.type), names)
+    elif store.password is not None:
+        raise ConfigError(f"{names.password} is set, and {names.location} is not")
+    return store
+
+
+def _check_store(store: Store, said: str, names: _Names) -> None:
+    if store.type not in STORE_TYPES:
+        raise ConfigError(f"Invalid value {said} for configuration {names.type}: there are {', '.join(STORE_TYPES)}")
+    if store.type == PEM and store.password is not None:
         raise ConfigError(f"{names.password} is set, and a store of type PEM has none: a key's own is ssl.key.password")
+    if store.type != PEM and (store.certificates is not None or store.key is not None):
+        raise ConfigError(f"{names.inline} is PEM, and {names.type} is {said}: set it to PEM")
+    if store.type != PEM and store.password is None and names is KEYSTORE:
+        raise ConfigError(f"{names.password} is missing: a keystore of type {said} has one")
     if store.location is not None and (store.certificates is not None or store.key is not None):
         raise ConfigError(f"{names.location} and {names.inline} are both set: give one of them")

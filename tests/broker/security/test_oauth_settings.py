@@ -178,8 +178,8 @@ def test_who_only_goes_to_controllers_needs_no_keys() -> None:
         ({JAAS: f'{MODULE} required extension_auth="hush";'}, "extension_auth has a name or a value"),
         ({JAAS: f'{MODULE} required extension_a="\x01hush";'}, "extension_a has a name or a value"),
         (
-            {JAAS: f'{MODULE} required ssl.truststore.location="/a.jks";'},
-            f"{JAAS}: Invalid value JKS for configuration",
+            {JAAS: f'{MODULE} required ssl.truststore.type="BKS" ssl.truststore.location="/a";'},
+            f"{JAAS}: Invalid value BKS for configuration",
         ),
         (OWN | {TOKENS: ""}, f"{TOKENS} is missing: the token with which this node goes to others"),
         (OWN | {SECRET: ""}, f"{SECRET} is missing: {TOKENS} gives a token to who says it"),

@@ -106,15 +106,18 @@ def test_how_controllers_are_reached_must_be_said_by_a_broker_as_well() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"ssl.keystore.type": "JKS"}, "Invalid value JKS for configuration ssl.keystore.type: only PEM is read here; "
-                                       "convert it (keytool -importkeystore"),
-        ({"ssl.keystore.type": "PKCS12"}, "convert it (openssl pkcs12 -in"),
-        ({"ssl.truststore.type": "PKCS12"}, "ssl.truststore.type: only PEM"),
+        ({"ssl.keystore.type": "BCFKS"}, "BCFKS for configuration ssl.keystore.type: there are PEM, JKS, PKCS12"),
+        ({"ssl.truststore.type": "BCFKS"}, "BCFKS for configuration ssl.truststore.type: there are PEM, JKS, PKCS12"),
+        ({"ssl.keystore.type": "pkcs12"}, "ssl.keystore.password is missing: a keystore of type pkcs12 has one"),
         ({"ssl.keystore.password": "hush"}, "ssl.keystore.password is set"),
         ({"ssl.truststore.password": "hush"}, "ssl.truststore.password is set"),
         ({"ssl.keystore.key": "hush"}, "are both set"),
         ({"ssl.keystore.certificate.chain": "hush"}, "are both set"),
         ({"ssl.truststore.certificates": "hush"}, "are both set"),
+        (
+            {"ssl.truststore.type": "JKS", "ssl.truststore.certificates": "hush", "ssl.truststore.location": ""},
+            "ssl.truststore.certificates is PEM, and ssl.truststore.type is JKS: set it to PEM",
+        ),
         ({"ssl.client.auth": "perhaps"}, "configuration ssl.client.auth: String must be one of: required, requested"),
         ({"ssl.enabled.protocols": "TLSv1.1"}, "configuration ssl.enabled.protocols: String must be one of: TLSv1.2"),
         ({"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, "no version of TLS in common"),

@@ -19,6 +19,7 @@ from ballast_broker.config_types import ConfigError
 from ballast_broker.security.tls import LOOK_EVERY_S, TlsContexts
 from ballast_broker.security.tls_settings import TlsSettings
 
+STORES = Path(__file__).parent / "stores"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(BROKER_SOURCES)}
 
 
@@ -87,6 +88,48 @@ def test_certificates_may_stand_in_the_properties_on_one_line(authority: Authori
         ssl_truststore_certificates=on_one_line(authority.ca),
     )
     assert shown(TlsContexts(found, float, server=True), authority) == "one"
+
+
+@pytest.mark.spec("CLI-06")
+@pytest.mark.parametrize(("name", "kind"), [("node.jks", "JKS"), ("node.p12", "PKCS12"), ("node.jks", "PKCS12")])
+def test_what_java_has_written_is_shown_and_believed(name: str, kind: str) -> None:
+    """The client believes one of the truststore, and is asked for a certificate that is believed itself."""
+    properties = {
+        "node.id": "1",
+        "listeners": "SSL://a:9092",
+        "ssl.client.auth": "required",
+        "ssl.keystore.type": kind,
+        "ssl.keystore.location": str(STORES / name),
+        "ssl.keystore.password": "of-the-store",
+        "ssl.truststore.location": str(STORES / "trust.jks"),
+    }
+    if name == "node.jks":
+        properties["ssl.key.password"] = "of-the-key"
+    found = broker_config(properties)
+    assert not found.warnings
+    tls = found.listener_security["SSL"].tls
+    assert tls is not None
+    server = TlsContexts(tls, float, server=True).current()
+    client = TlsContexts(tls, float, server=False).current()
+    assert _handshake(server, client) == ("node", "node")
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str, str]:
+    """Whom the client meets, and whom the server."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(back, there, server_hostname="localhost"),
+        server.wrap_bio(there, back, server_side=True),
+    )
+    for _ in range(4):
+        for each in ends:
+            try:
+                each.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    met: list[Any] = [each.getpeercert() for each in ends]
+    first, second = (str(dict(part[0] for part in each["subject"])["commonName"]) for each in met)
+    return first, second
 
 
 @pytest.mark.parametrize(
