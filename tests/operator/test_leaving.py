@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from making import NOW, cluster, topic_view, view
+from tests.operator.making import NOW, cluster, topic_view, view
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError
 from ballast_operator.cache import Cache

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from test_left_behind import CLUSTER, Told, shared_by
+from tests.operator.test_left_behind import CLUSTER, Told, shared_by
 
 from ballast_operator.apply.kubernetes import ApiError
 from ballast_operator.cache import Cache

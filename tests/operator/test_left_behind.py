@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
+from tests.operator.making import NOW, TOPIC_ID, cluster, move, reassignment, topic_view, view
 
 from ballast_operator.apply.kubernetes import ApiError, ApiUnavailableError, KubernetesApi
 from ballast_operator.cache import Cache

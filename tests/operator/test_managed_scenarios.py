@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import ApiError, World
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import ReplicaId
@@ -245,7 +245,7 @@ def test_volumes_grow_but_do_not_shrink(world: World) -> None:
         return all(sizes[f"a-demo-{n}"] == "5Gi" for n in range(3))
 
     world.until("claims have grown", grown, 30)
-    from world import ApiError
+    from tests.operator.world import ApiError
 
     with pytest.raises(ApiError, match="cannot shrink"):
         apply(world, volumes=[{"name": "a", "size": "4Gi"}, {"name": "c", "size": "4Gi"}], **spec)

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.certificates import Authority
-from world import World
+from tests.operator.world import World
 
 from ballast_local.workloads.addresses import Addresses
 from ballast_operator.apply.kubernetes import path_of

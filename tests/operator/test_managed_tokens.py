@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_managed_secured import LISTENERS, SECURITY, SUBJECT, Secured, consume, produce, producing, refused
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, new_key, signed
+from tests.operator.test_managed_secured import (
+    LISTENERS,
+    SECURITY,
+    SUBJECT,
+    Secured,
+    consume,
+    produce,
+    producing,
+    refused,
+)
 
 from ballast_operator.apply.kubernetes import path_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from faults import FaultyApi, Right
-from world import World
+from tests.operator.faults import FaultyApi, Right
+from tests.operator.world import World
 
 from ballast_operator.apply.kubernetes import path_of
 

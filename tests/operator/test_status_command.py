@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from making import topic_view, view
-from world import World
+from tests.operator.making import topic_view, view
+from tests.operator.world import World
 
 from ballast_cli import CommandError, status
 from ballast_cli.__main__ import main

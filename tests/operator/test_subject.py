@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 
 import pytest
-from making import cluster
 from tests.certificates import Authority
+from tests.operator.making import cluster
 
 from ballast_broker.security import names
 from ballast_local.certificates import make_certificate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from world import ApiError, World
+from tests.operator.world import ApiError, World
 
 from ballast_operator.apply.kubernetes import path_of
 

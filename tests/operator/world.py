@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apache import free_ports
 from e2e.sockets import forget_sockets
+from tests.operator.apache import free_ports
 
 from ballast_cli.status import observe_cluster
 from ballast_cli.up import ROOT, Stack

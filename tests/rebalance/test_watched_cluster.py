@@ -18,8 +18,8 @@ from bench.planner_optimum import find_optimum
 from tests.docs.commands import to_type
 from tests.docs.up import installed
 from tests.monitoring.test_monitoring import MONITORING, as_prometheus_is_asked, queries
+from tests.operator.world import World
 from tests.rebalance.real_prometheus import Targets, prometheus_of, wait_for
-from world import World
 
 from ballast_operator.apply.kubernetes import path_of
 from ballast_operator.model.kafka import KafkaView

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import GIB, cluster, reassignment, topic_view, view
+from tests.operator.making import GIB, cluster, reassignment, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, KafkaView, LogView
 from ballast_operator.plan.making import BrokersAwayError, InvalidPlanError, StalePlanError, make_plan

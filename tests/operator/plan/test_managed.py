@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from making import cluster, topic_view, view
+from tests.operator.making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import KafkaCluster, Volume
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView

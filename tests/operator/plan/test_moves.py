@@ -1,7 +1,7 @@
 """Where a move stands is told from the cluster alone."""
 
 import pytest
-from making import move, topic_view, view
+from tests.operator.making import move, topic_view, view
 
 from ballast_operator.model.kafka import LogView, OngoingView
 from ballast_operator.plan.moves import State, assess, not_in_sync

@@ -1,7 +1,7 @@
 """Which moves may start: waves, limits, room."""
 
 import pytest
-from making import GIB, move, topic_view, view
+from tests.operator.making import GIB, move, topic_view, view
 
 from ballast_operator.model.kafka import DirectoryId, DirectoryView, KafkaView, LogView, OngoingView, TopicPartition
 from ballast_operator.model.reassignment import MaxConcurrentMoves

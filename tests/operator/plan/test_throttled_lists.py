@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from making import NOW, changed, move, reassignment, topic_view, view
-from test_left_behind import CLUSTER, shared_by
+from tests.operator.making import NOW, changed, move, reassignment, topic_view, view
+from tests.operator.test_left_behind import CLUSTER, shared_by
 
 from ballast_operator.cache import Cache
 from ballast_operator.handlers.plans import Case

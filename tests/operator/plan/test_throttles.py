@@ -1,7 +1,7 @@
 """Throttles are set for the moves, shared between plans, and always put back as they were."""
 
 import pytest
-from making import move, topic_view, view
+from tests.operator.making import move, topic_view, view
 
 from ballast_operator.handlers.put_back import PutBackMemory
 from ballast_operator.model.actions import Subtracted

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from making import cluster, topic_view, view
+from tests.operator.making import cluster, topic_view, view
 
 from ballast_operator.model.cluster import Volume
 from ballast_operator.model.quorum import BEHIND_MS, DYNAMIC, SILENT_MS, STATIC, Member, QuorumView

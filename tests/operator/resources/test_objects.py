@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_operator.model.cluster import Controllers, KafkaCluster
 from ballast_operator.plan.kube import kube_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from making import cluster
+from tests.operator.making import cluster
 
 from ballast_broker.config import broker_config
 from ballast_broker.properties_file import parse_properties
