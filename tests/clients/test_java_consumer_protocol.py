@@ -86,10 +86,10 @@ def test_java_consumers_of_both_protocols_share_a_topic(
 
     def consume(name: str, *arguments: object) -> threading.Thread:
         def work() -> None:
-            properties = (f"group.protocol={name}", "auto.offset.reset=earliest", "auto.commit.interval.ms=200")
+            properties = [f"group.protocol={name}", "auto.offset.reset=earliest", "auto.commit.interval.ms=200"]
             if name == "classic":
                 assignor = f"partition.assignment.strategy=org.apache.kafka.clients.consumer.{strategy}"
-                properties += (assignor, "heartbeat.interval.ms=200")
+                properties += [assignor, "heartbeat.interval.ms=200"]
             words = [word for each in properties for word in ("--consumer-property", each)]
             outputs[name] = tool("console-consumer", "--topic", topic, "--group", "g", *arguments, *words)
 
@@ -107,7 +107,7 @@ def test_java_consumers_of_both_protocols_share_a_topic(
 
     def kind() -> ConsumerGroupType | None:
         with contextlib.suppress(KafkaException):
-            return described(fast_broker, "g").type  # type: ignore[no-any-return]
+            return described(fast_broker, "g").type
         return None
 
     def written_until(holds: Callable[[], bool], what: str) -> None:

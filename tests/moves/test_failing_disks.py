@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from e2e import disks, moving
-from e2e.clients import QUIET
+from e2e.clients import QUIET, value_of
 from e2e.move_soak import LOG_DIRS_RATE
 from tests.moves.brokers import PATIENCE_S, Brokers, eventually, metric
 
@@ -82,7 +82,7 @@ class Writer:
 
 
 def _take(consumer: Consumer, found: list[int]) -> int:
-    found += [int(message.value()[:10]) for message in consumer.consume(1000, 0.1) if message.error() is None]
+    found += [int(value_of(message)[:10]) for message in consumer.consume(1000, 0.1) if message.error() is None]
     return len(found)
 
 

@@ -69,7 +69,7 @@ def test_a_topic_that_somebody_made_between_our_look_and_our_attempt(
 
     async def scenario() -> tuple[Batch, Ledger]:
         kept = ledger()
-        kept._api = OneConfigMap()  # type: ignore[assignment]
+        kept._api = OneConfigMap()
         if written:
             await kept.record({"uid": Intent(name, create=True)}, cache)
         batch = Batch({topic.key: topic})

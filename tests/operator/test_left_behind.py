@@ -316,7 +316,9 @@ def test_a_topic_whose_reassignment_kubernetes_refuses_holds_up_no_other() -> No
         (ApiUnavailableError("connection refused"), None),
     ],
 )
-async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(error: Exception, told: str | None) -> None:
+async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(
+    error: Exception, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its finalizer comes first; where it was refused, nothing was done about all the topics that were looked at."""
     cache, acted = Cache(), list[str]()
 
@@ -340,7 +342,7 @@ async def test_a_topic_that_kubernetes_lets_nobody_change_holds_up_no_other(erro
         acted.extend(key.name for key in plans)
         return {}, set()
 
-    handler._act_on_kafka = kafka  # type: ignore[method-assign]
+    monkeypatch.setattr(handler, "_act_on_kafka", kafka)
     for name in ("first", "second"):
         spec = {"clusterRef": {"name": "demo"}, "partitions": 2, "deletionPolicy": "Delete"}
         _, topic = cache.put_topic(body(name, spec, {"topicId": TOPIC_ID}))

@@ -161,8 +161,10 @@ def test_only_what_is_worth_it_is_proposed() -> None:
 
 
 def test_directories_on_one_volume_are_told_and_can_be_levelled_by_their_bytes() -> None:
-    volume = {"total_bytes": 100 * 2**30, "used_bytes": 60 * 2**30}
-    shared = replace(measured(), directories=[d._replace(**volume) for d in measured().directories])
+    total, used = 100 * 2**30, 60 * 2**30
+    shared = replace(
+        measured(), directories=[d._replace(total_bytes=total, used_bytes=used) for d in measured().directories]
+    )
     assert len(shared_volumes(shared)) == 3
     assert not plan_balance(shared.load(), PlanOptions(level_leaders=False)).moves
     apart = with_capacity(shared, 40 * 2**30)
@@ -258,7 +260,7 @@ class Moving:
     """A cluster in which a reassignment ends, or begins, while it is described."""
 
     def __init__(self, *moving: bool) -> None:
-        self._moving = [{("orders", 0): {}} if each else {} for each in moving]
+        self._moving: list[dict[tuple[str, int], object]] = [{("orders", 0): {}} if each else {} for each in moving]
         self._topics, self._brokers, self._log_dirs = admin_answers()
 
     def list_partition_reassignments(self) -> object:

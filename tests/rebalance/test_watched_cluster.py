@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,7 @@ def test_partial_missing_and_stale_metrics_are_told_by_the_cluster(watched: Watc
         watched.scrape()
         store.close()
     for reason in ("MetricsPartial", "MetricsMissing", "MetricsStale"):
-        found = watched.world.until(f"an Event says {reason}", lambda reason=reason: watched.events(reason))
+        found = watched.world.until(f"an Event says {reason}", partial(watched.events, reason))
         assert found[0]["type"] == "Warning"
     assert watched.world.condition("KafkaCluster", "demo")[0] == "True", "the cluster itself is well"
 

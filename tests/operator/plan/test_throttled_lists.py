@@ -321,7 +321,7 @@ def test_nothing_is_put_in_before_it_is_known_what_stood_there_and_nothing_is_fo
     seen = new_bench().view()
     unread = replace(seen, topic_configs={name: row for name, row in seen.topic_configs.items() if name != "plain"})
     waits = plan_lists([Part("r", wanted, own)], unread)
-    assert (waits.held, waits.changes, waits.unreadable) == ({"r": None}, {}, {"r"})
+    assert (waits.held, waits.changes, waits.unreadable) == ({"r": None}, {}, frozenset({"r"}))
     begun = plan_lists([Part("r", wanted, own)], seen).held["r"]
     assert begun is not None
     ended = plan_lists([Part("r", {}, own, begun)], unread)

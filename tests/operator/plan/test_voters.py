@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -66,7 +67,7 @@ def step(wanted: Iterable[int], identity: Identity, found: QuorumView, restarts:
         (runs(*OWN), {"brokers": 1}, OWN),
     ],
 )
-def test_who_is_to_vote(identity: Identity, spec: dict[str, object], wanted: tuple[int, ...]) -> None:
+def test_who_is_to_vote(identity: Identity, spec: dict[str, Any], wanted: tuple[int, ...]) -> None:
     subject = cluster(**spec)
     assert voters.wanted_voters(subject, identity, subject.spec.brokers) == wanted
 
