@@ -142,12 +142,12 @@ def test_the_epoch_above_the_last_is_left_to_fence_with() -> None:
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_the_first_partition_begins_a_transaction(state: TransactionState) -> None:
     found = written(add_partitions(at(state), ME, [A, B], 2, NOW))
-    assert (found.state, found.partitions, found.started_ms, found.version) == (S.ONGOING, {A, B}, NOW, 2)
+    assert (found.state, found.partitions, found.started_ms, found.version) == (S.ONGOING, frozenset({A, B}), NOW, 2)
 
 
 def test_more_partitions_do_not_begin_it_anew() -> None:
     found = written(add_partitions(at(S.ONGOING), ME, [B], 0, NOW))
-    assert (found.partitions, found.started_ms, found.updated_ms) == ({A, B}, NOW - 500, NOW)
+    assert (found.partitions, found.started_ms, found.updated_ms) == (frozenset({A, B}), NOW - 500, NOW)
     assert add_partitions(at(S.ONGOING), ME, [A], 0, NOW) == Answered(ME)
 
 
@@ -187,7 +187,7 @@ def test_an_end_without_a_bump(commit: bool) -> None:
     prepared, complete = ENDS[commit]
     other_prepared, other_complete = ENDS[not commit]
     found = written(end(at(S.ONGOING), ME, commit, None, 0, NOW))
-    assert (found.state, found.producer, told(found), found.partitions) == (prepared, ME, ME, {A})
+    assert (found.state, found.producer, told(found), found.partitions) == (prepared, ME, ME, frozenset({A}))
     assert completed(found, NOW).state is complete
     assert completed(found, NOW).producer == ME
     assert end(at(complete), ME, commit, None, 0, NOW) == Answered(ME)

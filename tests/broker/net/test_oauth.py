@@ -446,7 +446,7 @@ async def test_who_publishes_keys_must_be_known(tmp_path: Path, caplog: pytest.L
             caplog.clear()
             module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
             options = f'ssl.truststore.type=PEM ssl.truststore.location="{authority.ca}"'
-            jaas = {"listener.name.open.oauthbearer.sasl.jaas.config": f"{module} required {options};"}
+            jaas: dict[str, Any] = {"listener.name.open.oauthbearer.sasl.jaas.config": f"{module} required {options};"}
             async with asking(safe.jwks_url, have_keys=believed, **jaas) as there:
                 answer = await there.shown(safe.token())
                 assert answer.auth_bytes == (b"" if believed else INVALID)

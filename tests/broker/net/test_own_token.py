@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.processes import BROKER_SOURCES
@@ -126,7 +127,7 @@ async def test_a_token_is_asked_for_once_and_again_when_most_of_its_time_has_gon
         own._again_at_s = 0.0
         assert await own.current() not in first
     finally:
-        del provider.grant  # type: ignore[method-assign]
+        del provider.grant
 
 
 async def test_while_nothing_newer_is_to_be_had_the_old_one_is_shown_as_long_as_it_holds(
@@ -183,7 +184,7 @@ async def test_what_is_no_token_is_not_shown(
 
 
 async def test_a_wrong_secret_is_told_and_not_shown(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
-    wrong = {"sasl_oauthbearer_client_credentials_client_secret": "hush"}
+    wrong: dict[str, Any] = {"sasl_oauthbearer_client_credentials_client_secret": "hush"}
     login = Login("OAUTHBEARER", "", "", tokens=tokens(provider.token_url, **wrong))
     async with asking(provider.jwks_url) as there:
         with pytest.raises(ConnectionError, match="there is no token to show"):

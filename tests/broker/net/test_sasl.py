@@ -33,8 +33,8 @@ def credential(user: str, mechanism: str) -> Credential | None:
 
 
 def access(**how: Any) -> Access:
-    how = {"failure_delay_s": 0.0, "mechanisms": ("PLAIN", *HASHES)} | how
-    return Access(sasl=SaslListener(plain_users={"alice": PASSWORD, "": ""}, find=credential, **how))
+    settings: dict[str, Any] = {"failure_delay_s": 0.0, "mechanisms": ("PLAIN", *HASHES)} | how
+    return Access(sasl=SaslListener(plain_users={"alice": PASSWORD, "": ""}, find=credential, **settings))
 
 
 def who(peer: Peer, frame: memoryview) -> Reply:
