@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupType, KafkaException
@@ -32,8 +33,8 @@ def fast_broker(own_broker: Callable[..., RunningBroker]) -> RunningBroker:
 
 @pytest.fixture
 def tool(fast_broker: RunningBroker) -> Tool:
-    def call(name: str, *arguments: object, **how: object) -> str:
-        return run(name, "--bootstrap-server", fast_broker.bootstrap, *arguments, **how)  # type: ignore[arg-type]
+    def call(name: str, *arguments: object, **how: Any) -> str:
+        return run(name, "--bootstrap-server", fast_broker.bootstrap, *arguments, **how)
 
     return call
 

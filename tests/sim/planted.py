@@ -245,7 +245,8 @@ def elect_by_committed_voters(patch: pytest.MonkeyPatch) -> None:
     """Who stands asks the voters of the last change that it knows to be committed."""
 
     def voters(self: RaftCore) -> VoterSet:
-        found = self._log.voters_up_to(max(self.high_watermark, 0))  # type: ignore[attr-defined]
+        assert isinstance(self._log, MetadataStore)
+        found = self._log.voters_up_to(max(self.high_watermark, 0))
         return found or self._log.voters
 
     patch.setattr(RaftCore, "voter_set", property(voters))

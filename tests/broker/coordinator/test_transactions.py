@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +51,7 @@ NEW_ID = 99
 ENDS = {True: (S.PREPARE_COMMIT, S.COMPLETE_COMMIT), False: (S.PREPARE_ABORT, S.COMPLETE_ABORT)}
 
 
-def at(state: TransactionState, epoch: int = 3, **other: object) -> Transaction:
+def at(state: TransactionState, epoch: int = 3, **other: Any) -> Transaction:
     open_ones = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
     standing = Standing(
         producer_id=7,
@@ -60,7 +62,7 @@ def at(state: TransactionState, epoch: int = 3, **other: object) -> Transaction:
         started_ms=-1 if state is S.EMPTY else NOW - 500,
         updated_ms=NOW - 500,
     )
-    return Transaction("x", replace(standing, **other))  # type: ignore[arg-type]
+    return Transaction("x", replace(standing, **other))
 
 
 def busy(transaction: Transaction) -> Transaction:
@@ -290,11 +292,13 @@ class Life:
         self.outcome: bool | None = False
         self.ids = 1_000
 
-    def decide(self, question: object) -> Refused | Answered | Write:
-        decision = question(None)  # type: ignore[operator]
+    def decide(
+        self, question: Callable[[int | None], Refused | Answered | Write | NeedsId]
+    ) -> Refused | Answered | Write:
+        decision = question(None)
         if isinstance(decision, NeedsId):
             self.ids += 1
-            decision = question(self.ids)  # type: ignore[operator]
+            decision = question(self.ids)
         assert not isinstance(decision, NeedsId)
         return decision
 

@@ -29,7 +29,7 @@ from ballast_broker.net import channel as channel_module
 from ballast_broker.net.channel import SocketNetwork
 from ballast_broker.net.going import Going, Login
 from ballast_broker.net.own_token import OwnTokens
-from ballast_broker.net.sasl import SaslListener
+from ballast_broker.net.sasl import Authentication, SaslListener
 from ballast_broker.net.secured import Access
 from ballast_wire.messages import message
 
@@ -89,8 +89,9 @@ async def test_a_session_is_renewed_while_the_token_holds(provider: Provider, mo
         )
         (connection,) = there.serving.server.connections
         session = connection._dispatch
-        ends = session._ends_at_s  # type: ignore[attr-defined]
-        await until(lambda: session._ends_at_s != ends, "the login is renewed")  # type: ignore[attr-defined]
+        assert isinstance(session, Authentication)
+        ends = session._ends_at_s
+        await until(lambda: session._ends_at_s != ends, "the login is renewed")
         assert provider.asked.count("/token") == 1
         clock.passed_s = 500
         await until(lambda: provider.asked.count("/token") == 2, "with a new token when the old one is old")

@@ -472,7 +472,7 @@ async def test_what_a_disk_has_spoiled_is_not_passed_over_in_silence(tmp_path: P
 @pytest.mark.spec("REP-13")
 @pytest.mark.parametrize("bug", ["looking", "asking"])
 async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bug: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     """Producers with acks=all would wait for followers that are gone."""
     odd = TopicPartition("odd", 0)
@@ -495,9 +495,9 @@ async def test_a_bug_in_one_change_of_an_isr_does_not_end_all_of_them(
             return await call(request, version)
 
         if bug == "looking":
-            one.replicas.isr_changes.submit = submitting  # type: ignore[method-assign]
+            monkeypatch.setattr(one.replicas.isr_changes, "submit", submitting)
         else:
-            cluster.controller.call = calling  # type: ignore[method-assign]
+            monkeypatch.setattr(cluster.controller, "call", calling)
         cluster.cuts.add(frozenset({1, 2}))
         one.produce(odd, "a")
         one.produce(ORDERS, "a")

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.replication.cluster import Cluster, Node, eventually, records_of
 from tests.broker.replication.test_moves_by_file import Hurried, ask, entries, holding, moved
 
-from ballast_broker.storage.producers import NOT_ASKED
+from ballast_broker.storage.producers import NOT_ASKED, Verification
 from ballast_broker.storage.transactions import render_marker
 from ballast_wire.names import TopicPartition
 from ballast_wire.records import Record, encode_batch
@@ -24,14 +24,14 @@ class Writer:
         self.node = node
         self.sequences: dict[int, int] = {}
 
-    def write(self, producer: int, verified: object = NOT_ASKED) -> None:
+    def write(self, producer: int, verified: Verification | None = NOT_ASKED) -> None:
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + 1
         batch = encode_batch(
             [Record(None, b"x" * 3000, 1)], transactional=True, producer_id=producer, producer_epoch=0,
             base_sequence=sequence,
         )  # fmt: skip
-        self.node.replicas.append(ORDERS, None, batch, 1, origin="transaction", verified=verified)  # type: ignore[arg-type]
+        self.node.replicas.append(ORDERS, None, batch, 1, origin="transaction", verified=verified)
 
     def end(self, producer: int, *, committed: bool) -> None:
         marker = render_marker(producer, 0, 3, committed=committed, now_ms=1)
