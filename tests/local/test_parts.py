@@ -109,7 +109,7 @@ def test_the_last_of_many_missed_times_is_found_without_going_through_all(monkey
     steps: list[datetime] = []
     step = Schedule.next_after
 
-    def counted(one: Schedule, moment: datetime) -> datetime | None:
+    def counted(one: Schedule, moment: datetime) -> datetime:
         steps.append(moment)
         return step(one, moment)
 
@@ -369,8 +369,8 @@ async def test_a_probe_hears_that_it_is_cancelled_when_its_command_ends_just_the
     """Else it goes on for ever, and whoever waits for its container with it."""
     communicate = asyncio.subprocess.Process.communicate
 
-    async def cancelled_at_the_end(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-        found = await communicate(process)
+    async def cancelled_at_the_end(process: asyncio.subprocess.Process, given: Any = None) -> tuple[bytes, bytes]:
+        found = await communicate(process, given)
         probing.cancel()
         return found
 

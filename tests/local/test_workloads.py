@@ -322,7 +322,7 @@ def test_ordered_pods_start_one_after_another(api: Api, namespace: str, pods: st
     eventually(lambda: ready_names(api, pods) == ["s-0", "s-1", "s-2"])
     starts = [one["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for one in api.get(pods)["items"]]
     assert starts == sorted(starts)
-    with pytest.raises(Exception, match="are forbidden"):
+    with pytest.raises(Refused, match="are forbidden"):
         api.patch(f"{sets}/s", {"spec": {"serviceName": "other"}})
 
 
@@ -445,7 +445,7 @@ def test_claims_grow_are_protected_and_take_their_data_along(
     eventually((directory / "f").exists)
     api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     eventually(lambda: api.get(f"{claims}/c")["status"].get("capacity") == {"storage": "2Gi"})
-    with pytest.raises(Exception, match="can not be less than previous value"):
+    with pytest.raises(Refused, match="can not be less than previous value"):
         api.patch(f"{claims}/c", {"spec": {"resources": {"requests": {"storage": "1Gi"}}}})
     api.delete(f"{claims}/c")
     assert api.get(f"{claims}/c")["metadata"]["deletionTimestamp"], "held while a pod uses it"

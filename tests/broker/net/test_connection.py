@@ -465,7 +465,7 @@ class Cold:
         self._read = os.preadv
         monkeypatch.setattr(os, "preadv", self._preadv)
 
-    def _preadv(self, descriptor: int, buffers: list[Any], position: int, flags: int = 0) -> int:
+    def _preadv(self, descriptor: int, buffers: Any, position: int, flags: int = 0) -> int:
         if flags & os.RWF_NOWAIT:
             if self._stays_cold or not self.read_from:
                 raise BlockingIOError

@@ -12,8 +12,8 @@ from tests.broker.raft.test_core_simulation import changing
 from ballast_broker.raft import voter_changes
 from ballast_broker.raft.core import RaftCore
 from ballast_broker.raft.leader import Leadership
-from ballast_broker.raft.messages import Fetch, Persist, Vote
-from ballast_broker.raft.terms import Role
+from ballast_broker.raft.messages import Fetch, FetchReply, Persist, Vote
+from ballast_broker.raft.terms import LogView, Role
 from ballast_broker.raft.voters import VoterHistory, VoterSet
 from ballast_wire.errors import ApiError, ErrorCode
 
@@ -96,7 +96,7 @@ def never_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goes on after its own tail where the leader's log differs."""
     original = RaftCore._misfit
 
-    def misfit(self: RaftCore, request: Fetch) -> object:
+    def misfit(self: RaftCore, request: Fetch) -> FetchReply | None:
         found = original(self, request)
         return None if found is not None and found.diverging is not None else found
 
@@ -138,7 +138,7 @@ def counts_the_voters_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def changes_twice_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the second change before the first is committed."""
 
-    def check(leadership: Leadership, log: simulator.SimLog) -> None:
+    def check(leadership: Leadership, log: LogView) -> None:
         if leadership.high_watermark <= leadership.epoch_start_offset:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT)
 

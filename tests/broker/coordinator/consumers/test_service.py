@@ -300,8 +300,8 @@ async def test_who_joins_a_group_that_went_to_the_other_protocol_as_its_coordina
         await beat(scene, "m", -1)
         end = scene.groups.consumers.end
 
-        async def end_and_move(shard: Shard, group_id: str) -> None:
-            await end(shard, group_id)
+        async def end_and_move(shard: Shard, group_id: str, *more: Any) -> None:
+            await end(shard, group_id, *more)
             scene.groups.resign_all()
 
         monkeypatch.setattr(scene.groups.consumers, "end", end_and_move)
